@@ -1,0 +1,1 @@
+"""Studies: load, links, baselines, statistics and reports."""

@@ -1,0 +1,1 @@
+"""The cloud node, a worker: frames in, masks out."""

@@ -1,0 +1,1 @@
+"""What runs a model: one file a format."""

@@ -1,0 +1,1 @@
+"""The vehicle node: frames out, masks in, one CSV row a frame."""

@@ -1,0 +1,1 @@
+"""Where frames come from: one file a kind of source."""

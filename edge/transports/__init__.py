@@ -1,0 +1,1 @@
+"""How a frame reaches a worker: one file a transport."""

@@ -1,0 +1,1 @@
+"""Architectures, training, inspection, conversion and evaluation of models."""

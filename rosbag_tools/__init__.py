@@ -1,0 +1,1 @@
+"""Bags in and out without ROS, and the synthetic drive."""

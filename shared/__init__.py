@@ -1,0 +1,1 @@
+"""What both ends must agree on; imports neither."""

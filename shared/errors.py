@@ -1,0 +1,40 @@
+"""The errors a user can mend. Everything else that is raised is a bug of ours."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SkylaneError(Exception):
+    """Base of every error a user can mend.
+
+    The message says in one line what was given, what is wrong and what to do; facts stay as attributes.
+    """
+
+
+class MissingExtraError(SkylaneError):
+    """A chosen part needs a library that is not installed."""
+
+    def __init__(self, part: str, library: str, extra: str) -> None:
+        self.part = part
+        self.library = library
+        self.extra = extra
+        super().__init__(f"{part} needs {library}, which is not installed: pip install 'skylane[{extra}]'")
+
+
+class UnknownNameError(SkylaneError):
+    """A name was given that its table does not hold."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(f"no {kind} {name!r}{suggestion(name, self.known)}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What to say after an unknown name: the nearest known ones, or all of them where none is near."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f": did you mean {' or '.join(near)}?"
+    return f": choose one of {', '.join(names)}" if names else ": there are none"

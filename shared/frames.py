@@ -1,0 +1,98 @@
+"""A camera frame, how its pixels lie, and what yields frames."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+
+
+class Layout(StrEnum):
+    """How the numbers of a picture become light. A Bayer layout is named by its first row's pair, then its second's."""
+
+    BGR8 = "bgr8"
+    RGB8 = "rgb8"
+    MONO8 = "mono8"
+    MONO16 = "mono16"
+    BAYER_RGGB8 = "bayer_rggb8"
+    BAYER_BGGR8 = "bayer_bggr8"
+    BAYER_GBRG8 = "bayer_gbrg8"
+    BAYER_GRBG8 = "bayer_grbg8"
+    BAYER_RGGB16 = "bayer_rggb16"
+    BAYER_BGGR16 = "bayer_bggr16"
+    BAYER_GBRG16 = "bayer_gbrg16"
+    BAYER_GRBG16 = "bayer_grbg16"
+
+    @property
+    def is_bayer(self) -> bool:
+        """Whether each pixel holds one colour of a 2×2 pattern."""
+        return self.startswith("bayer_")
+
+    @property
+    def bayer_pattern(self) -> str:
+        """The 2×2 pattern in reading order, such as "rggb"; only for Bayer layouts."""
+        return self[6:10]
+
+    @property
+    def channels(self) -> int:
+        """Numbers a pixel: 3 for colour, 1 for mono and Bayer."""
+        return 3 if self in (Layout.BGR8, Layout.RGB8) else 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8 or uint16."""
+        return np.dtype(np.uint16 if self.endswith("16") else np.uint8)
+
+    def shape(self, height: int, width: int) -> tuple[int, ...]:
+        """The array shape of a picture: H×W×3 for colour, H×W otherwise."""
+        return (height, width, 3) if self.channels == 3 else (height, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture as its source gave it.
+
+    `pixels`: H×W or H×W×3, C-contiguous, uint8 or uint16, as `layout` says; 16-bit data uses the full range 0..65535.
+    """
+
+    pixels: Pixels
+    layout: Layout
+    camera: str  # The ROS topic, or the source's name for it.
+    index: int  # Place in the source, from 0.
+    stamp_ns: int  # The sensor's own stamp; the source's where the sensor gave none.
+    source_ns: int  # When the source recorded it: replay paces by this. Never decreases within a source.
+    read_ns: int  # How long reading and decoding it took.
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableFrame:
+    """A frame that is in the source but cannot be decoded. It is accounted for like any other."""
+
+    camera: str
+    index: int
+    stamp_ns: int
+    source_ns: int
+    read_ns: int
+    reason: str
+
+
+class FrameSource(Protocol):
+    """What yields frames in the order of `source_ns`: a bag, a video, a folder, a camera."""
+
+    @property
+    def frame_count(self) -> int | None:
+        """How many frames it will yield; None where that is not known, as for a camera."""
+
+    @property
+    def provenance(self) -> dict[str, str | int | float | list[str]]:
+        """What identifies the input, for the manifest: kind, path, SHA-256, cameras."""
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """Yield every frame once, in order."""
+
+    def close(self) -> None:
+        """Release files and devices."""
