@@ -1,0 +1,171 @@
+"""Configuration: YAML files into frozen pydantic sections, with errors a user can act on."""
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from shared.errors import SkylaneError, suggestion
+
+MAX_YAML_BYTES = 1 << 20  # A configuration is written by hand; more than this is another file by mistake.
+MAX_YAML_DEPTH = 32  # Deeper nesting is no configuration, and would exhaust the parser's stack.
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A section of a configuration file. Frozen; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConfigError(SkylaneError):
+    """A configuration file cannot be used."""
+
+    def __init__(self, path: Path, problem: str, key: str = "") -> None:
+        self.path = path
+        self.key = key
+        self.problem = problem
+        super().__init__(f"{path}: {key}: {problem}" if key else f"{path}: {problem}")
+
+
+def read_yaml(path: Path, model: type[M]) -> M:
+    """Read a YAML file into `model`.
+
+    Raises:
+        ConfigError: the file is missing, too large, not YAML, repeats a key or does not fit the model; the message
+            names the file, the dotted key and, for an unknown key, the nearest known one.
+    """
+    return validate(path, load_mapping(path), model)
+
+
+def load_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file whose top level is a map; plain types only, an empty file is an empty map.
+
+    Raises:
+        ConfigError: as for `read_yaml`.
+    """
+    document = load_document(path)
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(path, f"holds a {type(document).__name__} where a map of keys to values is expected")
+    return document
+
+
+def load_document(path: Path) -> Any:
+    """Read a YAML file into plain types, whatever its top level is.
+
+    Raises:
+        ConfigError: the file is missing, too large, not YAML or repeats a key.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_YAML_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(path, f"cannot be read ({error.strerror}): check the path") from error
+    if len(text) > MAX_YAML_BYTES:
+        raise ConfigError(path, f"is larger than {MAX_YAML_BYTES} bytes: this is no configuration file")
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506 - _StrictLoader is a SafeLoader that refuses more.
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(path, f"is not valid YAML{where}: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(path, f"is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def validate(path: Path, document: Mapping[str, Any], model: type[M]) -> M:
+    """Check what was read from `path` against `model`.
+
+    Raises:
+        ConfigError: naming the dotted key and what is wrong; the first problem speaks, the others are counted.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        first = min(details, key=lambda detail: detail["type"] != "extra_forbidden")
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        raise ConfigError(path, _problem(first, model) + more, key=_dotted(first["loc"])) from error
+
+
+def _problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    if detail["type"] == "extra_forbidden":
+        parent = _section_at(model, detail["loc"][:-1])
+        return "unknown key" + suggestion(str(detail["loc"][-1]), parent.model_fields if parent else ())
+    if detail["type"] == "missing":
+        return "is missing: add it"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    given = repr(detail["input"])
+    if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
+        return message
+    return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _section_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """The section that holds an unknown key; None where it lies in something other than a section."""
+    current: Any = model
+    for part in location:
+        candidates = list(_sections(current))
+        if isinstance(part, int):
+            current = Union[tuple(candidates)] if candidates else None  # noqa: UP007 - built at run time.
+            continue
+        named = [c for c in candidates if c.__name__ == part]  # Pydantic names a union's member in the location.
+        fields = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
+        if fields:
+            current = fields[0]
+        elif named:
+            current = named[0]
+        elif get_origin(current) is dict:
+            current = get_args(current)[1]
+        else:
+            return None
+    return next(iter(_sections(current)), None)
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Union, UnionType, list, tuple):
+        return [section for argument in get_args(annotation) for section in _sections(argument)]
+    return []
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses repeated keys, aliases and deep nesting."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.get_mark()
+            raise yaml.composer.ComposerError(None, None, "aliases are not used here: write the value out", mark)
+        self.depth += 1
+        if self.depth > MAX_YAML_DEPTH:
+            mark = self.get_mark()
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_YAML_DEPTH}", mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - the parent's signature.
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is repeated", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
