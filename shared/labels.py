@@ -1,0 +1,208 @@
+"""Class names and their colours: the label files, the coloured mask, the overlay."""
+
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+from xml.etree.ElementTree import Element, ParseError
+
+import defusedxml.ElementTree
+import numpy as np
+import numpy.typing as npt
+import yaml
+from defusedxml.common import DefusedXmlException
+
+from shared.errors import SkylaneError
+from shared.opencv import cv2
+
+MAX_LABELS = 256  # A mask holds uint8 class ids.
+MAX_NAME_LENGTH = 64
+MAX_FILE_BYTES = 1 << 20
+MAX_LEVEL = 255  # Of red, green or blue.
+
+Colour = tuple[int, int, int]
+
+
+class LabelsError(SkylaneError):
+    """A label file, or labels from the wire, that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Names and colours (red, green, blue, each 0..255) of the classes; the place in both is the class id."""
+
+    names: tuple[str, ...]
+    colours: tuple[Colour, ...]
+
+    def to_wire(self) -> dict[str, list[Any]]:
+        """A plain map: `names`, and `colours` as lists of three."""
+        return {"names": list(self.names), "colours": [list(colour) for colour in self.colours]}
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        """The labels in a map that came from the wire. Keys it does not know are ignored.
+
+        Raises:
+            LabelsError: names or colours are missing, too many, unequal in number or not what they should be.
+        """
+        if not isinstance(value, Mapping):
+            raise LabelsError(f"labels are {type(value).__name__}: send a map of names and colours")
+        names, colours = value.get("names"), value.get("colours")
+        if not isinstance(names, list | tuple) or not isinstance(colours, list | tuple):
+            raise LabelsError("labels hold no list of names and list of colours: send both")
+        if len(names) != len(colours):
+            raise LabelsError(f"labels hold {len(names)} names and {len(colours)} colours: send one colour a name")
+        _check_count(len(names), "labels")
+        checked = [
+            (_name(name, f"labels, class {index}"), _colour(colour, f"labels, class {index}"))
+            for index, (name, colour) in enumerate(zip(names, colours, strict=True))
+        ]
+        return cls(*_unique(checked, "labels"))
+
+
+def read_labels(path: Path) -> Labels:
+    """Read a label file: `.xml` as SLabel XML, any other as YAML.
+
+    YAML: a list of `{name: road, colour: [128, 64, 128]}`; the place in the list is the class id.
+    XML: elements `SLabel` with `Name`, `fromColour` ("128 64 128") and `toValue` (the class id), as child elements or
+    as attributes. Several may give one id: the first gives its name and colour. Ids that no element gives are named
+    `unused-<id>` and black. All colours are red, green, blue.
+
+    Raises:
+        LabelsError: the file cannot be read, or an entry of it is not as above; says which.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise LabelsError(f"cannot read label file {path}: {error.strerror or error}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise LabelsError(f"label file {path} is larger than {MAX_FILE_BYTES} bytes: it is no label file")
+    return _from_xml(data, path) if path.suffix.lower() == ".xml" else _from_yaml(data, path)
+
+
+def colourise(mask: npt.NDArray[np.uint8], labels: Labels) -> npt.NDArray[np.uint8]:
+    """Paint a mask (H×W uint8 class ids) in its classes' colours: H×W×3 uint8, RGB; ids without a label are black."""
+    return np.take(_table(labels), mask, axis=0)
+
+
+def overlay(
+    rgb: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8], labels: Labels, opacity: float
+) -> npt.NDArray[np.uint8]:
+    """Lay the coloured mask over its picture.
+
+    `rgb`: H×W×3 uint8, RGB; `mask`: H×W uint8 of the same size; `opacity`: 0 shows the picture only, 1 the mask only.
+    """
+    assert rgb.shape == (*mask.shape, 3)
+    blended: Any = cv2.addWeighted(rgb, 1 - opacity, colourise(mask, labels), opacity, 0)
+    return blended
+
+
+@lru_cache(maxsize=16)
+def _table(labels: Labels) -> npt.NDArray[np.uint8]:
+    """The colour of every possible class id: 256×3 uint8, RGB."""
+    table = np.zeros((MAX_LABELS, 3), np.uint8)
+    table[: len(labels.colours)] = labels.colours
+    return table
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a small file of them can unfold into gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "it refers to another entry (*): write the entry out")
+        return super().compose_node(parent, index)
+
+
+def _from_yaml(data: bytes, path: Path) -> Labels:
+    try:
+        entries = yaml.load(data, _PlainLoader)  # noqa: S506  _PlainLoader is a SafeLoader.
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise LabelsError(f"label file {path} is no YAML: {_one_line(error)}") from error
+    if not isinstance(entries, list):
+        raise LabelsError(f"label file {path} holds no list: write one {{name: …, colour: [r, g, b]}} a class")
+    _check_count(len(entries), f"label file {path}")
+    checked = []
+    for index, entry in enumerate(entries):
+        where = f"label file {path}, class {index}"
+        if not isinstance(entry, dict) or set(entry) != {"name", "colour"}:
+            raise LabelsError(f"{where} is {reprlib.repr(entry)}: write {{name: …, colour: [r, g, b]}}")
+        checked.append((_name(entry["name"], where), _colour(entry["colour"], where)))
+    return Labels(*_unique(checked, f"label file {path}"))
+
+
+def _from_xml(data: bytes, path: Path) -> Labels:
+    try:
+        root = defusedxml.ElementTree.fromstring(data, forbid_dtd=True)
+    except DefusedXmlException as error:
+        raise LabelsError(f"label file {path} declares a document type or entities: remove them") from error
+    except (ParseError, ValueError, LookupError) as error:
+        raise LabelsError(f"label file {path} is no XML: {_one_line(error)}") from error
+    classes: dict[int, tuple[str, Colour]] = {}
+    for number, element in enumerate(root.iter("SLabel"), start=1):
+        where = f"label file {path}, SLabel {number}"
+        name = _name(_xml_field(element, "Name", where), where)
+        colour = _colour(_numbers(_xml_field(element, "fromColour", where)), where)
+        ids = _numbers(_xml_field(element, "toValue", where))
+        if len(ids) != 1 or not 0 <= ids[0] < MAX_LABELS:
+            raise LabelsError(f"{where}: toValue is no class id: write one whole number from 0 to {MAX_LABELS - 1}")
+        classes.setdefault(ids[0], (name, colour))
+    if not classes:
+        raise LabelsError(f"label file {path} holds no SLabel element: write one for each colour")
+    filled = [classes.get(class_id, (f"unused-{class_id}", (0, 0, 0))) for class_id in range(max(classes) + 1)]
+    return Labels(*_unique(filled, f"label file {path}"))
+
+
+def _xml_field(element: Element, field: str, where: str) -> str:
+    text = element.get(field, element.findtext(field))
+    if text is None:
+        raise LabelsError(f"{where} has no {field}: add it as an element or an attribute")
+    return text.strip()
+
+
+def _numbers(text: str) -> list[int]:
+    """The whole numbers in a text, parted by blanks; none at all where one of its words is no such number."""
+    words = text.split()
+    return [int(word) for word in words] if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else []
+
+
+def _name(value: object, where: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_LENGTH or not value.isprintable():
+        raise LabelsError(
+            f"{where}: name {reprlib.repr(value)} is no text of 1 to {MAX_NAME_LENGTH} printable characters"
+        )
+    return value
+
+
+def _colour(value: object, where: str) -> Colour:
+    match value:
+        case [int() as red, int() as green, int() as blue] if all(_is_level(level) for level in (red, green, blue)):
+            return red, green, blue
+    raise LabelsError(f"{where}: colour {reprlib.repr(value)} is not [red, green, blue], each from 0 to 255")
+
+
+def _is_level(value: int) -> bool:
+    return not isinstance(value, bool) and 0 <= value <= MAX_LEVEL
+
+
+def _unique(classes: list[tuple[str, Colour]], where: str) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    names = [name for name, _ in classes]
+    for class_id, name in enumerate(names):
+        if names.index(name) != class_id:
+            raise LabelsError(f"{where}: classes {names.index(name)} and {class_id} are both {name!r}: rename one")
+    return tuple(names), tuple(colour for _, colour in classes)
+
+
+def _check_count(count: int, where: str) -> None:
+    if not 1 <= count <= MAX_LABELS:
+        raise LabelsError(
+            f"{where}: {count} classes: give 1 to {MAX_LABELS}, as many as a uint8 class id can tell apart"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
