@@ -1,0 +1,269 @@
+"""The latency log: one CSV row for every frame read, a journal that survives a kill, and a manifest beside them."""
+
+import csv
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from shared.clock import Offset
+from shared.errors import SkylaneError
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
+
+CSV_NAME = "latency.csv"
+JOURNAL_NAME = "latency.journal"
+MANIFEST_NAME = "manifest.json"
+
+
+class LogError(SkylaneError):
+    """A run's log cannot be written or read."""
+
+
+class Outcome(StrEnum):
+    """What became of a frame; every frame read has exactly one."""
+
+    ANSWERED = "answered"
+    DROPPED = "dropped"  # Given up at the edge.
+    EXPIRED = "expired"  # Answered after its deadline, or the worker's word for it.
+    OVERLOADED = "overloaded"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    LOST = "lost"  # No answer by deadline and grace.
+    ABORTED = "aborted"  # Open when the edge died.
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All that is known of one frame when it is closed. Times are nanoseconds of the node that took them."""
+
+    vehicle: str
+    camera: str
+    session: str
+    sequence: int
+    outcome: Outcome
+    reason: str = ""
+    frame_index: int = 0
+    frame_stamp_ns: int = 0
+    source_ns: int = 0
+    read_ns: int = 0
+    attempts: int = 0
+    retry_wait_ns: int = 0
+    model: str = ""
+    worker: str = ""
+    batch_size: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    edge_times: Mapping[Stage, int] = field(default_factory=dict)
+    cloud_times: Mapping[Stage, int] = field(default_factory=dict)
+    clock: Offset | None = None
+
+
+_FACTS = (
+    "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
+    "model", "worker", "attempts", "batch_size", "bytes_up", "bytes_down",
+)  # fmt: skip
+_DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
+_SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
+COLUMNS = (
+    *_FACTS,
+    *(f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)),
+    *(f"{stage}_ms" for stage in _DURATIONS),
+    *(f"{name}_ms" for name in _SUMS),
+)
+
+
+def fields_of(row: Row) -> dict[str, str]:
+    """A row as CSV text by column. What was not measured is empty, never zero.
+
+    `total_ms` = mask_decoded - due and is the sum of the edge's durations, of which `returned_ms` is the time away;
+    `cloud_ms` = replied - received and is the sum of the cloud's; `crossing_ms` = `returned_ms` - `cloud_ms` needs no
+    common clock; `uplink_ms` and `downlink_ms` split it by `clock_offset_ms` (the worker's clock minus the edge's) and
+    are each true to within `clock_error_ms`.
+    """
+    fields = {name: str(getattr(row, name)) for name in _FACTS}
+    fields["reason"] = " ".join(row.reason.split())[:200]
+    durations = durations_ns(row.edge_times) | durations_ns(row.cloud_times)
+    sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns} | _sums_ns(row)
+    for stage, at_ns in (*row.edge_times.items(), *row.cloud_times.items()):
+        fields[f"t_{stage}_ns"] = str(at_ns)
+    for name, value_ns in (*durations.items(), *sums.items()):
+        fields[f"{name}_ms"] = milliseconds(value_ns)
+    return fields
+
+
+def milliseconds(value_ns: int) -> str:
+    """Nanoseconds as milliseconds with six decimals: exact, so that sums of the columns stay exact."""
+    sign, value_ns = ("-", -value_ns) if value_ns < 0 else ("", value_ns)
+    return f"{sign}{value_ns // 1_000_000}.{value_ns % 1_000_000:06d}"
+
+
+def _sums_ns(row: Row) -> dict[str, int]:
+    edge, cloud = row.edge_times, row.cloud_times
+    sums = {}
+    if Stage.DUE in edge and Stage.MASK_DECODED in edge:
+        sums["total"] = edge[Stage.MASK_DECODED] - edge[Stage.DUE]
+    if Stage.RECEIVED in cloud and Stage.REPLIED in cloud:
+        sums["cloud"] = cloud[Stage.REPLIED] - cloud[Stage.RECEIVED]
+        if Stage.SENT in edge and Stage.RETURNED in edge:
+            sums["crossing"] = edge[Stage.RETURNED] - edge[Stage.SENT] - sums["cloud"]
+            if row.clock:
+                sums["uplink"] = cloud[Stage.RECEIVED] - edge[Stage.SENT] - row.clock.offset_ns
+                sums["downlink"] = edge[Stage.RETURNED] - cloud[Stage.REPLIED] + row.clock.offset_ns
+                sums["clock_offset"] = row.clock.offset_ns
+                sums["clock_error"] = row.clock.error_ns
+    return sums
+
+
+class LogWriter:
+    """Writes a run's log: rows as they close, one system call a row, so that a kill leaves only whole rows.
+
+    A full disk does not stop the run: what could not be written is counted in `rows_lost`, `fault` says why.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Start a log in `folder`.
+
+        Raises:
+            LogError: the folder cannot be made or written, or already holds a log.
+        """
+        self.rows_lost = 0
+        self.fault: OSError | None = None
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+            self._csv = os.open(folder / CSV_NAME, flags, 0o644)
+            self._journal = os.open(folder / JOURNAL_NAME, flags, 0o644)
+        except FileExistsError as error:
+            raise LogError(f"{folder} already holds a run: choose another --out") from error
+        except OSError as error:
+            raise LogError(f"{folder} cannot be written: {error.strerror}: choose another --out") from error
+        self._header_written = self._append(self._csv, ",".join(COLUMNS) + "\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._csv)
+        os.close(self._journal)
+
+    def open(self, row: Row) -> None:
+        """Note a frame in the journal before it is published; `row.outcome` is what a death would make of it."""
+        self._append(self._journal, _line(fields_of(row)))
+
+    def close(self, row: Row) -> None:
+        """Write a frame's row."""
+        if not self._append(self._csv, _line(fields_of(row))):
+            self.rows_lost += 1
+
+    def _append(self, file: int, text: str) -> bool:
+        data = text.encode()
+        try:
+            end = os.lseek(file, 0, os.SEEK_END)
+            if os.write(file, data) == len(data):
+                return True
+            os.ftruncate(file, end)  # A disk that fills may take half a row: take that half back.
+        except OSError as error:
+            self.fault = error
+        return False
+
+
+def _line(fields: Mapping[str, str]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n").writerow(fields)
+    return text.getvalue()
+
+
+def read_rows(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield a run's rows by column, as text; an empty text was not measured.
+
+    Raises:
+        LogError: there is no log, or its header is not one of ours.
+    """
+    yield from _read(folder / CSV_NAME, header=None)
+
+
+def _read(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}") from error
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()  # Half a row from a killed process.
+    reader = csv.DictReader(lines, fieldnames=header)
+    if not {"outcome", "sequence", "session"} <= set(reader.fieldnames or ()):
+        raise LogError(f"{path} is not a latency log: its first line names no outcome, sequence and session")
+    for fields in reader:
+        yield {key: value for key, value in fields.items() if key is not None and value is not None}
+
+
+def outcomes(rows: Iterable[Mapping[str, str]]) -> Counter[Outcome]:
+    """How many frames ended how."""
+    return Counter(Outcome(row["outcome"]) for row in rows)
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest whole or not at all.
+
+    Raises:
+        LogError: the disk does not take it.
+    """
+    path, draft = folder / MANIFEST_NAME, folder / f"{MANIFEST_NAME}.new"
+    try:
+        draft.write_text(json.dumps(manifest, indent=2, sort_keys=False, default=str) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise LogError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a run's manifest.
+
+    Raises:
+        LogError: there is none, or it is not one.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}: give the folder of a run") from error
+    except ValueError as error:
+        raise LogError(f"{path} is not JSON: {error}") from error
+    if not isinstance(manifest, dict):
+        raise LogError(f"{path} is not a run's manifest")
+    return manifest
+
+
+def repair(folder: Path) -> int:
+    """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
+
+    Raises:
+        LogError: `folder` holds no run, or cannot be written.
+    """
+    closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
+    opened = list(_read(folder / JOURNAL_NAME, header=COLUMNS))
+    lost = [row for row in opened if (row["session"], row["sequence"]) not in closed]
+    path = folder / CSV_NAME
+    try:
+        text = path.read_bytes()
+        with path.open("r+b") as file:
+            file.truncate(text.rfind(b"\n") + 1)
+            file.seek(0, os.SEEK_END)
+            for row in lost:
+                row["reason"] = "edge_died"
+                file.write(_line(row).encode())
+    except OSError as error:
+        raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
+    manifest = read_manifest(folder)
+    if manifest.get("state") == "running":
+        counts = outcomes(read_rows(folder))
+        read = sum(counts.values())
+        state = {"state": "repaired", "frames_read": read, "outcomes": {name.value: counts[name] for name in Outcome}}
+        write_manifest(folder, manifest | state)
+    return len(lost)

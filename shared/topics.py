@@ -1,0 +1,93 @@
+"""Every topic of the wire in one table: how its name is built and with which quality of service it travels."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shared.errors import SkylaneError
+
+PREFIX = "skylane/v1"
+GROUP = "skylane"  # The shared subscription all workers of one deployment belong to.
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class TopicNameError(SkylaneError):
+    """A name cannot stand in a topic."""
+
+
+class TopicKind(NamedTuple):
+    """A kind of topic: its pattern under the prefix and its quality of service."""
+
+    pattern: str
+    qos: int
+    retained: bool = False
+
+    def of(self, **names: str) -> str:
+        """The full topic, every name checked."""
+        return f"{PREFIX}/{self.pattern.format(**{key: checked(key, name) for key, name in names.items()})}"
+
+    def filter(self, **names: str) -> str:
+        """A subscription filter; a name that is not given matches any."""
+        keys = re.findall(r"{(\w+)}", self.pattern)
+        values = {key: checked(key, names[key]) if key in names else "+" for key in keys}
+        return f"{PREFIX}/{self.pattern.format(**values)}"
+
+    def names_in(self, topic: str) -> dict[str, str] | None:
+        """The names that `topic` carries, or None where it is not of this kind."""
+        expression = re.sub(r"{(\w+)}", rf"(?P<\1>{_NAME.pattern})", self.pattern)
+        match = re.fullmatch(f"{PREFIX}/{expression}", topic)
+        return match.groupdict() if match else None
+
+
+FRAMES = TopicKind("frames/{model}/{vehicle}/{camera}", qos=1)
+MASKS = TopicKind("masks/{vehicle}/{camera}", qos=1)
+WORKER_STATUS = TopicKind("status/worker/{worker}", qos=1, retained=True)
+VEHICLE_STATUS = TopicKind("status/vehicle/{vehicle}", qos=1, retained=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameId:
+    """Who sent which frame. On the wire: `vehicle/camera/session/sequence` in ASCII."""
+
+    vehicle: str
+    camera: str
+    session: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.vehicle}/{self.camera}/{self.session}/{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> "FrameId":
+        """Read an id from the wire.
+
+        Raises:
+            SkylaneError: it has not four parts, or one of them is not allowed.
+        """
+        parts = text.split("/")
+        if len(parts) != 4 or not re.fullmatch(r"[0-9]{1,18}", parts[3]):  # noqa: PLR2004 (the four parts named above)
+            raise TopicNameError(f"frame id {text[:100]!r} is not vehicle/camera/session/sequence")
+        vehicle, camera, session = (checked("part of a frame id", part) for part in parts[:3])
+        return cls(vehicle, camera, session, int(parts[3]))
+
+
+def checked(kind: str, name: str) -> str:
+    """Return `name` if it may stand in a topic.
+
+    Raises:
+        SkylaneError: it is empty, too long, or holds a character that a topic or an ACL reads as its own.
+    """
+    if not _NAME.fullmatch(name):
+        raise TopicNameError(f"{kind} {name[:100]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")
+    return name
+
+
+def camera_name(ros_topic: str) -> str:
+    """A ROS topic as one part of an MQTT topic: `/sensors/camera/left` becomes `sensors_camera_left`."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", ros_topic.strip("/"))[:64] or "camera"
+
+
+def shared(group: str, topic_filter: str) -> str:
+    """A subscription in which each message goes to one member of `group` (MQTT 5)."""
+    return f"$share/{group}/{topic_filter}"
