@@ -86,7 +86,8 @@ def read_labels(path: Path) -> Labels:
 
 def colourise(mask: npt.NDArray[np.uint8], labels: Labels) -> npt.NDArray[np.uint8]:
     """Paint a mask (H×W uint8 class ids) in its classes' colours: H×W×3 uint8, RGB; ids without a label are black."""
-    return np.take(_table(labels), mask, axis=0)
+    coloured: Any = cv2.applyColorMap(mask, _table(labels))
+    return coloured
 
 
 def overlay(
@@ -103,9 +104,9 @@ def overlay(
 
 @lru_cache(maxsize=16)
 def _table(labels: Labels) -> npt.NDArray[np.uint8]:
-    """The colour of every possible class id: 256×3 uint8, RGB."""
-    table = np.zeros((MAX_LABELS, 3), np.uint8)
-    table[: len(labels.colours)] = labels.colours
+    """The colour of every possible class id: 256×1×3 uint8, RGB."""
+    table = np.zeros((MAX_LABELS, 1, 3), np.uint8)
+    table[: len(labels.colours), 0] = labels.colours
     return table
 
 
@@ -115,7 +116,8 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "it refers to another entry (*): write the entry out")
-        return super().compose_node(parent, index)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 def _from_yaml(data: bytes, path: Path) -> Labels:

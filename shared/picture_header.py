@@ -1,0 +1,97 @@
+"""What a JPEG or PNG says of itself, read by hand and before any decoder takes memory for it."""
+
+import struct
+from dataclasses import dataclass
+
+from shared.errors import SkylaneError
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+JPEG_SIGNATURE = b"\xff\xd8\xff"
+
+MAX_SEGMENTS = 1000  # Before the frame header; a camera writes fewer than twenty.
+MAX_SCANS = 64  # Each costs a pass over the whole picture; encoders write at most a dozen.
+
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # By colour type; a palette (3) decodes to colour.
+_PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+_PNG_HEADER = struct.Struct(">8sI4sIIBB")
+
+_START_OF_FRAME = (0xC0, 0xC1, 0xC2)  # Baseline, extended, progressive: what OpenCV decodes.
+_OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # Lossless, hierarchical, arithmetic.
+_START_OF_SCAN = 0xDA
+_END_OF_IMAGE = 0xD9
+_FRAME_HEADER = struct.Struct(">BHHB")  # Bits a sample, height, width, components.
+
+
+class PictureHeaderError(SkylaneError):
+    """Bytes that are no JPEG or PNG, or one of a kind that is not decoded here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureHeader:
+    """The size of an encoded picture in pixels, its channels (alpha included) and the bits of each."""
+
+    kind: str  # "jpeg" or "png".
+    height: int
+    width: int
+    channels: int
+    bits: int
+
+
+def read_header(data: bytes) -> PictureHeader:
+    """Read the header of a JPEG or PNG, whichever it is.
+
+    Raises:
+        PictureHeaderError: it is neither, is cut off, or is of a kind that is not decoded here.
+    """
+    if data.startswith(PNG_SIGNATURE):
+        return _png_header(data)
+    if data.startswith(JPEG_SIGNATURE):
+        return _jpeg_header(data)
+    raise PictureHeaderError(f"picture starts with {data[:8].hex(' ') or 'nothing'}: send a JPEG or a PNG")
+
+
+def _png_header(data: bytes) -> PictureHeader:
+    if len(data) < _PNG_HEADER.size:
+        raise PictureHeaderError(f"PNG ends after {len(data)} bytes, inside its header: send it whole")
+    _, length, chunk, width, height, bits, colour_type = _PNG_HEADER.unpack_from(data)
+    if chunk != b"IHDR" or length != 13:  # noqa: PLR2004  The format's fixed length of IHDR.
+        raise PictureHeaderError("PNG does not start with its IHDR chunk: it is damaged, encode it again")
+    if bits not in _PNG_DEPTHS.get(colour_type, ()) or not width or not height:
+        raise PictureHeaderError(
+            f"PNG header says {height}×{width}, {bits} bits, colour type {colour_type}: no PNG can, encode it again"
+        )
+    return PictureHeader("png", height, width, _PNG_CHANNELS[colour_type], max(8, bits))
+
+
+def _jpeg_header(data: bytes) -> PictureHeader:
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        while data[at : at + 2] == b"\xff\xff":  # A marker may be preceded by any number of fill bytes.
+            at += 1
+        if len(data) < at + 4:
+            raise PictureHeaderError(f"JPEG ends after {len(data)} bytes, before its frame header: send it whole")
+        lead, marker, length = struct.unpack_from(">BBH", data, at)
+        if lead != 0xFF or length < 2 or marker in (_START_OF_SCAN, _END_OF_IMAGE):  # noqa: PLR2004  As in the format.
+            raise PictureHeaderError(f"JPEG has no frame header at byte {at}: it is damaged, encode it again")
+        if marker in _START_OF_FRAME:
+            return _jpeg_frame(data, at + 4)
+        if marker in _OTHER_FRAMES:
+            raise PictureHeaderError(
+                f"JPEG is of the kind {marker:#x} (lossless, hierarchical or arithmetic): send baseline or progressive"
+            )
+        at += 2 + length
+    raise PictureHeaderError(f"JPEG has more than {MAX_SEGMENTS} segments before its frame header: encode it again")
+
+
+def _jpeg_frame(data: bytes, at: int) -> PictureHeader:
+    if len(data) < at + _FRAME_HEADER.size:
+        raise PictureHeaderError(f"JPEG ends after {len(data)} bytes, inside its frame header: send it whole")
+    bits, height, width, components = _FRAME_HEADER.unpack_from(data, at)
+    if bits != 8 or not height or not width or components not in (1, 3, 4):  # noqa: PLR2004  What the format gives.
+        raise PictureHeaderError(
+            f"JPEG says {height}×{width}, {bits} bits, {components} components: send 8 bits and 1 or 3 components"
+        )
+    scans = data.count(bytes((0xFF, _START_OF_SCAN)), at)
+    if scans > MAX_SCANS:
+        raise PictureHeaderError(f"JPEG has {scans} scans, more than {MAX_SCANS}: encode it again")
+    return PictureHeader("jpeg", height, width, components, bits)
