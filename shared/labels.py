@@ -86,8 +86,7 @@ def read_labels(path: Path) -> Labels:
 
 def colourise(mask: npt.NDArray[np.uint8], labels: Labels) -> npt.NDArray[np.uint8]:
     """Paint a mask (H×W uint8 class ids) in its classes' colours: H×W×3 uint8, RGB; ids without a label are black."""
-    coloured: Any = cv2.applyColorMap(mask, _table(labels))
-    return coloured
+    return np.asarray(cv2.applyColorMap(mask, _table(labels)), np.uint8)
 
 
 def overlay(
@@ -98,8 +97,7 @@ def overlay(
     `rgb`: H×W×3 uint8, RGB; `mask`: H×W uint8 of the same size; `opacity`: 0 shows the picture only, 1 the mask only.
     """
     assert rgb.shape == (*mask.shape, 3)
-    blended: Any = cv2.addWeighted(rgb, 1 - opacity, colourise(mask, labels), opacity, 0)
-    return blended
+    return np.asarray(cv2.addWeighted(rgb, 1 - opacity, colourise(mask, labels), opacity, 0), np.uint8)
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,105 @@
+"""From what a sensor counted to 8-bit colour: four ways to fill in what a Bayer pattern left out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import SkylaneError, UnknownNameError
+from shared.frames import Layout, Pixels
+from shared.opencv import cv2
+
+Colour = npt.NDArray[np.uint8]
+
+_BAND_ROWS = 256  # Of the sensor, binned at a time: what a band needs on the way stays in the processor's cache.
+
+
+class DemosaicError(SkylaneError):
+    """A picture that the chosen method cannot turn into colour."""
+
+
+def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Colour:
+    """Turn a picture of any layout into H×W×3 uint8 in the order of `target` (rgb8 or bgr8).
+
+    `pixels`: as `shared.frames.Frame` says; 16 bits become 8 by dropping the lower 8 after demosaicing. `method`, used
+    for Bayer layouts only, is a name in `DEMOSAICS`:
+
+    - `bilinear`: each missing colour is the mean of its neighbours.
+    - `edge-aware`: as bilinear, but along an edge rather than across it.
+    - `vng`: by variable number of gradients; the best picture, many times slower, 8 bit only.
+    - `binning`: each 2×2 cell becomes one pixel, red, the mean of both greens, blue: H/2×W/2×3, and no colour is made up.
+
+    Mono is repeated three times; colour in the target's order is returned as it is, without a copy.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        DemosaicError: the method cannot read the layout, or a Bayer picture has an odd side.
+    """
+    assert target in (Layout.RGB8, Layout.BGR8)
+    assert pixels.dtype == layout.dtype
+    if method not in DEMOSAICS:
+        raise UnknownNameError("demosaic method", method, DEMOSAICS)
+    if not layout.is_bayer:
+        return _reordered(pixels, layout, target)
+    height, width = pixels.shape
+    if height % 2 or width % 2 or not pixels.size:
+        raise DemosaicError(f"{layout} picture is {height}×{width}: a Bayer picture has even sides, crop it by one")
+    return DEMOSAICS[method](pixels, layout, target)
+
+
+def _reordered(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    if layout.channels == 1:
+        return np.asarray(cv2.cvtColor(_upper_byte(pixels), cv2.COLOR_GRAY2RGB), np.uint8)
+    if layout is not target:
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), np.uint8)
+    return _upper_byte(pixels)
+
+
+def _bilinear(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    return _demosaiced(pixels, layout, target, "")
+
+
+def _edge_aware(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    return _demosaiced(pixels, layout, target, "_EA")
+
+
+def _vng(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    if pixels.dtype != np.uint8:
+        raise DemosaicError(f"vng reads 8 bits a pixel and {layout} has 16: choose edge-aware or bilinear")
+    return _demosaiced(pixels, layout, target, "_VNG")
+
+
+def _demosaiced(pixels: Pixels, layout: Layout, target: Layout, variant: str) -> Colour:
+    # OpenCV's older names (BayerBG2RGB) give the second row's pair; the spelling with four letters is the pattern's.
+    order = "RGB" if target is Layout.RGB8 else "BGR"
+    code: int = getattr(cv2, f"COLOR_Bayer{layout.bayer_pattern.upper()}2{order}{variant}")
+    return _upper_byte(np.asarray(cv2.cvtColor(pixels, code)))
+
+
+def _binning(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    height, width = pixels.shape
+    binned: npt.NDArray[Any] = np.empty((height // 2, width // 2, 3), pixels.dtype)
+    cells = np.ascontiguousarray(pixels).reshape(height // 2, 2, width // 2, 2)
+    red, blue = layout.bayer_pattern.index("r"), layout.bayer_pattern.index("b")
+    upper_green, lower_green = sorted({0, 1, 2, 3} - {red, blue})
+    red_place, blue_place = (0, 2) if target is Layout.RGB8 else (2, 0)
+    for start in range(0, height // 2, _BAND_ROWS // 2):
+        band = cells[start : start + _BAND_ROWS // 2]
+        rows, out = [band[:, 0], band[:, 1]], binned[start : start + _BAND_ROWS // 2]
+        cv2.mixChannels(rows, [out], [red, red_place, blue, blue_place])
+        greens = cv2.extractChannel(rows[0], upper_green), cv2.extractChannel(rows[1], lower_green - 2)
+        cv2.insertChannel(cv2.addWeighted(greens[0], 0.5, greens[1], 0.5, 0), out, 1)
+    return _upper_byte(binned)
+
+
+def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
+
+
+DEMOSAICS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
+    "bilinear": _bilinear,
+    "edge-aware": _edge_aware,
+    "vng": _vng,
+    "binning": _binning,
+}
