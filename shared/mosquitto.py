@@ -1,0 +1,82 @@
+"""The Mosquitto on this machine: where it is, which it is, how it is configured."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import SkylaneError
+
+MOSQUITTO_MISSING = "no Mosquitto: apt-get install mosquitto"
+# The limits of mosquitto/development.conf, which says why each stands; a test holds the two together.
+DEVELOPMENT_SETTINGS = (
+    "per_listener_settings false",
+    "allow_anonymous true",
+    "persistence false",
+    "set_tcp_nodelay true",
+    "message_size_limit 33554432",
+    "max_packet_size 33619968",
+    "max_queued_messages 256",
+    "max_queued_bytes 268435456",
+    "persistent_client_expiration 1d",
+    "log_dest stderr",
+    "log_type error",
+    "log_type warning",
+    "log_type notice",
+)
+_ADMIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # Where Debian installs it; not on a user's PATH.
+_GREETING_TIMEOUT_S = 5.0
+
+
+class BrokerError(SkylaneError):
+    """A broker cannot be run as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a broker listens, and whether clients must speak TLS there."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+
+def find_mosquitto() -> Path | None:
+    """The Mosquitto on this machine; None where there is none."""
+    found = shutil.which("mosquitto")
+    if found:
+        return Path(found)
+    return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
+
+
+def mosquitto_version(program: Path) -> str:
+    """What `program` calls itself, such as "2.0.11"."""
+    greeting = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_GREETING_TIMEOUT_S)
+    found = re.search(r"mosquitto version (\S+)", greeting.stdout)
+    return found[1] if found else "of unknown version"
+
+
+def write_config(path: Path, listener: Listener) -> Path:
+    """Write the development configuration for `listener` to `path`, and return `path`."""
+    path.write_text(
+        "\n".join([f"listener {listener.port} {listener.host}", *DEVELOPMENT_SETTINGS, ""]), encoding="utf-8"
+    )
+    return path
+
+
+def first_listener(config: Path) -> Listener:
+    """The first listener of a Mosquitto configuration.
+
+    Raises:
+        BrokerError: the file cannot be read, or has no listener.
+    """
+    try:
+        text = config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BrokerError(f"cannot read {config}: {error}") from error
+    found = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
+    if found is None:
+        raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")
+    tls = re.search(r"^\s*certfile\s", text, re.MULTILINE) is not None
+    return Listener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  What Mosquitto does without an address.
