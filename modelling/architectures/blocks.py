@@ -1,0 +1,180 @@
+"""The blocks MobileNetV3 and its heads are made of.
+
+A network is built in one of two shapes. For training each convolution is followed by batch normalisation; for
+inference (`folded`) the normalisation has become the convolution's bias. `modelling.folding` turns the weights of the
+first into those of the second.
+
+Dilation is done by phases: `SplitPhases` cuts a map into rate×rate interleaved smaller maps stacked along the batch,
+where an undilated convolution is the dilated one on the whole map. TensorFlow would do that cut and its inverse around
+every single dilated depthwise convolution; here it is made once for all the blocks of one dilation.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Tensor = Any  # keras.KerasTensor; Keras ships no types.
+
+
+@keras.saving.register_keras_serializable("skylane")
+class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """N×H×W×C → 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C: every second row and column, zero-padded to a multiple m of the size."""
+
+    def __init__(self, multiple: int = 2, **options: Any) -> None:
+        super().__init__(**options)
+        self.multiple = multiple
+
+    def call(self, features: Tensor) -> Tensor:
+        shape = tf.shape(features)
+        rows = -shape[1] % self.multiple
+        columns = -shape[2] % self.multiple
+        return tf.space_to_batch(features, [2, 2], [[0, rows], [0, columns]])
+
+    def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Half the padded height and width; four times the batch."""
+        batch, height, width, channels = shape
+        return (None if batch is None else 4 * batch, self._halved(height), self._halved(width), channels)
+
+    def get_config(self) -> dict[str, Any]:
+        """What rebuilds the layer."""
+        return {**super().get_config(), "multiple": self.multiple}
+
+    def _halved(self, length: int | None) -> int | None:
+        return None if length is None else (length + -length % self.multiple) // 2
+
+
+@keras.saving.register_keras_serializable("skylane")
+class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """The inverse of `splits` nested `SplitPhases`, cropped to the size of `like`, a map of N×H×W×C'."""
+
+    def __init__(self, splits: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.splits = splits
+
+    def call(self, features: Tensor, like: Tensor) -> Tensor:
+        for _ in range(self.splits):
+            features = tf.batch_to_space(features, [2, 2], [[0, 0], [0, 0]])
+        shape = tf.shape(like)
+        return features[:, : shape[1], : shape[2], :]
+
+    def compute_output_shape(
+        self, features_shape: tuple[int | None, ...], like_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """The size of `like` with the channels of the phases."""
+        return (*like_shape[:3], features_shape[3])
+
+    def get_config(self) -> dict[str, Any]:
+        """What rebuilds the layer."""
+        return {**super().get_config(), "splits": self.splits}
+
+
+@keras.saving.register_keras_serializable("skylane")
+class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """The mean of each channel over a whole picture, N×1×1×C, given to each of its 4**splits phases."""
+
+    def __init__(self, splits: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.splits = splits
+
+    def call(self, features: Tensor) -> Tensor:
+        means = tf.reduce_mean(features, axis=[1, 2], keepdims=True)
+        if not self.splits:
+            return means
+        phases = 4**self.splits
+        channels = features.shape[3]
+        whole = tf.reduce_mean(tf.reshape(means, [phases, -1, 1, 1, channels]), axis=0)
+        return tf.tile(whole, [phases, 1, 1, 1])
+
+    def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """One number a channel."""
+        return (shape[0], 1, 1, shape[3])
+
+    def get_config(self) -> dict[str, Any]:
+        """What rebuilds the layer."""
+        return {**super().get_config(), "splits": self.splits}
+
+
+@keras.saving.register_keras_serializable("skylane")
+class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """Bilinear resize of a map to the height and width of another, half-pixel centres."""
+
+    def call(self, features: Tensor, like: Tensor) -> Tensor:
+        resized = tf.image.resize(features, tf.shape(like)[1:3], method="bilinear")
+        return tf.cast(resized, features.dtype)
+
+    def compute_output_shape(
+        self, features_shape: tuple[int | None, ...], like_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """The size of `like` with the channels of the resized map."""
+        return (*like_shape[:3], features_shape[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Builds blocks of one network: `folded` without batch normalisation, `momentum` is that of its running means."""
+
+    folded: bool
+    momentum: float = 0.97
+
+    def convolution(
+        self,
+        features: Tensor,
+        channels: int,
+        name: str,
+        *,
+        kernel: int = 1,
+        stride: int = 1,
+        dilation: int = 1,
+        activation: str | None = None,
+    ) -> Tensor:
+        """Convolution, normalisation, activation; SAME padding. Layers `name.conv` and `name.norm`."""
+        features = keras.layers.Conv2D(
+            channels,
+            kernel,
+            strides=stride,
+            dilation_rate=dilation,
+            padding="same",
+            use_bias=self.folded,
+            kernel_initializer="he_normal",
+            name=f"{name}.conv",
+        )(features)
+        return self._normalised(features, name, activation)
+
+    def depthwise(
+        self, features: Tensor, name: str, *, kernel: int = 3, stride: int = 1, activation: str | None = None
+    ) -> Tensor:
+        """One kernel×kernel filter a channel, normalisation, activation; SAME padding."""
+        features = keras.layers.DepthwiseConv2D(
+            kernel,
+            strides=stride,
+            padding="same",
+            use_bias=self.folded,
+            depthwise_initializer="he_normal",
+            name=f"{name}.conv",
+        )(features)
+        return self._normalised(features, name, activation)
+
+    def separable(self, features: Tensor, channels: int, name: str) -> Tensor:
+        """A 3×3 depthwise and a 1×1 convolution, ReLU after each."""
+        features = self.depthwise(features, f"{name}.spatial", activation="relu")
+        return self.convolution(features, channels, f"{name}.mix", activation="relu")
+
+    def squeeze_excite(self, features: Tensor, name: str, *, splits: int) -> Tensor:
+        """Scale each channel by a gate computed from all channels' means (Hu et al. 2018, as in MobileNetV3)."""
+        channels = features.shape[-1]
+        gate = PooledPhases(splits, name=f"{name}.pool")(features)
+        squeezed = max(8, channels // 4 // 8 * 8)
+        gate = keras.layers.Conv2D(squeezed, 1, activation="relu", name=f"{name}.squeeze")(gate)
+        gate = keras.layers.Conv2D(channels, 1, activation="hard_sigmoid", name=f"{name}.excite")(gate)
+        return keras.layers.Multiply(name=f"{name}.scale")([features, gate])
+
+    def _normalised(self, features: Tensor, name: str, activation: str | None) -> Tensor:
+        if not self.folded:
+            features = keras.layers.BatchNormalization(momentum=self.momentum, epsilon=1e-3, name=f"{name}.norm")(
+                features
+            )
+        if activation is not None:
+            features = keras.layers.Activation(activation, name=f"{name}.{activation}")(features)
+        return features
