@@ -12,6 +12,7 @@ from shared.opencv import cv2
 
 Colour = npt.NDArray[np.uint8]
 
+_NEIGHBOURHOOD = 4  # The smallest side that has a pixel with all its neighbours.
 _BAND_ROWS = 256  # Of the sensor, binned at a time: what a band needs on the way stays in the processor's cache.
 
 
@@ -71,6 +72,10 @@ def _vng(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
 
 
 def _demosaiced(pixels: Pixels, layout: Layout, target: Layout, variant: str) -> Colour:
+    if min(pixels.shape) < _NEIGHBOURHOOD:  # OpenCV answers these in black.
+        raise DemosaicError(
+            f"{layout} picture is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning"
+        )
     # OpenCV's older names (BayerBG2RGB) give the second row's pair; the spelling with four letters is the pattern's.
     order = "RGB" if target is Layout.RGB8 else "BGR"
     code: int = getattr(cv2, f"COLOR_Bayer{layout.bayer_pattern.upper()}2{order}{variant}")
@@ -80,7 +85,7 @@ def _demosaiced(pixels: Pixels, layout: Layout, target: Layout, variant: str) ->
 def _binning(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
     height, width = pixels.shape
     binned: npt.NDArray[Any] = np.empty((height // 2, width // 2, 3), pixels.dtype)
-    cells = np.ascontiguousarray(pixels).reshape(height // 2, 2, width // 2, 2)
+    cells: Any = np.ascontiguousarray(pixels).reshape(height // 2, 2, width // 2, 2)
     red, blue = layout.bayer_pattern.index("r"), layout.bayer_pattern.index("b")
     upper_green, lower_green = sorted({0, 1, 2, 3} - {red, blue})
     red_place, blue_place = (0, 2) if target is Layout.RGB8 else (2, 0)

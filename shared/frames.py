@@ -49,7 +49,7 @@ class Layout(StrEnum):
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
         """The array shape of a picture: H×W×3 for colour, H×W otherwise."""
-        return (height, width, 3) if self.channels == 3 else (height, width)
+        return (height, width) if self.channels == 1 else (height, width, self.channels)
 
 
 @dataclass(frozen=True, slots=True)

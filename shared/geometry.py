@@ -10,10 +10,7 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError
 from shared.frames import Pixels
-from shared.opencv import cv2
-
-MAX_SIDE = 65535
-MAX_PIXELS = 1 << 26  # Of a picture or an input: what a hostile geometry can make us allocate.
+from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
 _Picture = TypeVar("_Picture", bound=Pixels)
 

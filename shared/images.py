@@ -13,12 +13,11 @@ import zstandard
 from shared.demosaic import to_colour
 from shared.errors import SkylaneError, UnknownNameError
 from shared.frames import Layout, Pixels
-from shared.opencv import cv2
+from shared.opencv import MAX_SIDE, cv2
 from shared.picture_header import PictureHeaderError, read_header
 
 Buffer = bytes | bytearray | memoryview
 
-MAX_SIDE = 65535
 MAX_QUALITY = 100
 
 
@@ -63,10 +62,10 @@ def encode(pixels: Pixels, layout: Layout, codec: str, quality: int) -> Buffer:
         raise ImageCodecError(f"quality {quality} is none: give 1 to {MAX_QUALITY}")
     assert pixels.dtype == layout.dtype
     assert pixels.size
-    return _codec(codec).encode(np.ascontiguousarray(pixels), layout, quality)
+    return _codec(codec).encode(np.require(pixels, requirements="C"), layout, quality)
 
 
-def decode(
+def decode(  # noqa: PLR0917  What was announced, in its order, then what is allowed and wanted.
     data: Buffer, codec: str, layout: Layout, shape: tuple[int, ...], limits: PictureLimits, target: Layout
 ) -> Pixels:
     """Decode a picture whose layout and shape were announced, into the layout `target`.
@@ -89,7 +88,7 @@ def decode(
 
 
 def _encode_raw(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return memoryview(_little_endian(pixels)).cast("B")
+    return _little_endian(pixels).data.cast("B")
 
 
 def _decode_raw(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
@@ -158,7 +157,7 @@ def _opencv_encode(suffix: str, pixels: Pixels, layout: Layout, parameters: list
     except cv2.error as error:
         raise ImageCodecError(f"{layout} of {_by(pixels.shape)} cannot be written as {suffix}: {error.err}") from error
     assert done
-    return memoryview(data).cast("B")
+    return data.data.cast("B")
 
 
 def _opencv_decode(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
@@ -207,10 +206,10 @@ def _codec(name: str) -> _Codec:
 
 
 def _check_shape(layout: Layout, shape: tuple[int, ...], limits: PictureLimits) -> None:
-    if len(shape) != len(layout.shape(1, 1)) or tuple(shape[2:]) != layout.shape(1, 1)[2:]:
-        raise ImageCodecError(
-            f"shape {tuple(shape)} is none of {layout}: send {'height, width, 3' if layout.channels == 3 else 'height, width'}"
-        )
+    channels = layout.shape(1, 1)[2:]
+    if len(shape) != 2 + len(channels) or tuple(shape[2:]) != channels:
+        wanted = ", ".join(["height", "width", *map(str, channels)])
+        raise ImageCodecError(f"{layout} cannot have the shape {tuple(shape)}: send ({wanted})")
     if not all(1 <= side <= MAX_SIDE for side in shape[:2]) or shape[0] * shape[1] > limits.max_pixels:
         raise ImageCodecError(
             f"picture is {_by(shape)}: send sides from 1 to {MAX_SIDE} and at most {limits.max_pixels} pixels"

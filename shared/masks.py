@@ -8,11 +8,8 @@ import numpy.typing as npt
 import zstandard
 
 from shared.errors import SkylaneError, UnknownNameError
-from shared.opencv import cv2
+from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 from shared.picture_header import PictureHeaderError, read_header
-
-MAX_SIDE = 65535
-MAX_PIXELS = 1 << 26
 
 Mask = npt.NDArray[np.uint8]
 

@@ -139,7 +139,7 @@ def unpack_frame(payload: bytes) -> FrameMessage:
     Raises:
         MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields(payload)
+    fields = _Fields.of_message(payload)
     layout = fields.choice("layout", Layout)
     shape = fields.shape("shape", dimensions=(2, 3))
     if shape != layout.shape(shape[0], shape[1]):
@@ -199,7 +199,7 @@ def unpack_mask(payload: bytes) -> MaskMessage:
     Raises:
         MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields(payload)
+    fields = _Fields.of_message(payload)
     status = fields.choice("status", Status)
     shape = fields.shape("shape", dimensions=(2,)) if fields.has("shape") else None
     if status is Status.ANSWERED and shape is None:
@@ -242,12 +242,12 @@ def unpack_status(payload: bytes) -> NodeStatus:
     Raises:
         MessageError: it is not a status of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields(payload)
+    fields = _Fields.of_message(payload)
     return NodeStatus(
         state=fields.choice("state", NodeState),
         session=fields.name("session"),
         capacity=fields.integer("capacity", 0, 1 << 20),
-        cards=tuple(_card_from_wire(_Fields.of(card)) for card in fields.list("cards")),
+        cards=tuple(_card_from_wire(_Fields(card)) for card in fields.list("cards")),
     )
 
 
@@ -300,7 +300,14 @@ def _pack(fields: Mapping[str, Any]) -> bytes:
 class _Fields:
     """A map from the wire, read field by field; each reader checks kind and bounds. Unknown keys are nobody's business."""
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, fields: object) -> None:
+        if not isinstance(fields, dict):
+            raise MessageError(f"a {type(fields).__name__} where a map belongs")
+        self._fields = fields
+
+    @classmethod
+    def of_message(cls, payload: bytes) -> "_Fields":
+        """Unpack a message and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
         try:
@@ -314,23 +321,10 @@ class _Fields:
             )
         except (ValueError, msgpack.UnpackException) as error:
             raise MessageError(f"not a MessagePack map: {type(error).__name__} {error}"[:200]) from error
-        self._read(fields)
-        if fields.get("v") != VERSION:
-            raise MessageError(
-                f"version {str(fields.get('v'))[:20]} is not spoken here: speak {VERSION}", _id_of(fields)
-            )
-
-    @classmethod
-    def of(cls, fields: object) -> "_Fields":
-        """The same for a map inside a message."""
-        inner = cls.__new__(cls)
-        inner._read(fields)
-        return inner
-
-    def _read(self, fields: object) -> None:
-        if not isinstance(fields, dict):
-            raise MessageError(f"a {type(fields).__name__} where a map belongs")
-        self._fields = fields
+        message = cls(fields)
+        if (version := message._fields.get("v")) != VERSION:
+            raise message.wrong("v", f"version {str(version)[:20]} is not spoken here: speak {VERSION}")
+        return message
 
     def wrong(self, key: str, what: str) -> MessageError:
         return MessageError(f"field {key!r}: {what}", _id_of(self._fields))

@@ -6,10 +6,11 @@ OpenCV reads the limit once, when its library is loaded. It is a net under our o
 
 import os
 
-MAX_DECODED_PIXELS = 1 << 26  # 67 million: above any camera of today, and 0.2 GB as colour.
+MAX_SIDE = 65535  # Pixels; two bytes, as in JPEG.
+MAX_PIXELS = 1 << 26  # 67 million: above any camera of today, and 0.2 GB as colour.
 
-os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_DECODED_PIXELS))
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
 
 import cv2  # noqa: E402  The limit above must come first.
 
-__all__ = ["MAX_DECODED_PIXELS", "cv2"]
+__all__ = ["MAX_PIXELS", "MAX_SIDE", "cv2"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 
 class Stage(StrEnum):
@@ -68,5 +69,4 @@ def durations_ns(times: Mapping[Stage, int]) -> dict[Stage, int]:
 
     Of the edge, RETURNED lasts from SENT: all the time the frame was away.
     """
-    stages = list(times)
-    return {later: times[later] - times[earlier] for earlier, later in zip(stages, stages[1:], strict=False)}
+    return {later: times[later] - times[earlier] for earlier, later in pairwise(times)}

@@ -1,0 +1,100 @@
+"""The pipeline: what happens to a frame at the vehicle between taken and sent."""
+
+from dataclasses import dataclass
+
+from edge.ledger import Journey, Ledger
+from edge.replay import NewestSlot
+from edge.sender import Sender, Window
+from shared import clock, geometry, images
+from shared.demosaic import to_colour
+from shared.errors import SkylaneError
+from shared.frames import Frame, Layout
+from shared.geometry import Geometry, Resize
+from shared.messages import FrameMessage, Want
+from shared.model_card import ModelCard
+from shared.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How frames are made ready for a model."""
+
+    card: ModelCard
+    codec: str = "jpeg"
+    quality: int = 85
+    demosaic: str = "auto"  # "auto": binning where the frame is at least twice the model's input, else bilinear.
+    resize: Resize | None = None  # None: as the model card says.
+    want: Want = Want()
+
+
+class Pipeline:
+    """Takes due frames, makes them ready and hands them to the sender, one at a time."""
+
+    def __init__(
+        self, slot: NewestSlot, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation
+    ) -> None:
+        self._slot = slot
+        self._window = window
+        self._sender = sender
+        self._ledger = ledger
+        self._preparation = preparation
+
+    def run(self) -> None:
+        """Work until the slot is closed and empty; the body of the pipeline thread."""
+        while self._window.wait_for_place():
+            taken = self._slot.take()
+            if taken is None:
+                return
+            self._send(*taken)
+
+    def _send(self, journey: Journey, frame: Frame) -> None:
+        journey.times[Stage.TAKEN] = clock.now_ns()
+        refusal = self._sender.refusal(journey)
+        if refusal:
+            self._ledger.drop(journey, refusal)
+            return
+        try:
+            message = prepare(frame, journey, self._preparation)
+        except SkylaneError as error:
+            self._ledger.drop(journey, f"undecodable: {error}")
+            return
+        self._sender.send(journey, message)
+
+
+def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMessage:
+    """Demosaic, resize and encode a frame; each stage is stamped in `journey.times`, the picture kept in `journey`.
+
+    Raises:
+        SkylaneError: the frame's pixels cannot be demosaiced or encoded as asked.
+    """
+    card = preparation.card
+    height, width = frame.pixels.shape[:2]
+    plan = geometry.plan(preparation.resize or card.resize, height, width, card.height, card.width)
+    method = _method(preparation.demosaic, frame.layout, plan)
+    colour = to_colour(frame.pixels, frame.layout, card.layout, method)
+    journey.times[Stage.DEMOSAICED] = clock.now_ns()
+    picture = geometry.apply(colour, plan)
+    journey.times[Stage.PREPROCESSED] = clock.now_ns()
+    data = images.encode(picture, card.layout, preparation.codec, preparation.quality)
+    journey.times[Stage.ENCODED] = clock.now_ns()
+    journey.picture, journey.geometry = picture, plan
+    return FrameMessage(
+        id=journey.id,
+        attempt=journey.attempts + 1,
+        model=card.name,
+        layout=card.layout,
+        shape=picture.shape,
+        codec=preparation.codec,
+        geometry=plan,
+        frame_stamp_ns=journey.frame_stamp_ns,
+        data=data,
+        want=preparation.want,
+    )
+
+
+def _method(demosaic: str, layout: Layout, plan: Geometry) -> str:
+    """Binning loses nothing where half the frame's resolution is still enough."""
+    if demosaic != "auto":
+        return demosaic
+    enough = plan.crop_width >= 2 * plan.paste_width and plan.crop_height >= 2 * plan.paste_height
+    return "binning" if layout.is_bayer and enough else "bilinear"

@@ -1,0 +1,82 @@
+"""The sender: a window of unanswered frames, and the last word on whether a frame is worth sending."""
+
+import threading
+from dataclasses import replace
+
+from edge.ledger import Journey, Ledger
+from edge.transports.transport import Transport
+from shared import clock
+from shared.messages import FrameMessage, pack_frame
+from shared.stages import Stage, Stamp
+
+
+class Window:
+    """How many frames may be unanswered. It counts answers, not the broker's acknowledgements."""
+
+    def __init__(self, size: int, stop: threading.Event) -> None:
+        self._size = size
+        self._stop = stop
+        self._condition = threading.Condition()
+        self._unanswered = 0
+
+    def wait_for_place(self) -> bool:
+        """Wait until there is a place; False when stopped."""
+        with self._condition:
+            while not self._condition.wait_for(lambda: self._unanswered < self._size, timeout=0.2):
+                if self._stop.is_set():
+                    return False
+        return not self._stop.is_set()
+
+    def take_place(self) -> None:
+        """A frame is about to be sent."""
+        with self._condition:
+            self._unanswered += 1
+
+    def give_back_place(self) -> None:
+        """A sent frame has ended."""
+        with self._condition:
+            self._unanswered -= 1
+            self._condition.notify_all()
+
+
+class Sender:
+    """Decides whether a frame is still worth sending, and sends it."""
+
+    def __init__(
+        self, transport: Transport, ledger: Ledger, window: Window, *, node: str, patience_s: float = 0.0
+    ) -> None:
+        """`patience_s`: how long a frame may wait for a worker to come back; 0 where newer frames come anyway."""
+        self._transport = transport
+        self._ledger = ledger
+        self._window = window
+        self._node = node
+        self._patience_s = patience_s
+
+    def refusal(self, journey: Journey) -> str | None:
+        """Why a frame is not worth any work, or None."""
+        if journey.deadline_ns is not None and clock.now_ns() >= journey.deadline_ns:
+            return "deadline"
+        if not self._transport.wait_until_served(0.0):
+            waited = self._transport.wait_until_served(self._patience_s)
+            self._patience_s = self._patience_s if waited else 0.0  # Once given up on, no frame waits again.
+            if not waited:
+                return "no_worker"
+        return None
+
+    def send(self, journey: Journey, message: FrameMessage) -> None:
+        """Stamp, pack, journal and publish a frame; a message too large for the broker is dropped instead."""
+        sent_ns = journey.times[Stage.SENT] = clock.now_ns()
+        journey.stamps = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in journey.times.items())
+        budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
+        payload = pack_frame(
+            replace(message, stamps=journey.stamps, budget_ms=None if budget_ns is None else max(0, budget_ns // 10**6))
+        )
+        if len(payload) > self._transport.largest_message:
+            limit = self._transport.largest_message
+            self._ledger.drop(journey, f"too_large: {len(payload)} bytes, the broker takes {limit}")
+            return
+        journey.bytes_up = len(payload)
+        self._window.take_place()
+        self._ledger.open(journey)
+        ledger, frame_id = self._ledger, journey.id
+        self._transport.send(message, payload, lambda: ledger.withdraw(frame_id, "no_worker"))

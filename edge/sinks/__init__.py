@@ -1,0 +1,1 @@
+"""What becomes of masks at the vehicle: one file a kind of output."""

@@ -1,0 +1,112 @@
+"""What a sink is, the table of sinks, and the thread that feeds them."""
+
+import heapq
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.ledger import Journey
+from shared.frames import Layout
+from shared.geometry import Geometry
+from shared.model_card import ModelCard
+from shared.opencv import cv2
+from shared.pictures import stamp_untrained
+from shared.registry import Entry
+from shared.threads import step_back
+
+SINKS = {
+    "png": Entry("edge.sinks.png:PngSink", "edge"),
+    "video": Entry("edge.sinks.video:VideoSink", "edge"),
+    "bag": Entry("edge.sinks.bag:BagSink", "edge"),
+}
+_REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
+_BACKLOG = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Segmented:
+    """An answered frame: RGB H×W×3 uint8 as the model saw it, and its class ids, H×W uint8."""
+
+    camera: str
+    sequence: int
+    frame_index: int
+    stamp_ns: int
+    source_ns: int
+    picture: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    geometry: Geometry
+
+
+class Sink(Protocol):
+    """Something that masks are written to."""
+
+    def write(self, segmented: Segmented) -> None:
+        """Write one frame; frames of a camera come in order."""
+
+    def close(self) -> None:
+        """Finish the files."""
+
+
+class SinkFeed:
+    """Feeds the sinks from a thread of its own, in order, behind everything that is measured."""
+
+    def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
+        self.overtaken = 0  # Frames that came too late for their place and were left out.
+        self._sinks = sinks
+        self._card = card
+        self._queue: queue.Queue[Segmented | None] = queue.Queue(_BACKLOG)
+
+    def put(self, journey: Journey, mask: npt.NDArray[np.uint8]) -> None:
+        """Queue an answered frame; waits where the sinks are far behind, for no mask may be lost."""
+        if not self._sinks or journey.picture is None or journey.geometry is None:
+            return
+        picture = np.asarray(journey.picture, np.uint8)
+        if self._card.layout is Layout.BGR8:
+            picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+        if not self._card.trained:
+            picture = stamp_untrained(picture)
+        self._queue.put(
+            Segmented(
+                camera=journey.camera,
+                sequence=journey.id.sequence,
+                frame_index=journey.frame_index,
+                stamp_ns=journey.frame_stamp_ns,
+                source_ns=journey.source_ns,
+                picture=picture,
+                mask=mask,
+                geometry=journey.geometry,
+            )
+        )
+
+    def end(self) -> None:
+        """No more frames will come."""
+        self._queue.put(None)
+
+    def run(self) -> None:
+        """Write until the end; the body of the sinks' thread."""
+        step_back()
+        waiting: list[tuple[int, Segmented]] = []
+        written = -1
+        try:
+            while (segmented := self._queue.get()) is not None:
+                if segmented.sequence <= written:
+                    self.overtaken += 1
+                    continue
+                heapq.heappush(waiting, (segmented.sequence, segmented))
+                if len(waiting) > _REORDER:
+                    written = self._write(waiting)
+            while waiting:
+                written = self._write(waiting)
+        finally:
+            for sink in self._sinks:
+                sink.close()
+
+    def _write(self, waiting: list[tuple[int, Segmented]]) -> int:
+        sequence, segmented = heapq.heappop(waiting)
+        for sink in self._sinks:
+            sink.write(segmented)
+        return sequence

@@ -1,0 +1,87 @@
+"""The overlay video: what the camera saw beside what the model says, as an MP4 that a browser plays."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from edge.sinks.sink import Segmented
+from shared.errors import SkylaneError
+from shared.labels import overlay
+from shared.model_card import ModelCard
+from shared.opencv import cv2
+from shared.topics import camera_name
+
+_OPACITY = 0.55
+_TIME_BASE = Fraction(1, 1000)
+
+
+class VideoError(SkylaneError):
+    """A video cannot be written."""
+
+
+class VideoSink:
+    """Writes `overlay_<camera>.mp4` (H.264) on the source's own time line."""
+
+    def __init__(self, folder: Path, card: ModelCard) -> None:
+        self._folder = folder
+        self._card = card
+        self._films: dict[str, _Film] = {}
+
+    def write(self, segmented: Segmented) -> None:
+        """See Sink."""
+        picture, mask = segmented.picture, segmented.mask
+        if mask.shape != picture.shape[:2]:
+            picture = cv2.resize(picture, mask.shape[::-1])
+        sides = np.concatenate((picture, overlay(picture, mask, self._card.labels, _OPACITY)), axis=1)
+        if segmented.camera not in self._films:
+            path = self._folder / f"overlay_{camera_name(segmented.camera)}.mp4"
+            self._films[segmented.camera] = _Film(path, sides, segmented.source_ns)
+        self._films[segmented.camera].add(sides, segmented.source_ns)
+
+    def close(self) -> None:
+        """See Sink."""
+        for film in self._films.values():
+            film.close()
+
+
+class _Film:
+    """One MP4 file."""
+
+    def __init__(self, path: Path, first: Any, start_ns: int) -> None:
+        self._path = path
+        self._start_ns = start_ns
+        self._last = -1
+        height, width = (side - side % 2 for side in first.shape[:2])  # H.264 halves the colour planes.
+        try:
+            self._container = av.open(str(path), "w", options={"movflags": "+faststart"})
+            self._stream: Any = self._container.add_stream("libx264", options={"preset": "veryfast", "crf": "23"})
+        except (OSError, ValueError) as error:
+            raise VideoError(f"{path} cannot be written: {error}: make room or choose another --out") from error
+        self._stream.width, self._stream.height = width, height
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.time_base = self._stream.codec_context.time_base = _TIME_BASE
+        self._stream.thread_count = 1
+
+    def add(self, picture: Any, source_ns: int) -> None:
+        """Append a picture, RGB, at its own time; two of one millisecond are put one apart."""
+        frame = av.VideoFrame.from_ndarray(
+            np.ascontiguousarray(picture[: self._stream.height, : self._stream.width]), format="rgb24"
+        )
+        self._last = max(self._last + 1, (source_ns - self._start_ns) // 1_000_000)
+        frame.pts, frame.time_base = self._last, _TIME_BASE
+        self._mux(frame)
+
+    def close(self) -> None:
+        """Write what the encoder still holds."""
+        self._mux(None)
+        self._container.close()
+
+    def _mux(self, frame: av.VideoFrame | None) -> None:
+        try:
+            for packet in self._stream.encode(frame):
+                self._container.mux(packet)
+        except (OSError, ValueError) as error:
+            raise VideoError(f"{self._path} cannot be written: {error}: make room or choose another --out") from error

@@ -1,0 +1,83 @@
+"""Frames and masks over MQTT."""
+
+import queue
+
+from edge.transports.transport import Reply, Unreachable
+from edge.workers import Workers
+from shared import topics
+from shared.bus import Ack, Bus, Delivery, Properties, Will
+from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, NodeState, NodeStatus, pack_status
+from shared.model_card import ModelCard
+
+
+def vehicle_will(vehicle: str, session: str) -> Will:
+    """What the broker says when the vehicle goes without a word."""
+    return Will(topics.VEHICLE_STATUS.of(vehicle=vehicle), pack_status(NodeStatus(NodeState.OFFLINE, session)))
+
+
+class MqttTransport:
+    """Publishes to the model's frames topic and listens on the vehicle's masks topic."""
+
+    def __init__(self, bus: Bus, *, vehicle: str, session: str, model: str, qos: int = topics.FRAMES.qos) -> None:
+        self.replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self._bus = bus
+        self._vehicle = vehicle
+        self._session = session
+        self._model = topics.checked("model", model)
+        self._qos = qos
+        self._workers = Workers()
+        bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
+        bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
+        self.announce()
+
+    @property
+    def largest_message(self) -> int:
+        """See Transport."""
+        return self._bus.largest_payload
+
+    def announce(self, state: NodeState = NodeState.ONLINE) -> None:
+        """Tell where the vehicle stands; again on every reconnect."""
+        self._bus.publish(
+            topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
+            pack_status(NodeStatus(state, self._session)),
+            qos=topics.VEHICLE_STATUS.qos,
+            retained=True,
+        )
+
+    def wait_for_card(self, timeout_s: float) -> ModelCard:
+        """See Transport."""
+        return self._workers.wait_for_card(self._model, timeout_s)
+
+    def wait_until_served(self, timeout_s: float) -> bool:
+        """See Transport."""
+        return self._workers.wait_until_serves(self._model, timeout_s)
+
+    def send(self, message: FrameMessage, payload: bytes, unreachable: Unreachable) -> None:
+        """See Transport."""
+
+        def acknowledged(ack: Ack) -> None:
+            if ack.no_subscriber or not ack.accepted:
+                unreachable()
+
+        camera = message.id.camera
+        budget = message.budget_ms
+        self._bus.publish(
+            topics.FRAMES.of(model=message.model, vehicle=self._vehicle, camera=camera),
+            payload,
+            qos=self._qos,
+            properties=Properties(
+                content_type=FRAME_CONTENT_TYPE,
+                response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
+                correlation=str(message.id).encode(),
+                expiry_s=None if budget is None else -(-budget // 1000),
+            ),
+            acknowledged=acknowledged if self._qos else None,
+        )
+
+    def close(self) -> None:
+        """See Transport."""
+        self.announce(NodeState.OFFLINE)
+        self._bus.close()
+
+    def _returned(self, delivery: Delivery) -> None:
+        self.replies.put(Reply(delivery.payload, delivery.received_ns))

@@ -1,0 +1,47 @@
+"""What every transport offers, and the table of them."""
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.messages import FrameMessage
+from shared.model_card import ModelCard
+from shared.registry import Entry
+
+TRANSPORTS = {
+    "mqtt": Entry("edge.transports.mqtt:MqttTransport", "edge"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as it came in, unread."""
+
+    payload: bytes
+    returned_ns: int
+
+
+Unreachable = Callable[[], None]  # Told when it is certain that nobody got a message.
+
+
+class Transport(Protocol):
+    """Carries frames to a worker; whatever comes back waits in `replies`."""
+
+    replies: "queue.SimpleQueue[Reply | None]"
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes; a larger message must not be sent."""
+
+    def wait_for_card(self, timeout_s: float) -> ModelCard:
+        """The card of the model that is wanted, from a worker that serves it."""
+
+    def wait_until_served(self, timeout_s: float) -> bool:
+        """Whether a worker serves the model, waiting for one at most `timeout_s`."""
+
+    def send(self, message: FrameMessage, payload: bytes, unreachable: Unreachable) -> None:
+        """Hand a packed frame over; returns before it is on the wire."""
+
+    def close(self) -> None:
+        """Say goodbye."""

@@ -1,0 +1,69 @@
+"""The front door: one command, whose parts are loaded when they are called."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+COMMANDS = {  # Paths and not functions: `skylane --help` must load neither TensorFlow nor OpenCV.
+    "bag": ("rosbag_tools.cli:bag", "Make, inspect, cut and convert rosbags; no ROS needed."),
+    "bench": ("bench.cli:bench", "Measure what offloading costs, as ratios to bare inference."),
+    "broker": ("shared.cli:broker", "Run an MQTT broker on this machine."),
+    "cloud": ("cloud.cli:cloud", "The cloud node: answer frames with masks."),
+    "demo": ("bench.demo:demo", "The whole journey on this machine: bag, broker, cloud, edge, masks, table."),
+    "edge": ("edge.cli:edge", "The vehicle node: send frames, take masks, log every stage."),
+    "model": ("modelling.cli:model", "Build, inspect, run and evaluate models."),
+    "report": ("bench.report:report", "Show or repair the latency log of a run."),
+}
+
+
+class FrontDoor(click.Group):
+    """A group that knows its commands by name and help line, and imports one only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """The names, in the order of the alphabet."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (the same)
+        """The help lines, from the table instead of the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(cls=FrontDoor)
+@click.version_option(package_name="skylane")
+def skylane() -> None:
+    """Offload camera perception from a vehicle to a cloud, and prove where every millisecond went."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a mistake of the user's is one line and exit code 1."""
+    try:
+        code: Any = skylane.main(args=arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except Exception as error:
+        from shared.errors import SkylaneError  # noqa: PLC0415 (only a failing command pays for it)
+
+        if not isinstance(error, SkylaneError):
+            raise
+        sys.stderr.write(f"skylane: {error}\n")
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
