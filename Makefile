@@ -1,0 +1,44 @@
+# Everything runs from .venv, which is made from requirements.lock the first time it is needed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.complete
+COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock" --quiet
+
+.PHONY: venv demo test check bench soak lock clean
+.DEFAULT_GOAL := venv
+
+venv: $(STAMP)
+
+$(STAMP): requirements.lock setup.cfg pyproject.toml
+	@.ci/make-venv $(PYTHON)
+	@touch $@
+
+demo: venv
+	@$(BIN)/skylane demo
+
+test: venv
+	@.ci/install-mosquitto
+	@$(BIN)/python -m pytest -q
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: venv
+	@$(BIN)/skylane bench overhead
+
+soak: venv
+	@.ci/install-mosquitto
+	@$(BIN)/python -m pytest -q -m soak
+
+# Needs uv (pip install uv). `python -m pip` in a container needs setuptools to build Skylane itself.
+lock:
+	$(COMPILE) --extra edge --extra cloud --extra broker --extra bench --extra dev setup.cfg -o requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra edge setup.cfg - -o edge/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra cloud setup.cfg - -o cloud/requirements.lock
+
+clean:
+	rm -rf .venv runs build dist skylane.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

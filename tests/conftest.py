@@ -1,0 +1,59 @@
+"""Fixtures of all tests: real brokers on free ports, and an account of what was skipped for want of Mosquitto."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from shared.broker import Broker
+from shared.mosquitto import MOSQUITTO_MISSING, find_mosquitto
+
+REQUIRED = os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"  # Set by .ci/run: there a skip is a failure.
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Hold the `mosquitto` mark: skip, or fail where Mosquitto is required."""
+    if item.get_closest_marker("mosquitto") is not None:
+        need_mosquitto()
+
+
+def need_mosquitto() -> None:
+    """Skip the test where there is no Mosquitto, or fail it where one is required."""
+    if find_mosquitto() is not None:
+        return
+    if REQUIRED:
+        pytest.fail(f"{MOSQUITTO_MISSING} (SKYLANE_REQUIRE_MOSQUITTO=1)")
+    pytest.skip(MOSQUITTO_MISSING)
+
+
+@pytest.fixture(scope="session")
+def mosquitto_url() -> Iterator[str]:
+    """The URL of a real Mosquitto on a free port, shared by the tests of a run: use topics of your own."""
+    need_mosquitto()
+    with Broker.start(kind="mosquitto") as broker:
+        yield broker.url
+
+
+@pytest.fixture
+def mosquitto_broker() -> Iterator[Broker]:
+    """A real Mosquitto for one test alone, which may stop or kill it."""
+    need_mosquitto()
+    with Broker.start(kind="mosquitto") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def embedded_url() -> Iterator[str]:
+    """The URL of the embedded broker (MQTT 3.1.1) on a free port, shared by the tests of a run."""
+    with Broker.start(kind="embedded") as broker:
+        yield broker.url
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End by saying how many tests were skipped for want of Mosquitto."""
+    reasons = [
+        report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)
+    ]
+    missing = sum(MOSQUITTO_MISSING in reason for reason in reasons)
+    if missing:
+        terminalreporter.write_line(f"{missing} tests were skipped for want of Mosquitto: apt-get install mosquitto")
