@@ -1,0 +1,185 @@
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from shared import broker as broker_module
+from shared.broker import Broker, PortInUseError
+from shared.errors import MissingExtraError
+from shared.mosquitto import BrokerError, first_listener
+
+KINDS = [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "embedded"]
+
+
+def round_trip(broker: Broker, payload: bytes) -> bytes:
+    """Publish `payload` at QoS 1 and return what a subscriber received."""
+    arrived = threading.Event()
+    received: list[bytes] = []
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
+
+    def take(_client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
+        received.append(bytes(message.payload))
+        arrived.set()
+
+    def subscribed(client: paho.Client, *_: object) -> None:
+        client.publish("test/round-trip", payload, qos=1)
+
+    client.on_message = take
+    client.on_subscribe = subscribed
+    client.connect(broker.listener.host, broker.listener.port)
+    client.loop_start()
+    client.subscribe("test/round-trip", qos=1)
+    assert arrived.wait(10)
+    client.disconnect()
+    client.loop_stop()
+    return received[0]
+
+
+def has_ended(pid: int, timeout_s: float = 0.0) -> bool:
+    """Whether process `pid` has ended, or does so within `timeout_s`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_carries_a_frame_and_ends_with_the_block(kind: str) -> None:
+    """Either broker must carry what a camera sends, and leave no process and no files behind."""
+    payload = os.urandom(2_354_176)  # A 1936×1216 Bayer frame.
+    with Broker.start(kind=kind) as broker:
+        assert round_trip(broker, payload) == payload
+        assert broker.kind == kind
+        folder = Path(broker._folder.name)
+        assert folder.is_dir()
+    assert has_ended(broker.pid)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends_when_its_owner_is_killed(kind: str) -> None:
+    """A broker that outlives a killed `make demo` would hold the port of the next one."""
+    script = (
+        "import os\nfrom shared.broker import Broker\n"
+        f"broker = Broker.start(kind={kind!r})\n"
+        "print(broker.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    owner = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert owner.returncode == -signal.SIGKILL, owner.stderr
+    assert has_ended(int(owner.stdout), timeout_s=10)
+
+
+@pytest.mark.mosquitto
+def test_auto_prefers_mosquitto_and_says_so(mosquitto_broker: Broker) -> None:
+    """Only Mosquitto shares a subscription among workers; the user must see which broker is in use."""
+    with Broker.start() as broker:
+        assert broker.kind == "mosquitto"
+        assert broker.description == f"broker: Mosquitto {broker.version} at {broker.url} ({broker.program})"
+        assert broker.version[0].isdigit()
+        assert broker.listener.port != mosquitto_broker.listener.port
+
+
+def test_auto_falls_back_to_the_embedded_broker_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make demo` must run where nothing can be installed by the system's package manager."""
+    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
+    with Broker.start() as broker:
+        assert broker.kind == "embedded"
+        assert "(no Mosquitto on this machine; MQTT 3.1.1, one worker)" in broker.description
+
+
+def test_refuses_a_taken_port() -> None:
+    """Connecting to whoever holds the port would pass for a broker that started."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use: stop"):
+            Broker.start(port)
+
+
+def test_refuses_to_be_open_to_the_network_unasked() -> None:
+    """The development settings let anyone in: that may not leave the machine by accident."""
+    with pytest.raises(BrokerError, match="open-to-network"):
+        Broker.start(host="0.0.0.0")
+
+
+def test_is_open_to_the_network_when_asked() -> None:
+    """A vehicle and a cloud on two desks need no certificates yet; the URL is one that works on this machine."""
+    with Broker.start(host="0.0.0.0", kind="embedded", open_to_network=True) as broker:
+        assert broker.url == f"mqtt://127.0.0.1:{broker.listener.port}"
+
+
+def test_refuses_an_address_that_is_not_here() -> None:
+    """A wrong --host must be told as that, not as a broker that would not start."""
+    with pytest.raises(BrokerError, match=r"cannot listen on 192\.0\.2\.1"):
+        Broker.start(host="192.0.2.1", open_to_network=True)
+
+
+@pytest.mark.mosquitto
+def test_tells_what_a_refused_configuration_said(tmp_path: Path) -> None:
+    """Mosquitto's own words name the line that is wrong."""
+    config = tmp_path / "wrong.conf"
+    config.write_text(f"listener {broker_module._bind('127.0.0.1', 0)} 127.0.0.1\nno_such_setting 1\n")
+    with pytest.raises(BrokerError, match=r"ended at once: .*no_such_setting|ended at once: .*wrong.conf"):
+        Broker.start(config=config)
+
+
+def test_a_configuration_needs_a_listener(tmp_path: Path) -> None:
+    """Without one there is no address to wait for, nor to tell the nodes."""
+    config = tmp_path / "empty.conf"
+    config.write_text("# listener 1883\n")
+    with pytest.raises(BrokerError, match=r"empty.conf has no listener: add a line"):
+        first_listener(config)
+
+
+def test_names_the_extra_that_brings_the_embedded_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither broker is there, the message must be the one command that mends it."""
+    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
+
+    def missing(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(broker_module, "version", missing)
+    with pytest.raises(MissingExtraError, match=r"skylane\[broker\]"):
+        Broker.start()
+
+
+def test_notices_a_broker_that_dies(mosquitto_broker: Broker) -> None:
+    """`skylane broker` must not sit there as if it still served."""
+    assert mosquitto_broker.wait(0) is None
+    os.kill(mosquitto_broker.pid, signal.SIGKILL)
+    assert mosquitto_broker.wait(10) == -signal.SIGKILL
+
+
+def test_command_serves_until_it_is_told_to_end() -> None:
+    """SIGTERM is how systemd, containers and `make` end it: cleanly, with exit code 0."""
+    command = [sys.executable, "-m", "skylane", "broker", "--port", "0", "--kind", "embedded"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        greeting = process.stdout.readline()
+        assert greeting.startswith("broker: the embedded amqtt ")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_command_tells_a_taken_port_in_one_line() -> None:
+    """What bad input gets: one line and exit code 1."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        command = [sys.executable, "-m", "skylane", "broker", "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"skylane: port {port} of 127.0.0.1 is in use: stop what listens there, or choose another with --port\n"
+    )
