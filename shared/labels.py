@@ -147,10 +147,7 @@ def _from_xml(data: bytes, path: Path) -> Labels:
         where = f"label file {path}, SLabel {number}"
         name = _name(_xml_field(element, "Name", where), where)
         colour = _colour(_numbers(_xml_field(element, "fromColour", where)), where)
-        ids = _numbers(_xml_field(element, "toValue", where))
-        if len(ids) != 1 or not 0 <= ids[0] < MAX_LABELS:
-            raise LabelsError(f"{where}: toValue is no class id: write one whole number from 0 to {MAX_LABELS - 1}")
-        classes.setdefault(ids[0], (name, colour))
+        classes.setdefault(_class_id(_xml_field(element, "toValue", where), where), (name, colour))
     if not classes:
         raise LabelsError(f"label file {path} holds no SLabel element: write one for each colour")
     filled = [classes.get(class_id, (f"unused-{class_id}", (0, 0, 0))) for class_id in range(max(classes) + 1)]
@@ -164,10 +161,17 @@ def _xml_field(element: Element, field: str, where: str) -> str:
     return text.strip()
 
 
-def _numbers(text: str) -> list[int]:
-    """The whole numbers in a text, parted by blanks; none at all where one of its words is no such number."""
+def _numbers(text: str) -> list[int] | str:
+    """The whole numbers in a text, parted by blanks; the text itself where one of its words is no such number."""
     words = text.split()
-    return [int(word) for word in words] if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else []
+    return [int(word) for word in words] if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else text
+
+
+def _class_id(text: str, where: str) -> int:
+    match _numbers(text):
+        case [int() as class_id] if class_id < MAX_LABELS:
+            return class_id
+    raise LabelsError(f"{where}: toValue {reprlib.repr(text)} is no class id: write one from 0 to {MAX_LABELS - 1}")
 
 
 def _name(value: object, where: str) -> str:

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.opencv import cv2
+from shared.picture_header import MAX_SCANS, MAX_SEGMENTS, PictureHeader, PictureHeaderError, read_header
+
+
+def picture(suffix: str, shape: tuple[int, ...], dtype: type = np.uint8, parameters: tuple[int, ...] = ()) -> bytes:
+    """An encoded picture of zeros."""
+    done, data = cv2.imencode(suffix, np.zeros(shape, dtype), parameters)
+    assert done
+    return bytes(data.tobytes())
+
+
+PROGRESSIVE = (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [
+        (picture(".jpg", (12, 34, 3)), PictureHeader("jpeg", 12, 34, 3, 8)),
+        (picture(".jpg", (12, 34)), PictureHeader("jpeg", 12, 34, 1, 8)),
+        (picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE), PictureHeader("jpeg", 12, 34, 3, 8)),
+        (picture(".png", (12, 34, 3)), PictureHeader("png", 12, 34, 3, 8)),
+        (picture(".png", (12, 34, 4)), PictureHeader("png", 12, 34, 4, 8)),
+        (picture(".png", (12, 34)), PictureHeader("png", 12, 34, 1, 8)),
+        (picture(".png", (12, 34), np.uint16), PictureHeader("png", 12, 34, 1, 16)),
+    ],
+)
+def test_the_header_tells_what_was_encoded(data: bytes, header: PictureHeader) -> None:
+    """What it tells is compared with what was announced, before memory is taken."""
+    assert read_header(data) == header
+
+
+def test_metadata_before_the_frame_header_is_walked_over() -> None:
+    """Cameras write EXIF with a thumbnail, a JPEG of its own whose size must not be taken for the picture's."""
+    jpeg = picture(".jpg", (12, 34, 3))
+    thumbnail = picture(".jpg", (4, 5, 3))
+    segment = b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail
+    fill = b"\xff\xff\xff"
+    assert read_header(jpeg[:2] + segment + fill + jpeg[2:]) == PictureHeader("jpeg", 12, 34, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "starts with nothing"),
+        (b"GIF89a\x01\x00\x01\x00", "starts with 47 49 46"),
+        (picture(".png", (5, 5))[:20], "PNG ends after 20 bytes"),
+        (picture(".png", (5, 5)).replace(b"IHDR", b"IDAT"), "IHDR"),
+        (picture(".png", (5, 5)).replace((5).to_bytes(4, "big"), bytes(4)), "0×0"),
+        (picture(".jpg", (5, 5))[:9], "JPEG ends after 9 bytes"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00", "inside its frame header"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x0c\x00\x05\x00\x05\x01", "12 bits"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x05\x00\x00\x01", "5×0"),
+        (b"\xff\xd8\xff\xc3\x00\x0b\x08\x00\x05\x00\x05\x01", "0xc3"),
+        (b"\xff\xd8\xff\xda\x00\x0b\x08\x00\x05\x00\x05\x01", "no frame header"),
+        (b"\xff\xd8\xff\xe0\x00\x00\x08\x00\x05\x00\x05\x01", "no frame header"),
+        (b"\xff\xd8" + b"\xff\xe0\x00\x02" * (MAX_SEGMENTS + 1), "segments"),
+    ],
+)
+def test_what_is_no_picture_of_ours_is_refused_with_its_reason(data: bytes, reason: str) -> None:
+    """Each is a way to make a decoder run or allocate for nothing."""
+    with pytest.raises(PictureHeaderError, match=reason):
+        read_header(data)
+
+
+def test_a_progressive_scan_bomb_is_refused() -> None:
+    """A few bytes a scan make a decoder pass over millions of pixels each time."""
+    jpeg = picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE)
+    scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    with pytest.raises(PictureHeaderError, match="scans"):
+        read_header(jpeg[:-2] + scan * MAX_SCANS + jpeg[-2:])
+
+
+@given(data=st.binary(max_size=80), lead=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"]))
+@settings(deadline=None)
+def test_any_bytes_are_read_or_refused(data: bytes, lead: bytes) -> None:
+    """Nothing but our own error may leave a parser of hostile bytes."""
+    try:
+        header = read_header(lead + data)
+    except PictureHeaderError:
+        return
+    assert min(header.height, header.width) > 0
