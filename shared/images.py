@@ -5,18 +5,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-import lz4.block
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from shared.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
 from shared.demosaic import to_colour
 from shared.errors import SkylaneError, UnknownNameError
 from shared.frames import Layout, Pixels
 from shared.opencv import MAX_SIDE, cv2
 from shared.picture_header import PictureHeaderError, read_header
-
-Buffer = bytes | bytearray | memoryview
 
 MAX_QUALITY = 100
 
@@ -101,32 +98,28 @@ def _decode_raw(data: Buffer, layout: Layout, shape: tuple[int, ...], target: La
 
 
 def _encode_lz4(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    data: bytes = lz4.block.compress(_little_endian(pixels), store_size=False)
-    return data
+    return fold_lz4(_little_endian(pixels).data.cast("B"))
 
 
 def _decode_lz4(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
-    try:
-        unfolded: bytes = lz4.block.decompress(data, uncompressed_size=_size(layout, shape))
-    except lz4.block.LZ4BlockError as error:
-        raise ImageCodecError(f"lz4 picture does not unfold to {layout} of {_by(shape)}: {error}") from error
-    return _decode_raw(unfolded, layout, shape, target)
+    return _decode_folded(unfold_lz4, data, layout, shape, target)
 
 
 def _encode_zstd(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return zstandard.ZstdCompressor(level=1).compress(_little_endian(pixels).data)
+    return fold_zstd(_little_endian(pixels).data.cast("B"))
 
 
 def _decode_zstd(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
-    size = _size(layout, shape)
+    return _decode_folded(unfold_zstd, data, layout, shape, target)
+
+
+def _decode_folded(
+    unfold: Callable[[Buffer, int], bytes], data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout
+) -> Pixels:
     try:
-        # A frame's own word on its size outranks max_output_size, so it is compared first.
-        declared = zstandard.frame_content_size(data)
-        if declared not in (-1, size):
-            raise ImageCodecError(f"zstd picture unfolds to {declared} bytes, {layout} of {_by(shape)} needs {size}")
-        unfolded = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ImageCodecError(f"zstd picture does not unfold to {layout} of {_by(shape)}: {error}") from error
+        unfolded = unfold(data, _size(layout, shape))
+    except CompressionError as error:
+        raise ImageCodecError(f"{layout} of {_by(shape)}: {error}") from error
     return _decode_raw(unfolded, layout, shape, target)
 
 

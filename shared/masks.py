@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from shared.compression import Buffer, CompressionError, fold_zstd, unfold_zstd
 from shared.errors import SkylaneError, UnknownNameError
 from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 from shared.picture_header import PictureHeaderError, read_header
@@ -44,7 +44,7 @@ def encode(mask: Mask, codec: str) -> bytes:
     return _codec(codec).encode(np.ascontiguousarray(mask))
 
 
-def decode(data: bytes | bytearray | memoryview, codec: str, shape: tuple[int, int]) -> Mask:
+def decode(data: Buffer, codec: str, shape: tuple[int, int]) -> Mask:
     """Decode a mask whose height and width were announced as `shape`: H×W uint8, read-only for `raw`.
 
     Every size is compared with `shape` before memory is taken.
@@ -62,7 +62,7 @@ def _encode_raw(mask: Mask) -> bytes:
     return mask.tobytes()
 
 
-def _decode_raw(data: bytes | bytearray | memoryview, height: int, width: int) -> Mask:
+def _decode_raw(data: Buffer, height: int, width: int) -> Mask:
     if len(data) != height * width:
         raise MaskCodecError(f"raw mask has {len(data)} bytes, {height}×{width} needs {height * width}: send that many")
     mask = np.frombuffer(data, np.uint8).reshape(height, width)
@@ -76,7 +76,7 @@ def _encode_png(mask: Mask) -> bytes:
     return data.tobytes()
 
 
-def _decode_png(data: bytes | bytearray | memoryview, height: int, width: int) -> Mask:
+def _decode_png(data: Buffer, height: int, width: int) -> Mask:
     try:
         header = read_header(bytes(data))
     except PictureHeaderError as error:
@@ -104,7 +104,7 @@ def _encode_rle(mask: Mask) -> bytes:
     return mask.reshape(-1)[at].tobytes() + lengths.tobytes()
 
 
-def _decode_rle(data: bytes | bytearray | memoryview, height: int, width: int) -> Mask:
+def _decode_rle(data: Buffer, height: int, width: int) -> Mask:
     count, rest = divmod(len(data), _RUN_BYTES)
     if rest:
         raise MaskCodecError(f"rle mask has {len(data)} bytes: each run takes {_RUN_BYTES}, send it whole")
@@ -117,25 +117,19 @@ def _decode_rle(data: bytes | bytearray | memoryview, height: int, width: int) -
 
 
 def _encode_zstd(mask: Mask) -> bytes:
-    return zstandard.ZstdCompressor(level=1).compress(mask.data)
+    return fold_zstd(mask.data.cast("B"))
 
 
-def _decode_zstd(data: bytes | bytearray | memoryview, height: int, width: int) -> Mask:
-    size = height * width
+def _decode_zstd(data: Buffer, height: int, width: int) -> Mask:
     try:
-        # A frame's own word on its size outranks max_output_size, so it is compared first.
-        declared = zstandard.frame_content_size(data)
-        if declared not in (-1, size):
-            raise MaskCodecError(f"zstd mask unfolds to {declared} bytes, {height}×{width} needs {size}")
-        ids = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise MaskCodecError(f"zstd mask cannot be decoded: {error}: encode it again") from error
-    return _decode_raw(ids, height, width)
+        return _decode_raw(unfold_zstd(data, height * width), height, width)
+    except CompressionError as error:
+        raise MaskCodecError(f"mask of {height}×{width}: {error}") from error
 
 
 class _Codec(NamedTuple):
     encode: Callable[[Mask], bytes]
-    decode: Callable[[bytes | bytearray | memoryview, int, int], Mask]
+    decode: Callable[[Buffer, int, int], Mask]
 
 
 MASK_CODECS = {

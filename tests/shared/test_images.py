@@ -24,9 +24,9 @@ def smooth(layout: Layout, height: int = 48, width: int = 64) -> Pixels:
     rows, columns = np.mgrid[0:height, 0:width]
     red, green, blue = 250 - 2 * columns, 60 + rows, 10 + columns
     if layout is Layout.MONO8:
-        return red.astype(np.uint8)
+        return np.asarray(red, np.uint8)
     planes = (red, green, blue) if layout is Layout.RGB8 else (blue, green, red)
-    return np.stack(planes, axis=-1).astype(np.uint8)
+    return np.asarray(np.stack(planes, axis=-1), np.uint8)
 
 
 def loud(layout: Layout, height: int = 8, width: int = 10, seed: int = 0) -> Pixels:
