@@ -1,0 +1,98 @@
+"""TensorFlow's GraphDef: read from a file, walked backwards, cut to what an output needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # Protobuf ships no types.
+
+from cloud.engines.engine import EngineError
+from cloud.engines.tensorflow_device import tf
+from shared.errors import suggestion
+
+MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's own limit.
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenModel:
+    """A model as one graph with its weights inside, whatever format it came in."""
+
+    graph: Any  # A GraphDef.
+    input_tensor: str  # As in the graph, with or without ":0".
+    output_tensor: str
+    path: Path  # Where it came from, for messages.
+
+
+def read_graph(path: Path) -> Any:
+    """Read a binary frozen GraphDef.
+
+    Raises:
+        EngineError: the file is missing, no GraphDef, or not frozen (its variables are not constants).
+    """
+    try:
+        if path.stat().st_size > MAX_GRAPH_BYTES:
+            raise EngineError(path, "is larger than a GraphDef can be (2 GiB)")
+        data = path.read_bytes()
+    except OSError as error:
+        raise EngineError(path, f"cannot be read ({error.strerror})") from error
+    graph = tf.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise EngineError(path, "is not a TensorFlow GraphDef: give a frozen graph in binary form") from error
+    if not graph.node or any(not node.name or not node.op for node in graph.node):
+        raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
+    return graph
+
+
+def node_of(tensor: str) -> str:
+    """The name of the operation that makes `tensor`, or that a NodeDef's input names."""
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def index_of(tensor: str) -> int:
+    """Which output of its operation `tensor` is."""
+    index = tensor.partition(":")[2]
+    return int(index) if index.isdecimal() else 0
+
+
+def reachable(graph: Any, output: str) -> set[str]:
+    """The names of the operations that `output` depends on, itself among them."""
+    nodes = {node.name: node for node in graph.node}
+    found: set[str] = set()
+    waiting = [node_of(output)]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in nodes:
+            continue
+        found.add(name)
+        waiting.extend(node_of(source) for source in nodes[name].input)
+    return found
+
+
+def cut(graph: Any, output: str) -> Any:
+    """The part of `graph` that `output` depends on: spare placeholders and leftovers of training fall away."""
+    needed = reachable(graph, output)
+    part = tf.compat.v1.GraphDef()
+    part.versions.CopyFrom(graph.versions)
+    part.library.CopyFrom(graph.library)
+    part.node.extend(node for node in graph.node if node.name in needed)
+    return part
+
+
+def require(graph: Any, path: Path, role: str, tensor: str) -> Any:
+    """The operation (a NodeDef) of `tensor`.
+
+    Raises:
+        EngineError: it has none; the nearest names are offered.
+    """
+    for node in graph.node:
+        if node.name == node_of(tensor):
+            return node
+    names = [node.name for node in graph.node]
+    # A graph has hundreds of operations: where no name is near, the placeholders and sinks are what was meant.
+    used = {node_of(source) for node in graph.node for source in node.input}
+    ends = [node.name for node in graph.node if node.op == "Placeholder" or node.name not in used]
+    near = suggestion(node_of(tensor), names)
+    told = near if near.startswith(": did") else suggestion(node_of(tensor), ends[:12])
+    raise EngineError(path, f"the graph has no {role} tensor {tensor!r}{told}")

@@ -1,0 +1,49 @@
+"""TensorFlow as the engines want it: quiet, on the device that was asked for."""
+
+import logging
+import os
+from importlib import import_module
+from typing import Any
+
+from cloud.engines.engine import DeviceError
+
+# Read when the library is loaded, hence before the import: only errors are told, and oneDNN (1.4× on CPU) is on.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+tf: Any = import_module("tensorflow")  # Any: TensorFlow ships no types.
+convert_variables_to_constants: Any = import_module(
+    "tensorflow.python.framework.convert_to_constants"
+).convert_variables_to_constants_v2
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def choose(device: str) -> str:
+    """The device to run on, "cpu" or "gpu:N", for one asked for as "auto", "cpu", "gpu" or "gpu:N".
+
+    Raises:
+        DeviceError: it is no device's name, or this machine has no such GPU.
+    """
+    if device == "cpu":
+        return "cpu"
+    kind, _, number = device.partition(":")
+    if device != "auto" and (kind != "gpu" or (number and not number.isdecimal()) or device.endswith(":")):
+        raise DeviceError(device, "is no device: use auto, cpu or gpu:N")
+    gpus = _visible_gpus()
+    if device == "auto":
+        return "gpu:0" if gpus else "cpu"
+    index = int(number or 0)
+    if not gpus:
+        raise DeviceError(device, "TensorFlow sees no GPU on this machine: use cpu, or install tensorflow[and-cuda]")
+    if index >= len(gpus):
+        raise DeviceError(device, f"this machine has {len(gpus)} GPU(s), numbered from 0: use gpu:{len(gpus) - 1}")
+    return f"gpu:{index}"
+
+
+def _visible_gpus() -> list[Any]:
+    gpus: list[Any] = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        # Without growth the first session takes all of the GPU's memory, and a second model none.
+        if not tf.config.experimental.get_memory_growth(gpu):
+            tf.config.experimental.set_memory_growth(gpu, enable=True)
+    return gpus

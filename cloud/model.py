@@ -1,0 +1,101 @@
+"""A loaded model: its manifest, its card and the engine that runs it."""
+
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from cloud.engines.engine import ClassIds, Engine, Images
+from cloud.manifest import Manifest
+from shared.errors import SkylaneError
+from shared.model_card import ModelCard
+
+_NS_IN_MS = 1_000_000
+
+
+class ImagesError(SkylaneError):
+    """Images that do not fit a model's input."""
+
+
+class Model:
+    """A model ready to answer. Used by one thread at a time; close it, or use it in a `with`."""
+
+    def __init__(self, manifest: Manifest, card: ModelCard, engine: Engine) -> None:
+        self.manifest = manifest
+        self.card = card
+        self._engine = engine
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels (3) of an image."""
+        return (self.card.height, self.card.width, 3)
+
+    @property
+    def device(self) -> str:
+        """Where it runs: "cpu" or "gpu:N"."""
+        return self._engine.device
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most images that go through the model at once."""
+        baked = self._engine.batch_size
+        return self.manifest.batching.max_size if baked is None else baked
+
+    def predict(self, images: Images) -> ClassIds:
+        """The class of every pixel.
+
+        `images`: uint8 N×H×W×3 in the card's layout, of `input_shape`; any N, a batch baked into the graph or
+        `batching.max_size` decides how many run at once. Returns uint8 N×H×W in host memory.
+
+        Raises:
+            ImagesError: they have another shape or type.
+            InferenceError: the model failed on them.
+        """
+        if images.ndim != 4 or images.shape[1:] != self.input_shape or images.dtype != np.uint8:  # noqa: PLR2004 - N, H, W, C.
+            given = "×".join(map(str, images.shape))
+            raise ImagesError(
+                f"{self.card.name} takes uint8 N×{self.card.height}×{self.card.width}×3, given {images.dtype} {given}"
+            )
+        size = self._engine.batch_size or self.manifest.batching.max_size
+        if len(images) == size or (len(images) < size and self._engine.batch_size is None):
+            return self._engine.infer(images)
+        return np.concatenate([self._part(images[start : start + size], size) for start in range(0, len(images), size)])
+
+    def warm_up(self) -> list[float]:
+        """Run on black images as often as the manifest says; the milliseconds of each run, the first one cold."""
+        images = np.zeros((self._engine.batch_size or 1, *self.input_shape), np.uint8)
+        took_ms = []
+        for _ in range(self.manifest.warm_up.runs):
+            started_ns = perf_counter_ns()
+            self._engine.infer(images)
+            took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
+        return took_ms
+
+    def describe(self) -> str:
+        """One line: what runs where, and what is special about it."""
+        card = self.card
+        told = f"{card.name} {card.version}: {self.manifest.format}, {card.height}×{card.width} {card.layout}, {self.device}"
+        if self._engine.batch_size is not None:
+            told += f", batch of {self._engine.batch_size} baked into the graph"
+        return told if card.trained else f"{told}, untrained weights"
+
+    def close(self) -> None:
+        """Release memory and devices."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _part(self, images: Images, size: int) -> ClassIds:
+        """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""
+        if self._engine.batch_size is None or len(images) == size:
+            return self._engine.infer(np.ascontiguousarray(images))
+        filled = np.zeros((size, *self.input_shape), np.uint8)
+        filled[: len(images)] = images
+        return self._engine.infer(filled)[: len(images)]
