@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter_ns
 
 from rosbag_tools.bag import Bag, DamagedBagError, Topic
 from rosbag_tools.encodings import decode_compressed_image, decode_image
 from rosbag_tools.image_messages import IMAGE, read_compressed_image, read_image, read_stamp
 from rosbag_tools.records import Damage, Message
+from shared.clock import now_ns
 from shared.errors import SkylaneError
 from shared.frames import Frame, Layout, Pixels, UnreadableFrame
 
@@ -92,7 +92,7 @@ class BagSource:
         latest_ns = 0
         lost: Damage | None = None
         while True:
-            began_ns = perf_counter_ns()
+            began_ns = now_ns()
             item = next(items, None)
             if item is None:
                 break
@@ -118,7 +118,7 @@ class BagSource:
                 index,
                 source_ns,
                 source_ns,
-                perf_counter_ns() - began_ns,
+                now_ns() - began_ns,
                 f"message cannot be read: {item.reason}",
             )
         stamp_ns = source_ns
@@ -126,8 +126,8 @@ class BagSource:
             stamp_ns = self._stamp(read_stamp(item.data, item.channel.wire), item, source_ns)
             pixels, layout = _decode(item)
         except SkylaneError as error:
-            return UnreadableFrame(camera, index, stamp_ns, source_ns, perf_counter_ns() - began_ns, str(error))
-        return Frame(pixels, layout, camera, index, stamp_ns, source_ns, perf_counter_ns() - began_ns)
+            return UnreadableFrame(camera, index, stamp_ns, source_ns, now_ns() - began_ns, str(error))
+        return Frame(pixels, layout, camera, index, stamp_ns, source_ns, now_ns() - began_ns)
 
     def _stamp(self, stamp_ns: int, message: Message, source_ns: int) -> int:
         if stamp_ns:

@@ -1,0 +1,230 @@
+"""Write a bag: ROS 1, sqlite or MCAP, compressed or not, readable up to its last message whatever happens."""
+
+import shutil
+import sqlite3
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from rosbags.interfaces import Connection
+from rosbags.rosbag2 import Writer as Ros2Writer
+from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
+from rosbags.typesys.store import Typestore
+
+from rosbag_tools.bag_format import BY_FILE, BagFormat, format_for, new_writer, remove_bag
+from rosbag_tools.image_messages import IMAGE
+from rosbag_tools.ros_types import DETECTIONS, HEADER, own_types
+from shared.errors import SkylaneError
+from shared.frames import Pixels
+
+# ROS 1 detections number what ROS 2's name: the class ids of the street classes.
+DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
+
+_CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
+_SPARE_BYTES = 1 << 24  # Left free on the disk, so that the index can still be written when it is nearly full.
+_COMMIT_BYTES = 1 << 25  # What a killed sqlite recording loses at most.
+_FAILURES = (OSError, sqlite3.Error, struct.error, OverflowError)  # The last two: a time no format can hold.
+
+
+class BagWriteError(SkylaneError):
+    """A bag cannot be written, or not further."""
+
+
+class Box(Protocol):
+    """What a detection says: a name and a rectangle in pixels, (x, y) its upper left corner."""
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+
+    @property
+    def x(self) -> float:
+        """The left edge."""
+
+    @property
+    def y(self) -> float:
+        """The upper edge."""
+
+    @property
+    def width(self) -> float:
+        """Its width."""
+
+    @property
+    def height(self) -> float:
+        """Its height."""
+
+
+class BagWriter:
+    """A bag being written. `with` closes it, also after an error, so that what was written can be read.
+
+    `path`: a file named .bag for ROS 1, a folder for the others; `bag_format` None takes what the name asks for.
+    `compression`: "none", or what the format has: "bz2" and "lz4" in ROS 1; in ROS 2 "zstd" (a chunk in MCAP, a
+    message in sqlite), "zstd-message" and "zstd-file". `overwrite` replaces a bag at `path`, and nothing else.
+    `stamp_ns` is the sensor's, `received_ns` the recorder's; messages must come in the order of the latter.
+
+    Raises:
+        BagPathError: something is there, or the path's name does not fit the format.
+        BagWriteError: the disk is full, or refuses; also by the methods that write. What was written stays readable.
+    """
+
+    def __init__(
+        self, path: Path, bag_format: BagFormat | None = None, compression: str = "none", *, overwrite: bool = False
+    ) -> None:
+        self.path = path
+        self.format = bag_format or format_for(path)
+        self.message_count = 0
+        self._types = own_types(self.format.wire)
+        self._connections: dict[tuple[str, str], Connection] = {}
+        self._sequences: dict[str, int] = {}
+        self._written_bytes = 0
+        self._uncommitted_bytes = 0
+        self._is_copied_at_end = compression == BY_FILE
+        self._is_failed = False
+        try:
+            if overwrite:
+                remove_bag(path)
+            self._writer = new_writer(path, self.format, compression)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._require_space(0)
+            self._writer.open()
+            if isinstance(self._storage, Sqlite3Writer):
+                # A commit then waits for no disk: a killed process loses nothing by it, only a machine losing power.
+                self._storage.conn.execute("PRAGMA synchronous=OFF")
+        except _FAILURES as error:
+            raise BagWriteError(f"bag {path} cannot be written: {error}") from error
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write_image(
+        self, topic: str, pixels: Pixels, encoding: str, *, stamp_ns: int, received_ns: int, frame_id: str
+    ) -> None:
+        """Write a `sensor_msgs/Image`: H×W or H×W×C, uint8 or uint16, and ROS's name of how they lie."""
+        data: npt.NDArray[Any] = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
+        height, width = data.shape[:2]
+        data = data.reshape(-1).view(np.uint8)
+        header = self._header(topic, stamp_ns, frame_id)
+        self._write(topic, IMAGE, received_ns, header, height, width, encoding, 0, data.size // height, data)
+
+    def write_camera_info(
+        self, topic: str, height: int, width: int, focal_px: float, *, stamp_ns: int, received_ns: int, frame_id: str
+    ) -> None:
+        """Write a `sensor_msgs/CameraInfo` of a pinhole camera without distortion, looking through its centre."""
+        x, y = width / 2, height / 2
+        distortion, upright = np.zeros(5), np.eye(3).reshape(-1)
+        intrinsic = np.array([focal_px, 0, x, 0, focal_px, y, 0, 0, 1], np.float64)
+        projection = np.array([focal_px, 0, x, 0, 0, focal_px, y, 0, 0, 0, 1, 0], np.float64)
+        binning = (0, 0)
+        region = self._message("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, 0)
+        fields = ("plumb_bob", distortion, intrinsic, upright, projection, *binning, region)
+        header = self._header(topic, stamp_ns, frame_id)
+        self._write(topic, _CAMERA_INFO, received_ns, header, height, width, *fields)
+
+    def write_boxes(self, topic: str, boxes: Sequence[Box], *, stamp_ns: int, received_ns: int, frame_id: str) -> None:
+        """Write a `vision_msgs/Detection2DArray`, each box with one certain hypothesis."""
+        header = self._header(topic, stamp_ns, frame_id)
+        detections = [self._detection(header, box) for box in boxes]
+        self._write(topic, DETECTIONS, received_ns, header, detections)
+
+    def write_raw(
+        self, topic: str, message_type: str, data: bytes | memoryview, received_ns: int, types: Typestore
+    ) -> None:
+        """Write a message that is already bytes on this format's wire; `types` knows its definition."""
+        self._require_space(len(data))
+        try:
+            connection = self._connections.get((topic, message_type))
+            if connection is None:
+                connection = self._writer.add_connection(topic, message_type, typestore=types)
+                self._connections[topic, message_type] = connection
+            self._writer.write(connection, received_ns, data)
+            self._written_bytes += len(data)
+            self._commit(len(data))
+        except _FAILURES as error:
+            self._is_failed = True
+            raise self._stopped(str(error)) from error
+        self.message_count += 1
+
+    def close(self) -> None:
+        """Write the index and close; twice is once."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._is_failed:
+            # Its buffers hold what could not be written: an index behind a torn chunk would deceive.
+            self._writer.abort()
+            return
+        try:
+            self._writer.close()
+        except _FAILURES as error:
+            self._writer.abort()
+            raise self._stopped(str(error)) from error
+
+    @property
+    def _storage(self) -> object:
+        return self._writer.storage if isinstance(self._writer, Ros2Writer) else None
+
+    def _commit(self, size: int) -> None:
+        self._uncommitted_bytes += size
+        if self._uncommitted_bytes >= _COMMIT_BYTES and isinstance(self._storage, Sqlite3Writer):
+            self._storage.conn.commit()
+            self._uncommitted_bytes = 0
+
+    def _require_space(self, size: int) -> None:
+        """Stop while the index still fits: a bag that ends in an orderly way can be read by everyone."""
+        copy = self._written_bytes + size if self._is_copied_at_end else 0
+        if shutil.disk_usage(self.path.parent).free < _SPARE_BYTES + 2 * size + copy:
+            raise self._stopped("the disk is full")
+
+    def _stopped(self, reason: str) -> BagWriteError:
+        return BagWriteError(
+            f"bag {self.path}: {reason}; the {self.message_count} messages written before can be read: "
+            f"free some space, or write elsewhere"
+        )
+
+    def _write(self, topic: str, message_type: str, received_ns: int, *fields: object) -> None:
+        message = self._message(message_type, *fields)
+        serialize = self._types.serialize_ros1 if self.format is BagFormat.ROS1 else self._types.serialize_cdr
+        self.write_raw(topic, message_type, serialize(message, message_type), received_ns, self._types)
+
+    def _message(self, message_type: str, *fields: object) -> Any:
+        make: Any = self._types.types[message_type]
+        return make(*fields)
+
+    def _header(self, topic: str, stamp_ns: int, frame_id: str) -> Any:
+        time = self._message("builtin_interfaces/msg/Time", *divmod(stamp_ns, 1_000_000_000))
+        if self.format is not BagFormat.ROS1:
+            return self._message(HEADER, time, frame_id)
+        sequence = self._sequences.get(topic, 0)
+        self._sequences[topic] = sequence + 1
+        return self._message(HEADER, sequence, time, frame_id)
+
+    def _detection(self, header: object, box: Box) -> Any:
+        x, y = float(box.x + box.width / 2), float(box.y + box.height / 2)
+        nowhere = self._message(
+            "geometry_msgs/msg/PoseWithCovariance",
+            self._message(
+                "geometry_msgs/msg/Pose",
+                self._message("geometry_msgs/msg/Point", 0.0, 0.0, 0.0),
+                self._message("geometry_msgs/msg/Quaternion", 0.0, 0.0, 0.0, 1.0),
+            ),
+            np.zeros(36),
+        )
+        last: object
+        if self.format is BagFormat.ROS1:
+            centre = self._message("geometry_msgs/msg/Pose2D", x, y, 0.0)
+            seen: tuple[object, ...] = (DETECTED_IDS.get(box.name, -1), 1.0)
+            last = self._message(IMAGE, header, 0, 0, "", 0, 0, np.zeros(0, np.uint8))
+        else:
+            centre = self._message("vision_msgs/msg/Pose2D", self._message("vision_msgs/msg/Point2D", x, y), 0.0)
+            seen = (self._message("vision_msgs/msg/ObjectHypothesis", box.name, 1.0),)
+            last = ""
+        result = self._message("vision_msgs/msg/ObjectHypothesisWithPose", *seen, nowhere)
+        size = self._message("vision_msgs/msg/BoundingBox2D", centre, float(box.width), float(box.height))
+        return self._message("vision_msgs/msg/Detection2D", header, [result], size, last)
