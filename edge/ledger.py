@@ -3,7 +3,7 @@
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from shared import clock
@@ -158,7 +158,7 @@ class Ledger:
         cloud_times = _ascending(times_of(message.stamps[len(journey.stamps) :], CLOUD_STAGES))
         if outcome is Outcome.ANSWERED:
             self._recent_ms.append((journey.times[Stage.MASK_DECODED] - journey.times[Stage.DUE]) / 1e6)
-        self._close(journey, outcome, reason, message, bytes_down, cloud_times)
+        self._close(journey, outcome, reason, _Answer(message, bytes_down, cloud_times))
         return outcome
 
     def give_up_silent(self) -> None:
@@ -199,44 +199,20 @@ class Ledger:
         with self._lock:
             return self._in_flight.pop(frame_id, None)
 
-    def _close(
-        self,
-        journey: Journey,
-        outcome: Outcome,
-        reason: str,
-        message: MaskMessage | None = None,
-        bytes_down: int = 0,
-        cloud_times: Mapping[Stage, int] | None = None,
-    ) -> None:
-        self._write(journey, outcome, reason, message, bytes_down, cloud_times)
+    def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
+        self._write(journey, outcome, reason, answer)
         with self._idle:
             self._idle.notify_all()
         self._on_closed()
 
-    def _write(
-        self,
-        journey: Journey,
-        outcome: Outcome,
-        reason: str,
-        message: MaskMessage | None = None,
-        bytes_down: int = 0,
-        cloud_times: Mapping[Stage, int] | None = None,
-    ) -> None:
-        row = self._row(journey, outcome, reason, message, bytes_down, cloud_times)
+    def _write(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
+        row = self._row(journey, outcome, reason, answer)
         with self._lock:
             self._log.close(row)
             self._outcomes[outcome] += 1
 
-    def _row(
-        self,
-        journey: Journey,
-        outcome: Outcome,
-        reason: str,
-        message: MaskMessage | None = None,
-        bytes_down: int = 0,
-        cloud_times: Mapping[Stage, int] | None = None,
-    ) -> Row:
-        cloud_times = cloud_times or {}
+    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> Row:
+        answer = answer or _Answer()
         return Row(
             vehicle=journey.id.vehicle,
             camera=journey.camera,
@@ -250,22 +226,30 @@ class Ledger:
             read_ns=journey.read_ns,
             attempts=journey.attempts,
             model=self._model,
-            worker=message.worker if message else "",
-            batch_size=message.batch_size if message else 0,
+            worker=answer.message.worker if answer.message else "",
+            batch_size=answer.message.batch_size if answer.message else 0,
             bytes_up=journey.bytes_up,
-            bytes_down=bytes_down,
+            bytes_down=answer.bytes_down,
             edge_times=journey.times,
-            cloud_times=cloud_times,
-            clock=self._offset(message.worker, journey.times, cloud_times) if message else None,
+            cloud_times=answer.cloud_times,
+            clock=self._offset(answer, journey.times),
         )
 
-    def _offset(
-        self, worker: str, edge: Mapping[Stage, int], cloud: Mapping[Stage, int]
-    ) -> clock.Offset | None:
-        if not {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() or Stage.RETURNED not in edge:
+    def _offset(self, answer: "_Answer", edge: Mapping[Stage, int]) -> clock.Offset | None:
+        cloud = answer.cloud_times
+        if answer.message is None or not {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() or Stage.RETURNED not in edge:
             return None
         exchange = clock.Exchange(edge[Stage.SENT], cloud[Stage.RECEIVED], cloud[Stage.REPLIED], edge[Stage.RETURNED])
-        return self._offsets.setdefault(worker, clock.OffsetEstimator()).add(exchange)
+        return self._offsets.setdefault(answer.message.worker, clock.OffsetEstimator()).add(exchange)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a worker's word adds to a row."""
+
+    message: MaskMessage | None = None
+    bytes_down: int = 0
+    cloud_times: Mapping[Stage, int] = field(default_factory=dict)
 
 
 def _ascending(times: dict[Stage, int]) -> dict[Stage, int]:

@@ -1,6 +1,6 @@
 """The pipeline: what happens to a frame at the vehicle between taken and sent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge.ledger import Journey, Ledger
 from edge.replay import NewestSlot
@@ -24,7 +24,7 @@ class Preparation:
     quality: int = 85
     demosaic: str = "auto"  # "auto": binning where the frame is at least twice the model's input, else bilinear.
     resize: Resize | None = None  # None: as the model card says.
-    want: Want = Want()
+    want: Want = field(default_factory=Want)
 
 
 class Pipeline:

@@ -43,6 +43,12 @@ def read_yaml(path: Path, model: type[M]) -> M:
     return validate(path, load_mapping(path), model)
 
 
+def override(section: M, flags: Mapping[str, Any]) -> M:
+    """The section with every flag that was given (is not None, nor empty) in the place of its key."""
+    given = {key: value for key, value in flags.items() if value is not None and value != ()}
+    return type(section).model_validate(section.model_dump() | given)
+
+
 def load_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a map; plain types only, an empty file is an empty map.
 

@@ -17,6 +17,13 @@ from shared.picture_header import PictureHeaderError, read_header
 
 MAX_QUALITY = 100
 
+# Measured on a noisy 968×608 picture: half the time of OpenCV's own choice at level 1, and 9 % smaller.
+_PNG_PARAMETERS = [
+    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
+    *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
+    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_PAETH),
+]
+
 
 class ImageCodecError(SkylaneError):
     """A picture that cannot be encoded as asked, or data that is not the picture it says."""
@@ -124,8 +131,7 @@ def _decode_folded(
 
 
 def _encode_png(pixels: Pixels, layout: Layout, _quality: int) -> Buffer:
-    # Level 1: a camera's noise does not compress, and more effort only takes time.
-    return _opencv_encode(".png", pixels, layout, [cv2.IMWRITE_PNG_COMPRESSION, 1])
+    return _opencv_encode(".png", pixels, layout, _PNG_PARAMETERS)
 
 
 def _decode_png(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:

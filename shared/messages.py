@@ -73,7 +73,7 @@ class FrameMessage:
     codec: str
     geometry: Geometry
     frame_stamp_ns: int
-    data: bytes | memoryview
+    data: bytes | bytearray | memoryview
     attempt: int = 1
     budget_ms: int | None = None  # Time left when sent; None: no deadline.
     want: Want = field(default_factory=Want)
@@ -96,7 +96,7 @@ class MaskMessage:
     geometry: Geometry | None = None
     shape: tuple[int, int] | None = None
     codec: str = "zstd"
-    data: bytes | memoryview = b""
+    data: bytes | bytearray | memoryview = b""
     batch_size: int = 0
     stamps: tuple[Stamp, ...] = ()
 

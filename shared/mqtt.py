@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -196,7 +197,7 @@ class MqttBus:
 
     def _connect(self, timeout_s: float, waiting: Callable[[str], None]) -> paho.Client:
         deadline = time.monotonic() + timeout_s
-        protocol = paho.MQTTv5
+        protocol = MQTTProtocolVersion.MQTTv5
         tries = 0
         while True:
             client = self._client_of(protocol)
@@ -205,8 +206,8 @@ class MqttBus:
                 return client
             client.loop_stop()
             code, text = reason
-            if protocol == paho.MQTTv5 and code in _NOT_MQTT5:
-                protocol = paho.MQTTv311
+            if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
+                protocol = MQTTProtocolVersion.MQTTv311
                 continue
             if code in _REFUSALS:
                 raise BrokerRefusedError(f"broker {self._address} refuses {self._client_id}: {text}: {_REFUSALS[code]}")
@@ -238,7 +239,7 @@ class MqttBus:
         self._settled = outcome is None
         return outcome
 
-    def _client_of(self, protocol: int) -> paho.Client:
+    def _client_of(self, protocol: MQTTProtocolVersion) -> paho.Client:
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self._client_id,
@@ -301,9 +302,9 @@ class MqttBus:
             handlers = [
                 handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, message.topic)
             ]
-        delivery = Delivery(message.topic, message.payload, received_ns, _from_paho(message.properties))
+        delivery = Delivery(message.topic, bytes(message.payload), received_ns, _from_paho(message.properties))
         for handler in handlers:
-            self._guarded(lambda handler=handler: handler(delivery))
+            self._guarded(partial(handler, delivery))
 
     def _published(self, _client: Any, _outcome: Any, mid: int, code: ReasonCode, _properties: Any) -> None:
         ack = Ack(accepted=code.value < _FAILED, no_subscriber=code.value == _NO_SUBSCRIBER)
@@ -365,7 +366,7 @@ def _clean_start(mqtt5: bool) -> dict[str, Any]:  # noqa: FBT001 (one private ca
     return {"clean_start": True, "properties": properties}
 
 
-def _without_delay(_client: Any, _outcome: Any, sock: socket.socket) -> None:
+def _without_delay(_client: Any, _outcome: Any, sock: Any) -> None:
     """Turn Nagle's algorithm off: with QoS 1 it holds a frame back until the peer's delayed acknowledgement, 40 ms later."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

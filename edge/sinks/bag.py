@@ -3,19 +3,20 @@
 from pathlib import Path
 
 from edge.sinks.sink import Segmented
-from rosbag_tools.writer import BagWriter
 from shared.geometry import lay_back
 from shared.model_card import ModelCard
+from shared.registry import Entry, load
 
 _UNSEEN = 255  # What the model never saw, where the frame was cropped.
+_WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 
 
 class BagSink:
-    """Writes `masks.mcap/` with `<camera>/masks` as mono8 images."""
+    """Writes the bag `masks_bag/` with `<camera>/masks` as mono8 images."""
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         del card
-        self._bag = BagWriter(folder / "masks_bag", "mcap", "none")
+        self._bag = load("bag writer", _WRITERS, "mcap")(folder / "masks_bag", "mcap", "none")
 
     def write(self, segmented: Segmented) -> None:
         """See Sink."""

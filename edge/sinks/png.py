@@ -1,9 +1,7 @@
 """Masks as PNG files: class ids for programs, colours for people."""
 
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from edge.sinks.sink import Segmented
 from shared.errors import SkylaneError
@@ -28,7 +26,7 @@ class PngSink:
     def write(self, segmented: Segmented) -> None:
         """See Sink."""
         name = f"{camera_name(segmented.camera)}/{segmented.frame_index:06d}.png"
-        colours = colourise(segmented.mask, self._card.labels)
+        colours: Any = colourise(segmented.mask, self._card.labels)
         if not self._card.trained:
             colours = stamp_untrained(colours)
         self._save(self._folder / "masks" / name, segmented.mask)
@@ -37,11 +35,11 @@ class PngSink:
     def close(self) -> None:
         """See Sink; every file is whole already."""
 
-    def _save(self, path: Path, picture: npt.NDArray[np.uint8]) -> None:
+    def _save(self, path: Path, picture: Any) -> None:
         taken, data = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, 1])
         assert taken
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            path.write_bytes(data.tobytes())
         except OSError as error:
             raise PngError(f"{path} cannot be written: {error.strerror}: make room or choose another --out") from error

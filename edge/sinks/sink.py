@@ -2,14 +2,16 @@
 
 import heapq
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.ledger import Journey
+from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.geometry import Geometry
 from shared.model_card import ModelCard
@@ -56,7 +58,8 @@ class SinkFeed:
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
         self.overtaken = 0  # Frames that came too late for their place and were left out.
-        self._sinks = sinks
+        self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
+        self._sinks = list(sinks)
         self._card = card
         self._queue: queue.Queue[Segmented | None] = queue.Queue(_BACKLOG)
 
@@ -64,7 +67,7 @@ class SinkFeed:
         """Queue an answered frame; waits where the sinks are far behind, for no mask may be lost."""
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return
-        picture = np.asarray(journey.picture, np.uint8)
+        picture: Any = journey.picture
         if self._card.layout is Layout.BGR8:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
         if not self._card.trained:
@@ -91,22 +94,27 @@ class SinkFeed:
         step_back()
         waiting: list[tuple[int, Segmented]] = []
         written = -1
-        try:
-            while (segmented := self._queue.get()) is not None:
-                if segmented.sequence <= written:
-                    self.overtaken += 1
-                    continue
-                heapq.heappush(waiting, (segmented.sequence, segmented))
-                if len(waiting) > _REORDER:
-                    written = self._write(waiting)
-            while waiting:
+        while (segmented := self._queue.get()) is not None:
+            if segmented.sequence <= written:
+                self.overtaken += 1
+                continue
+            heapq.heappush(waiting, (segmented.sequence, segmented))
+            if len(waiting) > _REORDER:
                 written = self._write(waiting)
-        finally:
-            for sink in self._sinks:
-                sink.close()
+        while waiting:
+            written = self._write(waiting)
+        for sink in list(self._sinks):
+            self._guarded(sink, sink.close)
 
     def _write(self, waiting: list[tuple[int, Segmented]]) -> int:
         sequence, segmented = heapq.heappop(waiting)
-        for sink in self._sinks:
-            sink.write(segmented)
+        for sink in list(self._sinks):
+            self._guarded(sink, partial(sink.write, segmented))
         return sequence
+
+    def _guarded(self, sink: Sink, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except SkylaneError as error:
+            self.faults.append(error)
+            self._sinks.remove(sink)

@@ -32,7 +32,8 @@ class VideoSink:
 
     def write(self, segmented: Segmented) -> None:
         """See Sink."""
-        picture, mask = segmented.picture, segmented.mask
+        picture: Any = segmented.picture
+        mask = segmented.mask
         if mask.shape != picture.shape[:2]:
             picture = cv2.resize(picture, mask.shape[::-1])
         sides = np.concatenate((picture, overlay(picture, mask, self._card.labels, _OPACITY)), axis=1)

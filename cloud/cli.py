@@ -1,0 +1,102 @@
+"""`skylane cloud`: the cloud node."""
+
+import os
+import signal
+import socket
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloud.config import CloudConfig
+from cloud.engines.engine import Placement
+from cloud.intake import worker_will
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from cloud.repository import Repository, default_root
+from shared.config import override, read_yaml
+from shared.connection import Connection, broker_options
+from shared.topics import checked, part_of_name
+
+
+@click.group()
+def cloud() -> None:
+    """The cloud node: answer frames with masks."""
+
+
+@cloud.command()
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
+@broker_options
+@click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
+@click.option("--model", "models", multiple=True, help="Serve this model; again for more. [all of the repository]")
+@click.option("--device", help="auto, cpu or gpu:N. [auto]")
+@click.option("--worker", help="This worker's name. [the host's, with the process number]")
+@click.option("--group", help="Workers of one group share the frames. [skylane]")
+@click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
+@click.option("--max-frames", type=int, help="Frames that may wait; more are answered `overloaded`. [64]")
+@click.option("--max-wait-ms", type=float, help="How long a batch may wait for more frames. [0]")
+@click.option("--decoders", type=int, help="Decoding threads. [1]")
+def serve(config: Path | None, **flags: Any) -> None:
+    """Subscribe to frames, run the models and answer with masks, until Ctrl-C or SIGTERM; then drain."""
+    settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
+    worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
+    session = uuid.uuid4().hex[:12]
+    models = _loaded(settings)
+    node = CloudNode(
+        models,
+        WorkerSettings(
+            worker=worker,
+            session=session,
+            group=settings.group,
+            qos=settings.qos,
+            max_frames=settings.max_frames,
+            max_bytes=settings.max_bytes,
+            max_pixels=settings.max_pixels,
+            decoders=settings.decoders,
+            max_wait_ms=settings.max_wait_ms,
+        ),
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: node.stop())
+    connection = Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
+    bus = connection.open(
+        f"skylane-worker-{worker}",
+        worker_will(worker, session),
+        on_connected=node.announce,
+        on_fault=node.fault,
+        on_waiting=_say,
+    )
+    _say(f"worker {worker}: connected to {settings.broker}")
+    told: dict[str, int] = {}
+
+    def tell() -> None:
+        """One line whenever the counts have moved."""
+        counts = dict(node.counts)
+        if counts != told:
+            told.update(counts)
+            _say(" · ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+
+    node.serve(bus, tell, on_ready=lambda: _say(f"worker {worker}: ready"))
+    tell()
+    _say(f"worker {worker}: drained and gone")
+
+
+def _loaded(settings: CloudConfig) -> list[Model]:
+    repository = Repository(settings.repository or default_root())
+    names = settings.models or repository.names()
+    if not names:
+        raise click.UsageError(f"repository {repository.root} holds no model: run 'skylane model build road-small'")
+    models = []
+    for name in names:
+        model = repository.load(name, Placement(device=settings.device))
+        runs_ms = model.warm_up()
+        warm = f", cold {runs_ms[0]:.0f} ms, warm {runs_ms[-1]:.0f} ms" if runs_ms else ""
+        _say(f"{model.describe()}{warm}")
+        models.append(model)
+    return models
+
+
+def _say(text: str) -> None:
+    click.echo(text, file=sys.stderr)

@@ -1,0 +1,81 @@
+"""Decoding: from bytes that anybody may have sent to a picture that fits the model."""
+
+from collections.abc import Callable, Mapping
+
+from cloud.admission import Admission
+from cloud.replies import Replier
+from cloud.request import Request
+from shared import images
+from shared.errors import SkylaneError
+from shared.frames import Layout
+from shared.images import PictureLimits
+from shared.masks import MASK_CODECS
+from shared.messages import FrameMessage, MessageError, Status, unpack_frame
+from shared.model_card import ModelCard
+from shared.stages import Stage
+
+
+class Decoder:
+    """Takes admitted frames, checks and decodes them and hands them to their model's batcher."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        replier: Replier,
+        cards: Mapping[str, ModelCard],
+        hand_on: Mapping[str, Callable[[Request], None]],
+        limits: PictureLimits,
+    ) -> None:
+        """`cards` and `hand_on` are keyed by model."""
+        self._admission = admission
+        self._replier = replier
+        self._cards = cards
+        self._hand_on = hand_on
+        self._limits = limits
+
+    def run(self) -> None:
+        """Decode until admission closes; the body of a decoding thread."""
+        while (request := self._admission.take()) is not None:
+            request.stamp(Stage.DEQUEUED)
+            try:
+                self._decode(request)
+            except SkylaneError as error:
+                self._replier.refuse(request, Status.REJECTED, str(error))
+                continue
+            if request.is_expired:
+                self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
+                continue
+            self._hand_on[request.model](request)
+
+    def _decode(self, request: Request) -> None:
+        message = _unpacked(request)
+        if (message.id.vehicle, message.id.camera, message.model) != (request.vehicle, request.camera, request.model):
+            # Not answered under the id it claims: that may be another vehicle's.
+            raise MessageError("vehicle, camera and model of the message must be those of its topic")
+        request.message = message
+        if message.want.mask_codec not in MASK_CODECS:
+            raise MessageError(f"no mask codec {message.want.mask_codec[:40]!r}: ask for {', '.join(MASK_CODECS)}")
+        card = self._cards[request.model]
+        if message.shape != (card.height, card.width, 3):
+            wanted = f"{card.height}×{card.width}×3"
+            raise MessageError(f"a picture of shape {list(message.shape)}: model {card.name} takes {wanted}")
+        target = (message.geometry.target_height, message.geometry.target_width)
+        if target != (card.height, card.width):
+            raise MessageError(f"geometry ends at {target}, the picture is {card.height}×{card.width}")
+        request.picture = images.decode(
+            message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
+        )
+        request.stamp(Stage.DECODED)
+
+
+def _unpacked(request: Request) -> FrameMessage:
+    """The message; where only its id can be read, at least the refusal finds its way."""
+    try:
+        message = unpack_frame(request.payload)
+    except MessageError as error:
+        told = error.frame_id
+        if told and (told.vehicle, told.camera) == (request.vehicle, request.camera):
+            request.correlation = told
+        raise
+    request.payload = b""
+    return message

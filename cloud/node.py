@@ -1,0 +1,125 @@
+"""The cloud node, a worker: wires intake, admission, decoding, batching and post-processing together."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cloud.admission import Admission
+from cloud.batching import Batcher
+from cloud.decoding import Decoder
+from cloud.intake import Intake
+from cloud.model import Model
+from cloud.postprocess import Postprocessor
+from cloud.replies import Replier
+from shared import topics
+from shared.bus import Bus
+from shared.images import PictureLimits
+from shared.threads import ThreadGroup
+
+_DRAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How a worker works."""
+
+    worker: str
+    session: str
+    group: str = topics.GROUP
+    qos: int = topics.FRAMES.qos
+    max_frames: int = 64  # That wait at a time; more are answered `overloaded`.
+    max_bytes: int = 256 << 20
+    max_pixels: int = 1 << 25  # Of one picture.
+    decoders: int = 1
+    max_wait_ms: float = 0.0  # That a batch may wait for more frames.
+
+
+class CloudNode:
+    """A worker that answers frames until it is stopped."""
+
+    def __init__(self, models: Sequence[Model], settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._threads = ThreadGroup(self._stopped.set)
+        self._cards = {model.card.name: model.card for model in models}
+        self._replier = Replier(settings.worker, f"cloud/{settings.worker}/{settings.session}")
+        self._admission = Admission(settings.max_frames, settings.max_bytes)
+        self._postprocessor = Postprocessor(self._replier, self._cards)
+        self._batchers = {
+            model.card.name: Batcher(model, self._replier, self._postprocessor.put, max_wait_ms=settings.max_wait_ms)
+            for model in models
+        }
+        self._intake: Intake | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many frames were answered how."""
+        return self._replier.counts
+
+    def fault(self, error: BaseException) -> None:
+        """Something went wrong in a callback of the bus."""
+        self._threads.fault(error)
+
+    def announce(self) -> None:
+        """Tell again what is served, after a reconnect."""
+        if self._intake:
+            self._intake.announce()
+
+    def stop(self) -> None:
+        """Ask the node to drain and end; may be called from a signal handler."""
+        self._stopped.set()
+
+    def serve(self, bus: Bus, on_tick: Callable[[], None], on_ready: Callable[[], None] = lambda: None) -> None:
+        """Answer frames until stopped, then drain: finish what was admitted, and say goodbye.
+
+        `on_tick` is called twice a second, `on_ready` once frames are taken.
+
+        Raises:
+            SkylaneError: the broker cannot share the work with the worker it already has.
+        """
+        intake = self._intake = Intake(
+            bus,
+            self._admission,
+            self._replier,
+            self._cards,
+            worker=self._settings.worker,
+            session=self._settings.session,
+            group=self._settings.group,
+            qos=self._settings.qos,
+        )
+        decoders, engines = self._start()
+        self._threads.start("refusals", intake.run)
+        try:
+            intake.open()
+            on_ready()
+            while not self._stopped.wait(0.5):
+                on_tick()
+            intake.stop()
+        finally:
+            self._drain(decoders, engines)
+            intake.close()
+        self._threads.join(_DRAIN_S)
+
+    def _start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
+        decoder = Decoder(
+            self._admission,
+            self._replier,
+            self._cards,
+            {name: batcher.put for name, batcher in self._batchers.items()},
+            PictureLimits(max_pixels=self._settings.max_pixels),
+        )
+        self._threads.start("postprocess", self._postprocessor.run)
+        engines = [self._threads.start(f"engine-{name}", batcher.run) for name, batcher in self._batchers.items()]
+        decoders = [self._threads.start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)]
+        return decoders, engines
+
+    def _drain(self, decoders: Sequence[threading.Thread], engines: Sequence[threading.Thread]) -> None:
+        """Close the rooms in the order in which frames pass them, each when the one before is empty."""
+        self._admission.close()
+        for thread in decoders:
+            thread.join(_DRAIN_S)
+        for batcher in self._batchers.values():
+            batcher.close()
+        for thread in engines:
+            thread.join(_DRAIN_S)
+        self._postprocessor.close()

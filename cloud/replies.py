@@ -1,0 +1,91 @@
+"""Replies: every frame that came in is answered through the door it came by, and counted."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.request import Request
+from shared import clock, masks
+from shared.messages import MaskMessage, Status
+from shared.model_card import ModelCard
+from shared.stages import Stage, Stamp
+
+
+class Replier:
+    """Builds the answers of one worker."""
+
+    def __init__(self, worker: str, node: str) -> None:
+        self._worker = worker
+        self._node = node
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many frames were answered how; `unreadable` ones could not be answered at all."""
+        with self._lock:
+            return dict(self._counts)
+
+    def mask(self, request: Request, card: ModelCard, mask: npt.NDArray[np.uint8]) -> None:
+        """Answer with class ids, H×W uint8."""
+        message = request.message
+        assert message is not None
+        data = masks.encode(mask, message.want.mask_codec)
+        request.stamp(Stage.MASK_ENCODED)
+        height, width = mask.shape
+        self._send(
+            request,
+            MaskMessage(
+                id=message.id,
+                attempt=message.attempt,
+                status=Status.ANSWERED,
+                worker=self._worker,
+                model=card.name,
+                model_version=card.version,
+                model_sha256=card.sha256,
+                task=card.task,
+                geometry=message.geometry,
+                shape=(height, width),
+                codec=message.want.mask_codec,
+                data=data,
+                batch_size=request.batch_size,
+                stamps=self._stamped(request),
+            ),
+        )
+
+    def refuse(self, request: Request, status: Status, reason: str) -> None:
+        """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
+        if request.id is None:
+            self._count("unreadable")
+            return
+        self._send(
+            request,
+            MaskMessage(
+                id=request.id,
+                attempt=request.message.attempt if request.message else 1,
+                status=status,
+                worker=self._worker,
+                reason=reason[:500],
+                model=request.model,
+                geometry=request.message.geometry if request.message else None,
+                batch_size=request.batch_size,
+                stamps=self._stamped(request),
+            ),
+        )
+
+    def _stamped(self, request: Request) -> tuple[Stamp, ...]:
+        """The frame's own stamps, then this node's; REPLIED is the last act before packing."""
+        request.times[Stage.REPLIED] = clock.now_ns()
+        own = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in request.times.items())
+        return (request.message.stamps if request.message else ()) + own
+
+    def _send(self, request: Request, message: MaskMessage) -> None:
+        request.answer(message)
+        self._count(message.status.value)
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1

@@ -1,0 +1,228 @@
+"""`skylane edge`: the vehicle node."""
+
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edge import manifest as run_manifest
+from edge.config import EdgeConfig
+from edge.node import EdgeNode, PlaySettings
+from edge.pipeline import Preparation
+from edge.replay import Pace, Schedule
+from edge.sinks.sink import SINKS, Sink
+from edge.sources.source import kind_of, open_source
+from edge.transports.mqtt import MqttTransport, vehicle_will
+from shared.config import override, read_yaml
+from shared.connection import Connection, broker_options
+from shared.errors import SkylaneError
+from shared.latency_log import CSV_NAME, JOURNAL_NAME, LogError, LogWriter, Outcome, read_rows, repair, write_manifest
+from shared.latency_table import outcome_table, stage_table, summarise
+from shared.messages import Want
+from shared.model_card import ModelCard
+from shared.mqtt import MqttBus
+from shared.registry import load
+from shared.topics import checked
+
+
+@click.group()
+def edge() -> None:
+    """The vehicle node: send frames, take masks, log every stage."""
+
+
+@edge.command()
+@click.argument("source")
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
+@broker_options
+@click.option("--vehicle", help="This vehicle's name. [vehicle]")
+@click.option("--model", help="The model to ask for. [road-small]")
+@click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
+@click.option("--topics", multiple=True, help="Play this image topic of a bag; again for more. [all]")
+@click.option("-r", "--rate", type=float, help="Times the source's own pace. [1]")
+@click.option("-l", "--loop", is_flag=True, default=None, help="Start again at the end, until Ctrl-C.")
+@click.option("-d", "--delay", "delay_s", type=float, help="Seconds to wait before the first frame. [0]")
+@click.option("--start-offset", "start_offset_s", type=float, help="Seconds of the source to leave out. [0]")
+@click.option("--playback-duration", "playback_duration_s", type=float, help="Seconds of the source to play. [all]")
+@click.option("--read-ahead-queue-size", type=int, help="Frames read before they are due. [16]")
+@click.option("--closed-loop", is_flag=True, default=None, help="Send every frame, as fast as answers come.")
+@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Of frames. [jpeg]")
+@click.option("--quality", type=int, help="Of JPEG, 1 to 100. [85]")
+@click.option(
+    "--demosaic",
+    type=click.Choice(["auto", "bilinear", "edge-aware", "vng", "binning"]),
+    help="Of Bayer frames; auto takes binning where half the resolution is enough. [auto]",
+)
+@click.option("--resize", type=click.Choice(["crop", "letterbox", "stretch"]), help="[as the model's card says]")
+@click.option("--mask-codec", type=click.Choice(["raw", "png", "rle", "zstd"]), help="Of masks; all lossless. [zstd]")
+@click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that come back. [model]")
+@click.option("--window", type=int, help="Frames that may be unanswered at a time. [4]")
+@click.option("--deadline-ms", type=float, help="After this a mask is of no use. [none]")
+@click.option("--answer-timeout", "answer_timeout_s", type=float, help="Seconds until silence is a loss. [30]")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<vehicle>-…]")
+@click.option("--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write masks to. [png]")
+@click.option("--no-sinks", is_flag=True, help="Write the log alone: nothing beside what is measured.")
+def play(source: str, config: Path | None, *, no_sinks: bool, **flags: Any) -> None:
+    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey."""
+    settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
+    sys.exit(run(source, settings.model_copy(update={"sinks": ()}) if no_sinks else settings, Console()))
+
+
+def run(source_name: str, config: EdgeConfig, console: Console) -> int:
+    """Play a source as `config` says, print the tables; returns the exit code.
+
+    Raises:
+        SkylaneError: the run could not begin.
+    """
+    session = uuid.uuid4().hex[:12]
+    checked("vehicle", config.vehicle)
+    folder = config.out or Path("runs") / f"{config.vehicle}-{session}"
+    kind = kind_of(source_name)
+    with ExitStack() as stack:
+        source = open_source(
+            source_name,
+            topics=config.topics,
+            start_offset_s=config.start_offset_s,
+            duration_s=config.playback_duration_s,
+        )
+        stack.callback(source.close)
+        hooks = _Hooks()
+        bus = _connected(config, session, hooks, console)
+        transport = MqttTransport(bus, vehicle=config.vehicle, session=session, model=config.model, qos=config.qos)
+        stack.callback(transport.close)
+        hooks.connected = transport.announce
+        card = transport.wait_for_card(config.connect_timeout_s)
+        log = stack.enter_context(_log(folder, console))
+        manifest = run_manifest.begun(config, session, source.provenance, card)
+        write_manifest(folder, manifest)
+        sinks = _sinks(config, folder, card)
+        node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
+        hooks.fault = node.fault
+        _stop_on_signals(node)
+        tally = _with_progress(node, source.frame_count if not config.loop else None, console)
+        faults = list(node.sink_faults)
+        try:
+            write_manifest(folder, run_manifest.ended(manifest, tally, log.rows_lost))
+        except LogError as error:
+            faults.append(error)
+        if log.rows_lost:
+            faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
+    _report(folder, console)
+    for fault in faults:
+        console.print(f"skylane: {fault}", style="red", markup=False, highlight=False)
+    return 1 if faults else 0
+
+
+class _Hooks:
+    """What the bus calls back, before there is somebody to be called."""
+
+    connected: Callable[[], None] = staticmethod(lambda: None)
+    fault: Callable[[BaseException], None] = staticmethod(lambda _: None)
+
+
+def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console) -> MqttBus:
+    connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
+    return connection.open(
+        f"skylane-vehicle-{config.vehicle}",
+        vehicle_will(config.vehicle, session),
+        on_connected=lambda: hooks.connected(),
+        on_fault=lambda error: hooks.fault(error),
+        on_waiting=lambda text: console.print(text, markup=False, highlight=False),
+    )
+
+
+def _log(folder: Path, console: Console) -> LogWriter:
+    """A log in a new folder; a run that was killed in this folder is closed first, and stays."""
+    if (folder / JOURNAL_NAME).exists():
+        aborted = repair(folder)
+        console.print(f"{folder} holds an earlier run: {aborted} frames it left open are now closed as aborted")
+    return LogWriter(folder)
+
+
+def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
+    return [load("sink", SINKS, name)(folder, card) for name in dict.fromkeys(config.sinks)]
+
+
+def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: bool) -> PlaySettings:
+    pace = Pace.LIVE if live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
+    return PlaySettings(
+        vehicle=config.vehicle,
+        session=session,
+        schedule=Schedule(pace, config.rate, config.loop, config.delay_s, config.read_ahead_queue_size),
+        preparation=Preparation(
+            card=card,
+            codec=config.codec,
+            quality=config.quality,
+            demosaic=config.demosaic,
+            resize=config.resize,
+            want=Want(config.mask_codec, config.mask_size),
+        ),
+        window=config.window,
+        deadline_ms=config.deadline_ms,
+        answer_timeout_s=config.answer_timeout_s,
+    )
+
+
+def _stop_on_signals(node: EdgeNode) -> None:
+    """The first Ctrl-C drains; the second is the user's last word."""
+
+    def stop(*_: object) -> None:
+        node.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) -> Any:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+        task = progress.add_task("", total=frame_count)
+        rate = _Rate()
+
+        def tick() -> None:
+            tally = node.tally()
+            answered = tally.outcomes.get(Outcome.ANSWERED, 0)
+            median = f" · p50 {tally.median_ms:.0f} ms" if tally.median_ms is not None else ""
+            progress.update(
+                task,
+                completed=tally.closed,
+                description=f"{rate.of(answered, progress.get_time()):.1f}/s · {tally.in_flight} in flight · "
+                f"{answered} answered · {tally.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
+            )
+
+        return node.run(tick)
+
+
+class _Rate:
+    """Answers a second since the first look."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    def of(self, answered: int, now_s: float) -> float:
+        """The rate at this look."""
+        self._began = now_s if self._began is None else self._began
+        return answered / max(0.1, now_s - self._began)
+
+
+def _report(folder: Path, console: Console) -> None:
+    try:
+        rows = list(read_rows(folder))
+    except SkylaneError as error:
+        console.print(str(error), markup=False)
+        return
+    summaries = summarise(rows)
+    if summaries:
+        console.print(stage_table(summaries))
+    reasons = Counter((Outcome(row["outcome"]), row["reason"].partition(":")[0]) for row in rows)
+    outcomes = Counter(Outcome(row["outcome"]) for row in rows)
+    console.print(outcome_table(outcomes, reasons))
+    console.print(f"The run is in {folder}", markup=False, highlight=False)

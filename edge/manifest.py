@@ -1,0 +1,80 @@
+"""The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from edge.config import EdgeConfig
+from edge.ledger import Tally
+from shared import clock
+from shared.latency_log import Outcome
+from shared.model_card import ModelCard
+
+_LIBRARIES = ("skylane", "numpy", "opencv-python-headless", "paho-mqtt", "rosbags", "msgpack")
+_SECRETS = {"tls_key"}
+
+
+def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
+    """The manifest as a run begins."""
+    return {
+        "state": "running",
+        "session": session,
+        "vehicle": config.vehicle,
+        "started_ns": clock.now_ns(),
+        "source": dict(source),
+        "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
+        "configuration": config.model_dump(mode="json", exclude=_SECRETS),
+        "host": {
+            "system": platform.platform(),
+            "machine": platform.machine(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        "versions": {name: _version(name) for name in _LIBRARIES},
+        "commit": _commit(),
+    }
+
+
+def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str, Any]:
+    """The manifest as a run ends: its counts sum to the frames read."""
+    return {
+        **manifest,
+        "state": "complete" if not rows_lost else "incomplete",
+        "ended_ns": clock.now_ns(),
+        "frames_read": tally.read,
+        "outcomes": {outcome.value: tally.outcomes.get(outcome, 0) for outcome in Outcome},
+        "ignored_answers": dict(tally.ignored_answers),
+        "rows_lost": rows_lost,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from; None where it was installed otherwise."""
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

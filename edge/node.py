@@ -1,0 +1,135 @@
+"""The vehicle node: wires source, replay, pipeline, sender, receiver and sinks together."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edge.ledger import Ledger, Tally
+from edge.pipeline import Pipeline, Preparation
+from edge.receiver import Receiver
+from edge.replay import NewestSlot, Pace, Pacer, ReadAhead, Schedule
+from edge.sender import Sender, Window
+from edge.sinks.sink import Sink, SinkFeed
+from edge.transports.transport import Transport
+from shared.errors import SkylaneError
+from shared.frames import FrameSource
+from shared.latency_log import LogWriter
+from shared.threads import ThreadGroup
+
+_TICK_S = 0.1
+_DRAIN_S = 5.0  # What a stopped run still waits for answers.
+_JOIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlaySettings:
+    """How one run is played."""
+
+    vehicle: str
+    session: str
+    schedule: Schedule
+    preparation: Preparation
+    window: int = 4
+    deadline_ms: float | None = None
+    answer_timeout_s: float = 30.0
+
+    @property
+    def node(self) -> str:
+        """This process's name in stamps."""
+        return f"edge/{self.vehicle}/{self.session}"
+
+
+class EdgeNode:
+    """One run: every frame of a source is sent or accounted for."""
+
+    def __init__(
+        self,
+        source: FrameSource,
+        transport: Transport,
+        log: LogWriter,
+        sinks: Sequence[Sink],
+        settings: PlaySettings,
+    ) -> None:
+        self._stopped = threading.Event()  # No more frames are taken in.
+        self._over = threading.Event()  # No more answers are, either.
+        self._threads = ThreadGroup(self._fail)
+        self._settings = settings
+        self._window = Window(settings.window, self._stopped)
+        self._ledger = Ledger(
+            log,
+            vehicle=settings.vehicle,
+            session=settings.session,
+            model=settings.preparation.card.name,
+            deadline_ms=settings.deadline_ms,
+            answer_timeout_s=settings.answer_timeout_s,
+            on_closed=self._window.give_back_place,
+        )
+        self._slot = NewestSlot()
+        self._ahead = ReadAhead(source, settings.schedule, self._stopped)
+        self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
+        patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
+        sender = Sender(transport, self._ledger, self._window, node=settings.node, patience_s=patience_s)
+        self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
+        self._feed = SinkFeed(sinks, settings.preparation.card)
+        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over)
+
+    @property
+    def sink_faults(self) -> Sequence[SkylaneError]:
+        """What kept sinks from writing."""
+        return self._feed.faults
+
+    def tally(self) -> Tally:
+        """Where the run stands."""
+        return self._ledger.tally()
+
+    def fault(self, error: BaseException) -> None:
+        """Something went wrong in a callback of the bus."""
+        self._threads.fault(error)
+
+    def stop(self) -> None:
+        """Take no more frames; may be called from a signal handler. Frames in flight are waited for, for a while."""
+        self._stopped.set()
+
+    def run(self, on_tick: Callable[[], None]) -> Tally:
+        """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced tally."""
+        sending = self._threads.start("pipeline", self._pipeline.run)
+        self._threads.start("sinks", self._feed.run)
+        receiving = self._threads.start("receiver", self._receiver.run)
+        self._threads.start("pacer", self._pacer.run)
+        self._threads.start("reader", self._ahead.run)
+        try:
+            while sending.is_alive():
+                sending.join(_TICK_S)
+                on_tick()
+            self._wait_for_answers(on_tick)
+        finally:
+            self._stopped.set()
+            self._over.set()
+            receiving.join(_JOIN_S)
+            self._feed.end()
+        self._threads.join(_JOIN_S)
+        for journey in self._slot.drain():
+            self._ledger.drop(journey, "stopped")
+        self._ledger.give_up_all("the run ended")
+        on_tick()
+        return self._balanced()
+
+    def _wait_for_answers(self, on_tick: Callable[[], None]) -> None:
+        """Every frame in flight ends by answer or by time; a stopped run gives up sooner."""
+        waited_s = 0.0
+        while not self._ledger.wait_until_idle(_TICK_S):
+            on_tick()
+            if self._stopped.is_set():
+                waited_s += _TICK_S
+            if waited_s > _DRAIN_S or self._over.is_set():
+                return
+
+    def _balanced(self) -> Tally:
+        """The promise: read = the sum of all outcomes."""
+        tally = self._ledger.tally()
+        assert tally.read == tally.closed, f"{tally.read} frames read, {tally.closed} accounted for"
+        return tally
+
+    def _fail(self) -> None:
+        self._stopped.set()
+        self._over.set()

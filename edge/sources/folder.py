@@ -1,0 +1,75 @@
+"""Frames from a folder of pictures, in the order of their names."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge.sources.source import PICTURES, SourceError
+from shared import clock
+from shared.frames import Frame, Layout, UnreadableFrame
+from shared.opencv import cv2
+
+_RATE_HZ = 10.0  # Pictures carry no times; they are replayed as from a camera of this rate.
+_PERIOD_NS = round(1e9 / _RATE_HZ)
+
+
+class FolderSource:
+    """A folder of pictures, 10 a second. Colour comes as bgr8, grey as mono8 or mono16."""
+
+    def __init__(
+        self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
+    ) -> None:
+        if topics:
+            raise SourceError(f"folder {path} has no topics: leave --topics out")
+        pictures = sorted(item for item in path.iterdir() if item.suffix.lower() in PICTURES)
+        first = round(start_offset_s * _RATE_HZ)
+        count = None if duration_s is None else round(duration_s * _RATE_HZ)
+        self._path = path
+        self._pictures = pictures[first : None if count is None else first + count]
+        if not self._pictures:
+            raise SourceError(f"folder {path} has {len(pictures)} pictures, none in the time asked for")
+
+    @property
+    def frame_count(self) -> int | None:
+        """See FrameSource."""
+        return len(self._pictures)
+
+    @property
+    def provenance(self) -> dict[str, str | int | float | list[str]]:
+        """See FrameSource."""
+        digest = hashlib.sha256()
+        for picture in self._pictures:
+            digest.update(picture.name.encode() + b"\0" + hashlib.sha256(picture.read_bytes()).digest())
+        return {"kind": "folder", "path": self._path.name, "sha256": digest.hexdigest(), "rate_hz": _RATE_HZ}
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """See FrameSource."""
+        for index, path in enumerate(self._pictures):
+            begun_ns = clock.now_ns()
+            pixels, reason = _read(path)
+            stamp_ns = index * _PERIOD_NS
+            read_ns = clock.now_ns() - begun_ns
+            if pixels is None:
+                yield UnreadableFrame(self._path.name, index, stamp_ns, stamp_ns, read_ns, reason)
+                continue
+            layout = Layout.BGR8 if pixels.ndim == 3 else Layout(f"mono{8 * pixels.itemsize}")  # noqa: PLR2004 (H×W×3)
+            yield Frame(pixels, layout, self._path.name, index, stamp_ns, stamp_ns, read_ns)
+
+    def close(self) -> None:
+        """See FrameSource; nothing is held open."""
+
+
+def _read(path: Path) -> tuple[Any, str]:
+    """The picture as H×W×3 uint8 BGR or H×W uint8/uint16, or None and the reason."""
+    try:
+        pixels: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        return None, f"{path.name}: {error.err}"
+    if pixels is None:
+        return None, f"{path.name} is no picture that OpenCV can read"
+    if pixels.ndim == 3 and (pixels.shape[2] != 3 or pixels.dtype != "uint8"):  # noqa: PLR2004 (not H×W×3)
+        pixels = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if pixels.dtype not in ("uint8", "uint16"):
+        return None, f"{path.name} holds {pixels.dtype}: save it as 8 or 16 bit"
+    return pixels, ""

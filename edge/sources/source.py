@@ -1,0 +1,67 @@
+"""The table of sources, and which of them an argument means."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.errors import SkylaneError
+from shared.frames import FrameSource
+from shared.registry import Entry, load
+
+SOURCES = {  # rosbag_tools by path: the two meet only where a bag is played.
+    "bag": Entry("rosbag_tools.reader:BagSource", "edge"),
+    "video": Entry("edge.sources.video:VideoSource", "edge"),
+    "folder": Entry("edge.sources.folder:FolderSource", "edge"),
+    "camera": Entry("edge.sources.camera:CameraSource", "edge"),
+}
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+_BAGS = (".bag", ".db3", ".mcap")
+_VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg", ".ts")
+
+
+class SourceError(SkylaneError):
+    """A source cannot be opened or read."""
+
+
+def kind_of(source: str) -> str:
+    """Which kind of source an argument names: `camera:0` or a device, a bag, a video file, a folder of pictures.
+
+    Raises:
+        SourceError: there is nothing, or nothing that can be played.
+    """
+    if source.startswith(("camera:", "/dev/video")):
+        return "camera"
+    path = Path(source)
+    if not path.exists():
+        raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of pictures or camera:0")
+    if path.is_dir():
+        if any(path.glob("metadata.yaml")) or any(item.suffix in _BAGS for item in path.iterdir()):
+            return "bag"
+        if any(item.suffix.lower() in PICTURES for item in path.iterdir()):
+            return "folder"
+        raise SourceError(f"folder {source} holds neither a bag nor pictures ({', '.join(PICTURES)})")
+    if path.suffix.lower() in _BAGS:
+        return "bag"
+    if path.suffix.lower() in _VIDEOS:
+        return "video"
+    known = ", ".join((*_BAGS, *_VIDEOS))
+    raise SourceError(
+        f"{source} is no source: its ending is not one of {known}; a single picture goes to 'skylane model run'"
+    )
+
+
+def open_source(
+    source: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
+) -> FrameSource:
+    """Open a source from `start_offset_s` after its beginning, for `duration_s`.
+
+    Raises:
+        SkylaneError: it is not there, cannot be read, or lacks a topic.
+    """
+    kind = kind_of(source)
+    opened: FrameSource = load("source", SOURCES, kind)(
+        source if kind == "camera" else Path(source),
+        topics=topics,
+        start_offset_s=start_offset_s,
+        duration_s=duration_s,
+    )
+    return opened

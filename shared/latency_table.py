@@ -1,0 +1,78 @@
+"""The table of stages: where the time of a run's answered frames went."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from shared.latency_log import Outcome
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+
+_OUT = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
+PARTS = (*_OUT, "crossing", *CLOUD_STAGES[1:], Stage.MASK_DECODED)  # They sum to the total of every frame.
+WHERE = dict.fromkeys(EDGE_STAGES, "edge") | dict.fromkeys(CLOUD_STAGES, "cloud") | {"crossing": "link"}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One line of the table; milliseconds. `share`: of the time of all answered frames, 0 to 1."""
+
+    name: str
+    where: str
+    count: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    share: float
+
+
+def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
+    """Summarise the answered frames of a log, part by part, then `total`; empty where none was answered.
+
+    `rows`: as `latency_log.read_rows` yields them. Percentiles are linearly interpolated.
+    """
+    answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED and row["total_ms"] and row["crossing_ms"]]
+    if not answered:
+        return []
+    total = sum(float(row["total_ms"]) for row in answered)
+    return [
+        _summary(str(name), WHERE.get(name, "all"), [float(row[f"{name}_ms"]) for row in answered], total)
+        for name in (*PARTS, "total")
+    ]
+
+
+def _summary(name: str, where: str, values_ms: Sequence[float], total_ms: float) -> Summary:
+    p50, p95, p99 = np.percentile(values_ms, (50, 95, 99))
+    return Summary(name, where, len(values_ms), float(p50), float(p95), float(p99), sum(values_ms) / total_ms)
+
+
+def stage_table(summaries: Sequence[Summary]) -> Table:
+    """The summaries as a table for the terminal."""
+    table = Table(title=f"Latency by stage, {summaries[0].count} answered frames, milliseconds" if summaries else None)
+    table.add_column("stage")
+    table.add_column("where")
+    for heading in ("p50", "p95", "p99", "share"):
+        table.add_column(heading, justify="right")
+    for summary in summaries:
+        if summary.name == "total":
+            table.add_section()
+        percentiles = (f"{value:.2f}" for value in (summary.p50_ms, summary.p95_ms, summary.p99_ms))
+        table.add_row(summary.name, summary.where, *percentiles, f"{summary.share:.1%}")
+    return table
+
+
+def outcome_table(outcomes: Mapping[Outcome, int], reasons: Mapping[tuple[Outcome, str], int]) -> Table:
+    """What became of the frames, with the reasons of those that were not answered."""
+    read = sum(outcomes.values())
+    table = Table(title=f"{read} frames read")
+    table.add_column("outcome")
+    table.add_column("frames", justify="right")
+    table.add_column("reasons")
+    for outcome in Outcome:
+        if count := outcomes.get(outcome, 0):
+            told = [
+                f"{reason} {number}" for (of, reason), number in sorted(reasons.items()) if of is outcome and reason
+            ]
+            table.add_row(outcome.value, str(count), ", ".join(told))
+    return table
