@@ -2,16 +2,39 @@
 
 import logging
 import os
+import re
+import sys
+import tempfile
 from importlib import import_module
 from typing import Any
 
 from cloud.engines.engine import DeviceError
 
-# Read when the library is loaded, hence before the import: only errors are told, and oneDNN (1.4× on CPU) is on.
+_NOISE = re.compile(rb"WARNING: All log messages before absl|[IW]\d{4} ")
+
+
+def _imported_quietly(module: str) -> Any:
+    """Import TensorFlow without what its libraries write to the process's stderr before they read any log level."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            return import_module(module)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:  # What others wrote meanwhile is theirs to be read.
+                if not _NOISE.match(line):
+                    os.write(2, line)
+
+
+# Read when the library is loaded, hence before the import: nothing but crashes is told, and oneDNN (1.4× on CPU) is on.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-tf: Any = import_module("tensorflow")  # Any: TensorFlow ships no types.
+tf: Any = _imported_quietly("tensorflow")  # Any: TensorFlow ships no types.
 convert_variables_to_constants: Any = import_module(
     "tensorflow.python.framework.convert_to_constants"
 ).convert_variables_to_constants_v2
@@ -26,13 +49,12 @@ def choose(device: str) -> str:
     """
     if device == "cpu":
         return "cpu"
-    kind, _, number = device.partition(":")
-    if device != "auto" and (kind != "gpu" or (number and not number.isdecimal()) or device.endswith(":")):
+    if device != "auto" and not re.fullmatch(r"gpu(:[0-9]{1,3})?", device):
         raise DeviceError(device, "is no device: use auto, cpu or gpu:N")
     gpus = _visible_gpus()
     if device == "auto":
         return "gpu:0" if gpus else "cpu"
-    index = int(number or 0)
+    index = int(device.partition(":")[2] or 0)
     if not gpus:
         raise DeviceError(device, "TensorFlow sees no GPU on this machine: use cpu, or install tensorflow[and-cuda]")
     if index >= len(gpus):

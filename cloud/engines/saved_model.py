@@ -1,0 +1,58 @@
+"""The engine of SavedModels: a signature, frozen and run as a graph."""
+
+from pathlib import Path
+from typing import Any
+
+from cloud.engines.engine import EngineError, Placement
+from cloud.engines.graph import FrozenModel
+from cloud.engines.graph_session import GraphSession, first_line, freeze
+from cloud.engines.tensorflow_device import choose, tf
+from cloud.manifest import Manifest
+from shared.errors import suggestion
+
+
+class SavedModelEngine(GraphSession):
+    """Runs a SavedModel's folder. The manifest's tensors are the keys of its signature."""
+
+    def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
+        choose(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
+        super().__init__(_frozen(path, manifest), manifest, placement)
+
+
+def read_saved_model(path: Path) -> Any:
+    """A SavedModel, loaded on the CPU; `.signatures` maps names to concrete functions, which live as long as it does.
+
+    Raises:
+        EngineError: the folder is no SavedModel, or this TensorFlow cannot load it.
+    """
+    if not (path / "saved_model.pb").is_file():
+        raise EngineError(path, "is no SavedModel: give the folder that holds saved_model.pb and variables/")
+    try:
+        with tf.device("/cpu:0"):
+            return tf.saved_model.load(str(path))
+    except Exception as error:  # A damaged one fails in whatever part of TensorFlow meets the damage first.
+        raise EngineError(path, f"TensorFlow cannot load this SavedModel: {first_line(error)}") from error
+
+
+def freeze_signature(function: Any, path: Path) -> tuple[Any, dict[str, str], dict[str, str]]:
+    """Freeze a signature: its GraphDef, and the tensor in it for each input key and each output key.
+
+    Raises:
+        EngineError: it cannot be frozen.
+    """
+    graph, inputs, outputs = freeze(function, path)
+    # Both lie in the order in which TensorFlow flattens a map: by sorted key.
+    input_keys, output_keys = sorted(function.structured_input_signature[1]), sorted(function.structured_outputs)
+    return graph, dict(zip(input_keys, inputs, strict=True)), dict(zip(output_keys, outputs, strict=True))
+
+
+def _frozen(path: Path, manifest: Manifest) -> FrozenModel:
+    loaded = read_saved_model(path)
+    name = manifest.signature
+    if name not in loaded.signatures:
+        raise EngineError(path, f"has no signature {name!r}{suggestion(name, loaded.signatures)}")
+    graph, inputs, outputs = freeze_signature(loaded.signatures[name], path)
+    for role, key, keys in (("input", manifest.input.tensor, inputs), ("output", manifest.output.tensor, outputs)):
+        if key not in keys:
+            raise EngineError(path, f"its signature has no {role} {key!r}{suggestion(key, keys)}")
+    return FrozenModel(graph, inputs[manifest.input.tensor], outputs[manifest.output.tensor], path)
