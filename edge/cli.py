@@ -3,7 +3,6 @@
 import signal
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -222,7 +221,5 @@ def _report(folder: Path, console: Console) -> None:
     summaries = summarise(rows)
     if summaries:
         console.print(stage_table(summaries))
-    reasons = Counter((Outcome(row["outcome"]), row["reason"].partition(":")[0]) for row in rows)
-    outcomes = Counter(Outcome(row["outcome"]) for row in rows)
-    console.print(outcome_table(outcomes, reasons))
+    console.print(outcome_table(rows))
     console.print(f"The run is in {folder}", markup=False, highlight=False)

@@ -1,5 +1,6 @@
 """The table of stages: where the time of a run's answered frames went."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,17 +63,16 @@ def stage_table(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def outcome_table(outcomes: Mapping[Outcome, int], reasons: Mapping[tuple[Outcome, str], int]) -> Table:
+def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
     """What became of the frames, with the reasons of those that were not answered."""
-    read = sum(outcomes.values())
-    table = Table(title=f"{read} frames read")
+    table = Table(title=f"{len(rows)} frames read")
     table.add_column("outcome")
     table.add_column("frames", justify="right")
     table.add_column("reasons")
     for outcome in Outcome:
-        if count := outcomes.get(outcome, 0):
-            told = [
-                f"{reason} {number}" for (of, reason), number in sorted(reasons.items()) if of is outcome and reason
-            ]
-            table.add_row(outcome.value, str(count), ", ".join(told))
+        of_outcome = [row["reason"].partition(":")[0] for row in rows if row["outcome"] == outcome]
+        if of_outcome:
+            reasons = Counter(reason for reason in of_outcome if reason)
+            told = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+            table.add_row(outcome.value, str(len(of_outcome)), told)
     return table

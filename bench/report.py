@@ -1,0 +1,32 @@
+"""`skylane report`: show or repair the latency log of a run."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from shared.latency_log import outcomes, read_manifest, read_rows, repair
+from shared.latency_table import outcome_table, stage_table, summarise
+
+
+@click.command()
+@click.argument("run", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--repair", "repairs", is_flag=True, help="Close as `aborted` what a killed run left open.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
+def report(run: Path, *, repairs: bool, as_json: bool) -> None:
+    """Show where the time of a run went and what became of its frames. RUN is its folder."""
+    console = Console()
+    if repairs:
+        aborted = repair(run)
+        console.print(f"{aborted} frames were open and are closed as aborted")
+    rows = list(read_rows(run))
+    summaries = summarise(rows)
+    if as_json:
+        stages = [asdict(summary) for summary in summaries]
+        click.echo(json.dumps({"outcomes": outcomes(rows), "stages": stages, "manifest": read_manifest(run)}, indent=2))
+        return
+    if summaries:
+        console.print(stage_table(summaries))
+    console.print(outcome_table(rows))

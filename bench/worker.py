@@ -1,0 +1,81 @@
+"""A worker in a process of its own, as an operator would start it."""
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Self
+
+from shared.errors import SkylaneError
+
+_READY_S = 180.0  # Loading TensorFlow and warming a large model up.
+_STOP_S = 60.0
+
+
+class WorkerError(SkylaneError):
+    """The worker did not get ready."""
+
+
+class Worker(AbstractContextManager["Worker"]):
+    """`skylane cloud serve` in a child process; ready when the constructor returns, drained when the block ends."""
+
+    def __init__(
+        self,
+        broker: str,
+        *,
+        models: Path,
+        model: str,
+        name: str = "worker",
+        device: str = "auto",
+        on_line: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_line` is told every line that the worker says.
+
+        Raises:
+            WorkerError: it ended, or was not ready in time; its last lines are told.
+        """
+        self.name = name
+        self._on_line = on_line
+        self._said: deque[str] = deque(maxlen=20)
+        self._ready = threading.Event()
+        arguments = ["--broker", broker, "--models", str(models), "--model", model, "--worker", name, "--device", device]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self._listener = threading.Thread(target=self._listen, name=f"{name}-lines", daemon=True)
+        self._listener.start()
+        if not self._ready.wait(_READY_S) or self._process.poll() is not None:
+            self.__exit__()
+            raise WorkerError(f"the worker was not ready: {' / '.join(self._said) or 'it said nothing'}")
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._listener.join()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._said.append(line.rstrip())
+                self._on_line(line.rstrip())
+                if line.startswith(f"worker {self.name}: ready"):
+                    self._ready.set()
+        self._ready.set()  # The end of its lines is an answer too.
