@@ -100,6 +100,35 @@ def test_smooth_gradient_is_kept(method: str, layout: Layout) -> None:
     assert error.max() <= 2
 
 
+@pytest.mark.parametrize("layout", [layout for layout in BAYER_LAYOUTS if layout.dtype == np.uint8])
+@given(sensor=hnp.arrays(np.uint8, (6, 8)))
+@settings(deadline=None, max_examples=30)
+def test_bilinear_is_the_mean_of_the_neighbours(layout: Layout, sensor: Picture) -> None:
+    """The method's own definition, on any numbers: a library that did something else under its name would show."""
+    result = to_colour(sensor, layout, Layout.RGB8, "bilinear")
+    pattern = np.array(list(layout.bayer_pattern)).reshape(2, 2)
+    colours = np.tile(pattern, (3, 4))
+    for row, column in np.ndindex(4, 6):
+        window = sensor[row : row + 3, column : column + 3].astype(np.float64)
+        around = colours[row : row + 3, column : column + 3]
+        centre = around[1, 1]
+        for channel, colour in enumerate("rgb"):
+            near = window[around == colour].mean() if colour != centre else window[1, 1]
+            assert abs(result[row + 1, column + 1, channel] - near) <= 0.5
+
+
+def test_edge_aware_follows_an_edge_better_than_bilinear() -> None:
+    """That is what a user chooses it for; under the same name as bilinear nobody would notice it missing."""
+    rgb = np.full((64, 64, 3), 40, np.uint8)
+    rgb[:, 30:33] = 220
+    sensor = mosaicked(rgb, Layout.BAYER_RGGB8)
+    figures = {
+        method: psnr(to_colour(sensor, Layout.BAYER_RGGB8, Layout.RGB8, method), rgb)
+        for method in ("bilinear", "edge-aware", "vng")
+    }
+    assert figures["bilinear"] + 0.5 < figures["edge-aware"] < figures["vng"]
+
+
 @pytest.mark.parametrize(("method", "layout"), CASES)
 def test_right_colours_and_phase_are_clearly_better_than_wrong_ones(method: str, layout: Layout) -> None:
     """The two classic mistakes, red for blue and a pattern off by one, must show in the figure."""

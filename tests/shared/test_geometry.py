@@ -135,6 +135,7 @@ def test_a_halved_picture_is_cut_at_the_same_place(
     height, width = half[0] * 2, half[1] * 2
     geometry = plan(resize, height, width, *target)
     assume(geometry.crop_height > 1 and geometry.crop_width > 1)
+    assert geometry.crop_top % 2 == geometry.crop_left % 2 == 0
     columns = np.broadcast_to(np.arange(half[1]) * 255 // half[1], half).astype(np.uint8)
     whole = apply(np.repeat(np.repeat(columns, 2, axis=0), 2, axis=1), geometry)
     halved = apply(columns, geometry)
