@@ -34,11 +34,12 @@ soak: venv
 	@.ci/install-mosquitto
 	@$(BIN)/python -m pytest -q -m soak
 
-# Needs uv (pip install uv). `python -m pip` in a container needs setuptools to build Skylane itself.
+# Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
 	$(COMPILE) --extra edge --extra cloud --extra broker --extra bench --extra dev setup.cfg -o requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra edge setup.cfg - -o edge/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra cloud setup.cfg - -o cloud/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra gpu setup.cfg - -o cloud/requirements-gpu.lock
 
 clean:
 	rm -rf .venv runs build dist skylane.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

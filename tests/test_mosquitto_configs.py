@@ -47,7 +47,7 @@ READERS = {
     "frames/road-small/car-1/left": {"worker"},
     "retries/cloud-1/road-small/car-1/left": {"worker"},
     "probes/cloud-1/car-1": {"worker"},
-    "status/vehicle/car-1": {"operator"},
+    "status/vehicle/car-1": {"car-1", "operator"},
     "masks/car-1/left": {"car-1"},
     "echoes/car-1/cloud-1": {"car-1"},
     "status/worker/cloud-1": {"car-1", "car-2", "worker", "operator"},
