@@ -14,7 +14,6 @@ from typing import Self
 import yaml
 
 from rosbag_tools.data_file import DataFile, ForeignBagError, unfold_file
-from rosbag_tools.image_messages import COMPRESSED_IMAGE, IMAGE
 from rosbag_tools.records import Channel, Damage, Message
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
@@ -50,11 +49,6 @@ class Topic:
     def name(self) -> str:
         """The topic's name as the bag spells it, with or without a leading slash."""
         return self.channel.topic
-
-    @property
-    def has_images(self) -> bool:
-        """Whether its messages are pictures, compressed or not."""
-        return self.channel.message_type in (IMAGE, COMPRESSED_IMAGE)
 
 
 class Bag:

@@ -5,12 +5,23 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from rosbags.interfaces import (
+    Connection,
+    Qos,
+    QosDurability,
+    QosHistory,
+    QosLiveliness,
+    QosReliability,
+    QosTime,
+)
 from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
+from rosbags.typesys.store import Typestore
 
 from rosbag_tools.image_messages import Wire
+from rosbag_tools.records import Channel
 from shared.errors import SkylaneError, UnknownNameError
 
 
@@ -37,6 +48,19 @@ _COMPRESSIONS: dict[BagFormat, dict[str, Any]] = {
 }
 COMPRESSIONS = tuple(dict.fromkeys(name for names in _COMPRESSIONS.values() for name in names))
 
+_FOREVER = QosTime(2147483647, 4294967295)
+_LATCHED = Qos(
+    QosHistory.KEEP_LAST,
+    1,
+    QosReliability.RELIABLE,
+    QosDurability.TRANSIENT_LOCAL,
+    _FOREVER,
+    _FOREVER,
+    QosLiveliness.AUTOMATIC,
+    _FOREVER,
+    avoid_ros_namespace_conventions=False,
+)
+
 _DATA_SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".db3-wal", ".db3-shm", ".db3-journal")
 
 
@@ -44,9 +68,17 @@ class BagPathError(SkylaneError):
     """A bag cannot be written to a path."""
 
 
-def format_for(path: Path) -> BagFormat:
-    """The format a path asks for: ROS 1 where it is named .bag, else MCAP."""
-    return BagFormat.ROS1 if path.suffix == ".bag" else BagFormat.MCAP
+def chosen_format(path: Path, name: str | None) -> BagFormat:
+    """The format of that name; without one what the path asks for: ROS 1 where it is named .bag, else MCAP.
+
+    Raises:
+        UnknownNameError: there is no such format.
+    """
+    if name is None:
+        return BagFormat.ROS1 if path.suffix == ".bag" else BagFormat.MCAP
+    if name not in list(BagFormat):
+        raise UnknownNameError("bag format", name, BagFormat)
+    return BagFormat(name)
 
 
 def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Writer | Ros2Writer:
@@ -75,6 +107,16 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
     ros2 = Ros2Writer(path, version=8, storage_plugin=plugin)
     ros2.set_compression(compressions[compression], CompressionFormat.ZSTD)
     return ros2
+
+
+def add_connection(writer: Ros1Writer | Ros2Writer, channel: Channel, types: Typestore) -> Connection:
+    """Announce a channel to an open writer of rosbags; a latched one as each generation of ROS says it."""
+    if isinstance(writer, Ros1Writer):
+        return writer.add_connection(
+            channel.topic, channel.message_type, typestore=types, latching=1 if channel.is_latched else None
+        )
+    offered = [_LATCHED] if channel.is_latched else []
+    return writer.add_connection(channel.topic, channel.message_type, typestore=types, offered_qos_profiles=offered)
 
 
 def remove_bag(path: Path) -> None:

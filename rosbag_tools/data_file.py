@@ -3,23 +3,35 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import zstandard
-from rosbags.interfaces import Connection, MessageDefinitionFormat
+from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat, QosDurability
 from rosbags.rosbag1 import Reader as Ros1Reader
+from rosbags.rosbag1.reader import decompressors as _ros1_codecs
+from rosbags.rosbag2.storage_mcap import DECOMPRESSORS as _MCAP_CODECS
 from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 
 from rosbag_tools import mcap_file, ros1_file, sqlite_file
-from rosbag_tools.decompression import DecompressionError, unfold_message
+from rosbag_tools.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
 from rosbag_tools.image_messages import Wire
 from rosbag_tools.records import Channel, Damage, Message
 from shared.errors import SkylaneError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _COPY_BYTES = 1 << 20
+
+
+def _unfold_chunk(compression: str, data: bytes, size: int = MAX_CHUNK_BYTES) -> bytes:
+    return decompress(data, compression, min(size, MAX_CHUNK_BYTES))
+
+
+# rosbags unfolds a chunk without a bound; these are its own tables of codecs.
+_ros1_codecs.update({name: partial(_unfold_chunk, name) for name in ("bz2", "lz4")})
+_MCAP_CODECS.update({name: partial(_unfold_chunk, name) for name in ("lz4", "zstd")})
 
 Reader = Ros1Reader | McapReader | Sqlite3Reader
 
@@ -62,16 +74,10 @@ class DataFile:
         self.start_ns = self.end_ns = 0
         self.index_damage = ""
         self._channels: dict[int, Channel] = {}
-        reader = _FORMATS[self.format].reader(path)
-        self._reader: Reader | None = reader
-        try:
-            if sqlite_file.has_log(path):
-                raise SkylaneError("rows are still in its write-ahead log")  # noqa: TRY301  Caught as any other reason.
-            reader.open()
-            self._take_index(reader)
-        except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.
-            self.index_damage = _reason(error)
-            self._reader = None
+        self._reader: Reader | None = None
+        if not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
+            self._open(_FORMATS[self.format].reader(path))
+        if self._reader is None:
             self._take_scan()
 
     def messages(
@@ -135,6 +141,15 @@ class DataFile:
                 yield Message(channel, time_ns, unfold_message(data) if channel.wire is Wire.CDR else data)
             except DecompressionError as error:
                 yield Damage("", str(error), channel, time_ns)
+
+    def _open(self, reader: Reader) -> None:
+        try:
+            reader.open()
+            self._take_index(reader)
+            self._reader = reader
+        except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.
+            self.counts.clear()
+            self.index_damage = _reason(error)
 
     def _take_index(self, reader: Reader) -> None:
         for connection in reader.connections:
@@ -204,7 +219,15 @@ def _channel(connection: Connection, name: str) -> Channel:
         Wire.ROS1 if name == "ros1" else Wire.CDR,
         definition.data,
         definition.format is MessageDefinitionFormat.IDL,
+        _is_latched(connection),
     )
+
+
+def _is_latched(connection: Connection) -> bool:
+    extra = connection.ext
+    if isinstance(extra, ConnectionExtRosbag1):
+        return bool(extra.latching)
+    return any(profile.durability is QosDurability.TRANSIENT_LOCAL for profile in extra.offered_qos_profiles)
 
 
 def _wanted(

@@ -9,7 +9,7 @@ import zstandard
 from shared.errors import SkylaneError
 
 MAX_MESSAGE_BYTES = 1 << 28  # 268 million: above the largest picture we take, with room for four channels.
-MAX_CHUNK_BYTES = 1 << 30  # Recorders close a chunk at about one megabyte, or after one large message.
+MAX_CHUNK_BYTES = 1 << 28  # Recorders close a chunk at about one megabyte, or after one large message.
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"

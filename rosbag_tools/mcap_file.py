@@ -11,6 +11,7 @@ from rosbag_tools.records import Channel, Damage, DamagedRecordError, Message, R
 
 MAGIC = b"\x89MCAP0\r\n"
 
+_HEADER = b"\x01"
 _FOOTER = b"\x02"
 _SCHEMA = b"\x03"
 _CHANNEL = b"\x04"
@@ -27,6 +28,18 @@ class _Announced:
 
     schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, whether it is IDL.
     channels: dict[int, Channel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
+
+
+def has_foreign_profile(path: Path) -> bool:
+    """Whether this is an MCAP file of another profile than ROS 2's, whose index `rosbags` does not take."""
+    with path.open("rb") as file:
+        start = Records(file, path.stat().st_size)
+        try:
+            if start.take(len(MAGIC)) != MAGIC or start.take(1) != _HEADER:
+                return False
+            return Records.of(start.sized("Q")).text() != "ros2"
+        except DamagedRecordError:
+            return False
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:

@@ -22,6 +22,18 @@ class NoImagesError(SkylaneError):
     """A bag, or a topic of it, holds no pictures."""
 
 
+def decode(message: Message) -> tuple[Pixels, Layout]:
+    """The picture in an image message: its pixels and their layout, as `encodings` tells.
+
+    Raises:
+        SkylaneError: the message is malformed, or no picture can be made of it.
+    """
+    channel = message.channel
+    if channel.message_type == IMAGE:
+        return decode_image(read_image(message.data, channel.wire))
+    return decode_compressed_image(read_compressed_image(message.data, channel.wire))
+
+
 class BagSource:
     """The frames of a bag, in the order of their recording.
 
@@ -51,7 +63,8 @@ class BagSource:
         self._start_ns = self._bag.start_ns + round(start_offset_s * 1e9) if start_offset_s else None
         self._stop_ns = None
         if duration_s is not None:
-            self._stop_ns = (self._start_ns or self._bag.start_ns) + round(duration_s * 1e9)
+            first_ns = self._bag.start_ns if self._start_ns is None else self._start_ns
+            self._stop_ns = first_ns + round(duration_s * 1e9)
         self._sha256 = ""
         self._zero_stamps = False
 
@@ -124,7 +137,7 @@ class BagSource:
         stamp_ns = source_ns
         try:
             stamp_ns = self._stamp(read_stamp(item.data, item.channel.wire), item, source_ns)
-            pixels, layout = _decode(item)
+            pixels, layout = decode(item)
         except SkylaneError as error:
             return UnreadableFrame(camera, index, stamp_ns, source_ns, now_ns() - began_ns, str(error))
         return Frame(pixels, layout, camera, index, stamp_ns, source_ns, now_ns() - began_ns)
@@ -139,24 +152,18 @@ class BagSource:
         return source_ns
 
 
-def _decode(message: Message) -> tuple[Pixels, Layout]:
-    channel = message.channel
-    if channel.message_type == IMAGE:
-        return decode_image(read_image(message.data, channel.wire))
-    return decode_compressed_image(read_compressed_image(message.data, channel.wire))
-
-
 def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
-    with_images = [topic for topic in bag.topics if topic.has_images]
+    with_images = [topic for topic in bag.topics if topic.channel.has_images]
     if names:
         chosen = bag.find(names)
         for topic in chosen:
-            if not topic.has_images:
+            if not topic.channel.has_images:
                 known = ", ".join(each.name for each in with_images) or "none of this bag's"
                 raise NoImagesError(f"topic {topic.name} holds {topic.channel.type}, no images: images are on {known}")
         return chosen
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
     if not cameras:
         topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
-        raise NoImagesError(f"bag {bag.path} holds no camera images: its topics are {topics}")
+        damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
+        raise NoImagesError(f"bag {bag.path} holds no camera images{damage}: its topics are {topics}")
     return cameras

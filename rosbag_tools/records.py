@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, Self
 
-from rosbag_tools.image_messages import Wire
+from rosbag_tools.image_messages import COMPRESSED_IMAGE, IMAGE, Wire
 from shared.errors import SkylaneError
 
 
@@ -23,12 +23,18 @@ class Channel:
     wire: Wire
     definition: str = ""  # Empty where the file holds none.
     is_idl: bool = False  # Whether the definition is in OMG IDL rather than in ROS's own notation.
+    is_latched: bool = False  # Whether its last message is kept for who comes late; known from an index only.
 
     @property
     def message_type(self) -> str:
         """The type with "/msg/", as ROS 2 spells it: recorders of both generations leave it out."""
         package, _, name = self.type.rpartition("/")
         return self.type if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{name}"
+
+    @property
+    def has_images(self) -> bool:
+        """Whether its messages are pictures, compressed or not."""
+        return self.message_type in (IMAGE, COMPRESSED_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.bag_format import BY_FILE, BagFormat, format_for, new_writer, remove_bag
+from rosbag_tools.bag_format import BY_FILE, BagFormat, add_connection, chosen_format, new_writer, remove_bag
 from rosbag_tools.image_messages import IMAGE
+from rosbag_tools.records import Channel
 from rosbag_tools.ros_types import DETECTIONS, HEADER, own_types
 from shared.errors import SkylaneError
 from shared.frames import Pixels
@@ -60,7 +61,8 @@ class Box(Protocol):
 class BagWriter:
     """A bag being written. `with` closes it, also after an error, so that what was written can be read.
 
-    `path`: a file named .bag for ROS 1, a folder for the others; `bag_format` None takes what the name asks for.
+    `path`: a file named .bag for ROS 1, a folder for the others. `bag_format`: a name of `BagFormat`; None takes ROS 1
+    for a path named .bag, else MCAP.
     `compression`: "none", or what the format has: "bz2" and "lz4" in ROS 1; in ROS 2 "zstd" (a chunk in MCAP, a
     message in sqlite), "zstd-message" and "zstd-file". `overwrite` replaces a bag at `path`, and nothing else.
     `stamp_ns` is the sensor's, `received_ns` the recorder's; messages must come in the order of the latter.
@@ -71,10 +73,10 @@ class BagWriter:
     """
 
     def __init__(
-        self, path: Path, bag_format: BagFormat | None = None, compression: str = "none", *, overwrite: bool = False
+        self, path: Path, bag_format: str | None = None, compression: str = "none", *, overwrite: bool = False
     ) -> None:
         self.path = path
-        self.format = bag_format or format_for(path)
+        self.format = chosen_format(path, bag_format)
         self.message_count = 0
         self._types = own_types(self.format.wire)
         self._connections: dict[tuple[str, str], Connection] = {}
@@ -103,8 +105,8 @@ class BagWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write_image(
-        self, topic: str, pixels: Pixels, encoding: str, *, stamp_ns: int, received_ns: int, frame_id: str
+    def write_image(  # noqa: PLR0917  In the order of a recording: where, what, when, from whom.
+        self, topic: str, pixels: Pixels, encoding: str, stamp_ns: int, received_ns: int, frame_id: str
     ) -> None:
         """Write a `sensor_msgs/Image`: H×W or H×W×C, uint8 or uint16, and ROS's name of how they lie."""
         data: npt.NDArray[Any] = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
@@ -133,17 +135,14 @@ class BagWriter:
         detections = [self._detection(header, box) for box in boxes]
         self._write(topic, DETECTIONS, received_ns, header, detections)
 
-    def write_raw(
-        self, topic: str, message_type: str, data: bytes | memoryview, received_ns: int, types: Typestore
-    ) -> None:
+    def write_raw(self, channel: Channel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
         """Write a message that is already bytes on this format's wire; `types` knows its definition."""
         self._require_space(len(data))
         try:
-            connection = self._connections.get((topic, message_type))
-            if connection is None:
-                connection = self._writer.add_connection(topic, message_type, typestore=types)
-                self._connections[topic, message_type] = connection
-            self._writer.write(connection, received_ns, data)
+            key = (channel.topic, channel.message_type)
+            if key not in self._connections:
+                self._connections[key] = add_connection(self._writer, channel, types)
+            self._writer.write(self._connections[key], received_ns, data)
             self._written_bytes += len(data)
             self._commit(len(data))
         except _FAILURES as error:
@@ -191,7 +190,8 @@ class BagWriter:
     def _write(self, topic: str, message_type: str, received_ns: int, *fields: object) -> None:
         message = self._message(message_type, *fields)
         serialize = self._types.serialize_ros1 if self.format is BagFormat.ROS1 else self._types.serialize_cdr
-        self.write_raw(topic, message_type, serialize(message, message_type), received_ns, self._types)
+        channel = Channel(topic, message_type, self.format.wire)
+        self.write_raw(channel, serialize(message, message_type), received_ns, self._types)
 
     def _message(self, message_type: str, *fields: object) -> Any:
         make: Any = self._types.types[message_type]

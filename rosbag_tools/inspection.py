@@ -1,0 +1,134 @@
+"""What is in a bag: topics, pictures, rates, gaps; read once from end to end."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from rosbag_tools.bag import Bag
+from rosbag_tools.image_messages import IMAGE, read_compressed_image, read_image
+from rosbag_tools.records import Channel, Message
+from shared.errors import SkylaneError
+from shared.picture_header import read_header
+
+GAP_FACTOR = 1.5  # A pause longer than this many usual periods has lost a message.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    """One topic of a bag. What is about pictures or rates is empty or None where there is nothing to say."""
+
+    name: str
+    type: str
+    count: int
+    encodings: dict[str, int]  # Messages by encoding, or by format where compressed.
+    resolutions: dict[str, int]  # Messages by size, as "1936×1216": width first, as cameras are named.
+    rate_hz: float | None  # Over the whole topic, gaps included.
+    gaps: int  # Pauses above 1.5 median periods.
+    worst_gap_s: float | None
+    zero_stamps: int
+    unreadable: int  # Messages whose picture cannot even be named.
+
+
+@dataclass(frozen=True, slots=True)
+class BagReport:
+    """A bag at a glance."""
+
+    path: str
+    format: str
+    duration_s: float
+    start_ns: int
+    size_bytes: int
+    sha256: str
+    messages: int
+    topics: tuple[TopicReport, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        return asdict(self)
+
+
+def inspect(path: Path) -> BagReport:
+    """Read a bag from end to end and say what is in it.
+
+    Raises:
+        SkylaneError: it is missing or no bag.
+    """
+    with Bag(path) as bag:
+        tallies = {topic.channel: _Tally(topic.channel) for topic in bag.topics}
+        damage: list[str] = []
+        for item in bag.messages():
+            if isinstance(item, Message):
+                tallies.setdefault(item.channel, _Tally(item.channel)).add(item)
+            elif item.channel is not None:
+                tallies.setdefault(item.channel, _Tally(item.channel)).unreadable += 1
+            else:
+                damage.append(f"damaged at {item.place}: {item.reason}")
+        topics = tuple(tally.report() for tally in tallies.values())
+        if bag.index_damage:
+            damage.insert(0, f"read front to back without its index: {bag.index_damage}")
+        zeros = [topic.name for topic in topics if topic.zero_stamps]
+        notes = [f"stamps of zero on {', '.join(zeros)} are replaced by the bag's time"] if zeros else []
+        return BagReport(
+            path=str(path),
+            format=bag.format,
+            duration_s=(bag.end_ns - bag.start_ns) / 1e9,
+            start_ns=bag.start_ns,
+            size_bytes=bag.size_bytes,
+            sha256=bag.sha256,
+            messages=sum(topic.count for topic in topics),
+            topics=topics,
+            notes=(*damage, *notes),
+        )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts one topic's messages."""
+
+    channel: Channel
+    times_ns: list[int] = field(default_factory=list)
+    encodings: Counter[str] = field(default_factory=Counter)
+    resolutions: Counter[str] = field(default_factory=Counter)
+    zero_stamps: int = 0
+    unreadable: int = 0
+
+    def add(self, message: Message) -> None:
+        self.times_ns.append(message.time_ns)
+        if not self.channel.has_images:
+            return
+        try:
+            if self.channel.message_type == IMAGE:
+                image = read_image(message.data, self.channel.wire)
+                stamp_ns, encoding, height, width = image.stamp_ns, image.encoding, image.height, image.width
+            else:
+                picture = read_compressed_image(message.data, self.channel.wire)
+                header = read_header(bytes(picture.data))
+                stamp_ns, encoding, height, width = picture.stamp_ns, picture.format, header.height, header.width
+        except SkylaneError:
+            self.unreadable += 1
+            return
+        self.encodings[encoding] += 1
+        self.resolutions[f"{width}×{height}"] += 1
+        self.zero_stamps += stamp_ns == 0
+
+    def report(self) -> TopicReport:
+        times = sorted(self.times_ns)
+        periods = [later - earlier for earlier, later in pairwise(times)]
+        usual = median(periods) if periods else 0
+        span_ns = sum(periods)
+        gaps = [period for period in periods if period > GAP_FACTOR * usual]
+        return TopicReport(
+            name=self.channel.topic,
+            type=self.channel.message_type,
+            count=len(times) + self.unreadable,
+            encodings=dict(self.encodings),
+            resolutions=dict(self.resolutions),
+            rate_hz=len(periods) * 1e9 / span_ns if span_ns else None,
+            gaps=len(gaps),
+            worst_gap_s=max(gaps) / 1e9 if gaps else None,
+            zero_stamps=self.zero_stamps,
+            unreadable=self.unreadable,
+        )

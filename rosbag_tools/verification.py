@@ -1,0 +1,114 @@
+"""Find every message of a bag that is damaged, undecodable or absurd, and say where it lies."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rosbags.typesys.store import Typestore
+
+from rosbag_tools.bag import Bag
+from rosbag_tools.image_messages import Wire, read_stamp
+from rosbag_tools.reader import decode
+from rosbag_tools.records import Channel, Message
+from rosbag_tools.ros_types import HEADER, types_of
+from shared.errors import SkylaneError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong in a bag, and where."""
+
+    place: str  # "byte 4117" of its file, "row 12" of its database, or "index".
+    topic: str  # Empty where no topic is known.
+    sequence: int | None  # Which message of the topic, from 0.
+    stamp_ns: int | None  # The message's own stamp, or the time it was recorded where it has none.
+    reason: str
+
+
+def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[Finding]:
+    """Read every message of a bag from front to back and yield what is wrong, as it is met.
+
+    Pictures are decoded, other messages are read by their definition where the bag or ROS has one. `progress` is
+    called with every message.
+
+    Raises:
+        SkylaneError: the bag is missing or no bag.
+    """
+    with Bag(path) as bag:
+        check = _Check(bag)
+        found = False
+        for item in bag.scan():
+            if isinstance(item, Message):
+                if progress is not None:
+                    progress(item)
+                findings = check.message(item)
+            else:
+                topic = item.channel.topic if item.channel is not None else ""
+                time_ns = item.time_ns if item.channel is not None else None
+                findings = [Finding(item.place, topic, check.next(topic) if topic else None, time_ns, item.reason)]
+            found = found or bool(findings)
+            yield from findings
+        if bag.index_damage and not found:
+            yield Finding("index", "", None, None, f"{bag.index_damage}: the messages themselves are whole")
+
+
+class _Check:
+    """Checks messages in the order of a bag."""
+
+    def __init__(self, bag: Bag) -> None:
+        channels = [topic.channel for topic in bag.topics]
+        self._types = {wire: types_of((each for each in channels if each.wire is wire), wire) for wire in Wire}
+        self._counts: Counter[str] = Counter()
+        self._latest_ns: dict[Channel, int] = {}
+
+    def next(self, topic: str) -> int:
+        """Which message of a topic this is, from 0."""
+        self._counts[topic] += 1
+        return self._counts[topic] - 1
+
+    def message(self, message: Message) -> list[Finding]:
+        channel = message.channel
+        sequence = self.next(channel.topic)
+        stamp_ns: int | None = None
+        reasons = []
+        try:
+            if _has_header(channel, self._types[channel.wire]):
+                stamp_ns = read_stamp(message.data, channel.wire)
+                reasons += self._backwards(channel, stamp_ns)
+            if channel.has_images:
+                decode(message)
+            else:
+                _read(message, self._types[channel.wire])
+        except SkylaneError as error:
+            reasons.append(str(error))
+        at_ns = stamp_ns or message.time_ns
+        return [Finding(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
+
+    def _backwards(self, channel: Channel, stamp_ns: int) -> list[str]:
+        latest_ns = self._latest_ns.get(channel, 0)
+        self._latest_ns[channel] = max(latest_ns, stamp_ns)
+        if stamp_ns and stamp_ns < latest_ns:  # Zero is no stamp: the bag's time takes its place.
+            return [f"its stamp lies {(latest_ns - stamp_ns) / 1e9:.6f} s before an earlier message's"]
+        return []
+
+
+def _has_header(channel: Channel, types: Typestore) -> bool:
+    if channel.has_images:
+        return True
+    if channel.message_type not in types.fielddefs:
+        return False
+    _, fields = types.fielddefs[channel.message_type]
+    return bool(fields) and fields[0][1][1] == HEADER
+
+
+def _read(message: Message, types: Typestore) -> None:
+    name = message.channel.message_type
+    if name not in types.fielddefs:
+        return  # Nothing says what its bytes should be.
+    deserialize = types.deserialize_ros1 if message.channel.wire is Wire.ROS1 else types.deserialize_cdr
+    try:
+        deserialize(message.data, name)
+    except Exception as error:  # rosbags raises whatever the bytes provoke.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SkylaneError(f"message is no {message.channel.type}: {reason}") from error
