@@ -4,6 +4,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
+import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from shared.config import Section
@@ -99,9 +100,20 @@ class Manifest(Section):
     signature: str = "serving_default"  # Of a SavedModel.
     input: InputSection
     output: OutputSection
-    labels: str | Annotated[tuple[LabelSection, ...], Field(min_length=1, max_length=MAX_CLASSES)]
+    labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_CLASSES)  # The place is the class id.
+    labels_file: str | None = None  # Instead of `labels`: a label file in the repository, relative to this folder.
     batching: BatchingSection = BatchingSection()
     warm_up: WarmUpSection = WarmUpSection()
+
+    @model_validator(mode="after")
+    def _labels_once(self) -> Self:
+        if bool(self.labels) == (self.labels_file is not None):
+            raise ValueError("give either labels, a list of {name, colour}, or labels_file")
+        names = [label.name for label in self.labels]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"labels: {repeated[0]!r} is the name of several classes: rename all but one")
+        return self
 
     @field_validator("file")
     @classmethod
@@ -110,3 +122,8 @@ class Manifest(Section):
         if not file or path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{file!r} must be a path inside the model's folder")
         return file
+
+    def to_yaml(self) -> str:
+        """As `model.yaml` holds it; what was left at its default is left out."""
+        document = self.model_dump(mode="json", exclude_defaults=True)
+        return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)

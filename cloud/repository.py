@@ -73,15 +73,14 @@ class Repository:
         Raises:
             ConfigError, LabelsError: they are repeated, or the file is outside the repository or unreadable.
         """
-        if not isinstance(manifest.labels, str):
+        if manifest.labels_file is None:
             return Labels(
                 tuple(label.name for label in manifest.labels), tuple(label.colour for label in manifest.labels)
             )
-        path = self.folder(name) / manifest.labels
+        path = self.folder(name) / manifest.labels_file
         if not path.resolve().is_relative_to(self.root.resolve()):
-            raise ConfigError(
-                self.folder(name) / MANIFEST_NAME, f"{manifest.labels!r} is outside the repository", "labels"
-            )
+            problem = f"{manifest.labels_file!r} is outside the repository"
+            raise ConfigError(self.folder(name) / MANIFEST_NAME, problem, "labels_file")
         return read_labels(path)
 
     def card(self, name: str) -> ModelCard:

@@ -1,6 +1,5 @@
 """A TensorFlow graph as a segmentation engine: whatever the format, it ends as a GraphDef that one session runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +172,9 @@ def _without_channel(output: Any, images: Any, manifest: Manifest, path: Path) -
 
 def _check_channels(output: Any, manifest: Manifest, path: Path) -> None:
     channels = output.shape[-1] if output.shape.rank else None
-    if isinstance(manifest.labels, Sequence) and not isinstance(manifest.labels, str):
-        labels = len(manifest.labels)
-        if channels not in (None, labels):
-            raise EngineError(path, f"gives {channels} scores a pixel where the manifest has {labels} labels: name all")
+    labels = len(manifest.labels)  # 0 where they are in a file.
+    if channels is not None and labels and channels != labels:
+        raise EngineError(path, f"gives {channels} scores a pixel where the manifest has {labels} labels: name all")
 
 
 def _session_config(device: str, placement: Placement) -> Any:

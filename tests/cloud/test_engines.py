@@ -1,0 +1,301 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement
+from cloud.engines.tensorflow_device import tf
+
+Pictures = npt.NDArray[np.uint8]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("scores", lambda scores: scores),
+        ("class_ids", lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)),
+        ("class_ids", lambda scores: tf.argmax(scores, -1)),
+        ("class_ids", lambda scores: tf.cast(tf.argmax(scores, -1), tf.float32)[..., tf.newaxis]),
+    ],
+    ids=["scores", "uint8 ids", "int64 ids", "float ids with a channel"],
+)
+@pytest.mark.parametrize("batch", [None, 1, 2], ids=["any batch", "batch of one", "batch of two"])
+def test_every_form_of_answer_is_bit_exact_with_the_direct_call(
+    workshop: Any, pictures: Pictures, kind: str, answer: Callable[[Any], Any], batch: int | None
+) -> None:
+    """Offloading must not change one label; a batch baked into the graph must not either."""
+    workshop.add("m", workshop.graph(answer, batch=batch), output={"kind": kind}, batching={"max_size": 3})
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+        assert model.max_batch_size == (batch or 3)
+        assert (f"batch of {batch} baked" in model.describe()) == (batch is not None)
+    assert masks.dtype == np.uint8
+    np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32)))
+    assert len(np.unique(masks)) > 1
+
+
+def test_a_uint8_model_takes_the_pixels_as_they_are(workshop: Any, pictures: Pictures) -> None:
+    """The two road models scale inside: nothing may be added before them."""
+    graph = workshop.graph(
+        lambda scores: tf.argmax(scores, -1), dtype="uint8", prepare=lambda images: tf.cast(images, tf.float32) - 100.0
+    )
+    workshop.add("m", graph, input={"dtype": "uint8"})
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+    np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32) - 100.0))
+
+
+def test_scale_mean_and_std_are_applied_inside_the_graph_by_channel(workshop: Any, pictures: Pictures) -> None:
+    """A wrong normalisation still gives a mask, only a bad one: it must be right by construction."""
+    mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
+    section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
+    workshop.add("m", workshop.graph(lambda scores: scores), input=section, output={"kind": "scores"})
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+    scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(
+        std, np.float32
+    )
+    np.testing.assert_array_equal(masks, workshop.direct(scaled))
+
+
+def test_equal_scores_give_the_lowest_class(workshop: Any, pictures: Pictures) -> None:
+    """NumPy's rule, so that a mask does not depend on where arg max ran."""
+    workshop.add("m", workshop.graph(tf.zeros_like), output={"kind": "scores"})
+    with workshop.repository.load("m") as model:
+        assert not model.predict(pictures).any()
+
+
+def test_a_coarse_answer_is_laid_on_the_input_by_nearest(workshop: Any, pictures: Pictures) -> None:
+    """Some networks answer at a fraction of their input: the mask still has one class for each pixel."""
+    graph = workshop.graph(lambda scores: tf.argmax(scores, -1)[:, ::4, ::4])
+    workshop.add("m", graph)
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+    coarse = workshop.direct(pictures.astype(np.float32))[:, ::4, ::4]
+    np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
+
+
+def test_spare_placeholders_and_training_leftovers_do_no_harm(workshop: Any, pictures: Pictures) -> None:
+    """Real graphs carry them: only what the output needs may be asked for."""
+    graph = tf.Graph()
+    with graph.as_default():
+        truth = tf.compat.v1.placeholder(tf.int32, (None, 8, 12), "truth")
+        images = tf.compat.v1.placeholder(tf.float32, (None, 8, 12, 3), "camera")
+        scores = workshop.scores(images)
+        tf.identity(tf.argmax(scores, -1), "ArgMax_3")
+        tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(truth, scores), name="loss")
+    workshop.add("m", graph.as_graph_def(), input={"tensor": "camera"}, output={"tensor": "ArgMax_3"})
+    with workshop.repository.load("m") as model:
+        np.testing.assert_array_equal(model.predict(pictures), workshop.direct(pictures.astype(np.float32)))
+
+
+def _with_switch() -> Any:
+    graph = tf.Graph()
+    with graph.as_default():
+        images = tf.compat.v1.placeholder(tf.float32, (None, 8, 12, 3), "input")
+        keep = tf.compat.v1.placeholder(tf.float32, (), "keep_prob")
+        tf.identity(tf.cast(images[..., 0] * keep > 100, tf.int32), "prediction")
+    return graph.as_graph_def()
+
+
+def test_a_placeholder_that_the_answer_needs_is_fed_from_the_manifest(workshop: Any, pictures: Pictures) -> None:
+    """Dropout left on is switched off by its keep_prob, in the graph, once."""
+    workshop.add("m", _with_switch(), input={"constants": {"keep_prob:0": 1.0}})
+    with workshop.repository.load("m") as model:
+        np.testing.assert_array_equal(model.predict(pictures), pictures[..., 0] > 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"input": {"tensor": "inputs:0"}}, "no input tensor 'inputs:0': did you mean input"),
+        ({"output": {"tensor": "xyz"}}, "no output tensor 'xyz': choose one of input, keep_prob, prediction"),
+        ({"input": {"tensor": "prediction"}, "output": {"tensor": "input"}}, "does not depend on"),
+        ({}, "also wants keep_prob: give each a value in input.constants"),
+        ({"input": {"constants": {"keep_prop": 1}}}, "no constant tensor 'keep_prop': did you mean keep_prob"),
+        ({"input": {"dtype": "uint8"}}, "is float32, the manifest's dtype uint8"),
+        ({"input": {"height": 9}}, "is ?×8×12×3, the manifest's N×9×12×3"),
+        ({"input": {"constants": {"keep_prob": 1}}, "output": {"kind": "scores"}}, "scores need N×H×W×C"),
+        ({"input": {"constants": {"keep_prob": 1}}, "output": {"tensor": "prediction:5"}}, "cannot load this graph"),
+    ],
+)
+def test_a_graph_that_is_not_as_its_manifest_says_is_refused(
+    workshop: Any, changes: dict[str, Any], problem: str
+) -> None:
+    """One line that says what is wrong, before the first frame."""
+    workshop.add("m", _with_switch(), **changes)
+    with pytest.raises(EngineError) as caught:
+        workshop.repository.load("m")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_scores_for_more_classes_than_labels_are_refused(workshop: Any) -> None:
+    """A class without a name would be painted black and never noticed."""
+    labels = [{"name": "road", "colour": [1, 2, 3]}]
+    workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, labels=labels)
+    with pytest.raises(EngineError, match="5 scores a pixel where the manifest has 1 labels"):
+        workshop.repository.load("m")
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph at all", b"\x0a\x05hello" * 9, bytes(range(256)) * 20])
+def test_a_foreign_file_is_no_graph(workshop: Any, content: bytes) -> None:
+    """Whatever is in a file, one line comes out."""
+    workshop.add("m", content)
+    with pytest.raises(EngineError, match="is not a TensorFlow GraphDef"):
+        workshop.repository.load("m")
+
+
+def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
+    """As graphs from a newer TensorFlow, or with somebody's own operations."""
+    graph = workshop.graph(lambda scores: tf.argmax(scores, -1))
+    next(node for node in graph.node if node.op == "ArgMax").op = "OfAnotherWorld"
+    workshop.add("m", graph)
+    with pytest.raises(EngineError, match=r"cannot load this graph: .*OfAnotherWorld"):
+        workshop.repository.load("m")
+
+
+def test_a_model_that_fails_on_a_batch_says_so_and_serves_the_next(workshop: Any, pictures: Pictures) -> None:
+    """A fault of one frame is answered to its sender; it is no reason to stop."""
+
+    def dark_only(images: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(images, 200.0)]):
+            return tf.identity(images)
+
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=dark_only))
+    with workshop.repository.load("m") as model:
+        with pytest.raises(InferenceError, match="the model failed"):
+            model.predict(np.full_like(pictures, 255))
+        assert model.predict(pictures // 2).shape == (3, 8, 12)
+
+
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [("tpu", "is no device"), ("gpu:", "is no device"), ("gpu:x", "is no device"), ("GPU:0", "is no device")],
+)
+def test_a_name_of_no_device_is_refused(workshop: Any, device: str, problem: str) -> None:
+    """A typo must not run on the CPU in silence."""
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
+    with pytest.raises(DeviceError, match=problem):
+        workshop.repository.load("m", Placement(device=device))
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_a_clear_error_and_auto_takes_the_cpu(workshop: Any) -> None:
+    """Who asked for a GPU must not measure a CPU."""
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
+    for device in ("gpu", "gpu:0", "gpu:3"):
+        with pytest.raises(DeviceError, match="sees no GPU on this machine: use cpu"):
+            workshop.repository.load("m", Placement(device=device))
+    with workshop.repository.load("m", Placement(device="auto")) as model:
+        assert model.device == "cpu"
+
+
+class _Street(tf.Module):  # type: ignore[misc]  # TensorFlow ships no types.
+    """A module with a variable, two inputs and two outputs, none in alphabetical order."""
+
+    def __init__(self, weights: npt.NDArray[np.float32]) -> None:
+        super().__init__()
+        self.weights = tf.Variable(weights)
+
+    def signature(self) -> Any:
+        def answer(zoom: Any, image: Any) -> dict[str, Any]:
+            scores = tf.nn.conv2d(image * zoom, self.weights, 1, "SAME")
+            return {"scores": scores, "best": tf.argmax(scores, -1)}
+
+        specifications = tf.TensorSpec((), tf.float32), tf.TensorSpec((None, 8, 12, 3), tf.float32)
+        return tf.function(answer, autograph=False).get_concrete_function(*specifications)
+
+
+def _save_street(workshop: Any) -> Callable[[Path], None]:
+    street = _Street(workshop.weights)
+    return lambda path: tf.saved_model.save(street, str(path), signatures={"street": street.signature()})
+
+
+@pytest.mark.parametrize(("key", "kind"), [("scores", "scores"), ("best", "class_ids")])
+def test_a_saved_model_is_bit_exact_with_the_direct_call(
+    workshop: Any, pictures: Pictures, key: str, kind: str
+) -> None:
+    """Inputs and outputs are told by the signature's keys, whatever their order in it."""
+    folder = workshop.add(
+        "m",
+        _save_street(workshop),
+        format="saved_model",
+        file="saved",
+        signature="street",
+        input={"tensor": "image", "constants": {"zoom": 2.0}},
+        output={"tensor": key, "kind": kind},
+        batching={"max_size": 2},
+    )
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+    loaded = tf.saved_model.load(str(folder / "saved")).signatures["street"]
+    ours = loaded(image=pictures.astype(np.float32), zoom=tf.constant(2.0))["best"].numpy()
+    np.testing.assert_array_equal(masks, ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"signature": "stret"}, "no signature 'stret': did you mean street"),
+        ({"input": {"tensor": "imag"}}, "no input 'imag': did you mean image"),
+        ({"output": {"tensor": "score"}}, "no output 'score': did you mean scores"),
+    ],
+)
+def test_a_signature_without_the_named_keys_is_refused(workshop: Any, changes: dict[str, Any], problem: str) -> None:
+    """The nearest names are offered."""
+    manifest = {"input": {"tensor": "image"}, "output": {"tensor": "best"}, "signature": "street"} | changes
+    workshop.add("m", _save_street(workshop), format="saved_model", file="saved", **manifest)
+    with pytest.raises(EngineError, match=problem):
+        workshop.repository.load("m")
+
+
+def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
+    """An interrupted copy is the usual case."""
+
+    def damaged(path: Path) -> None:
+        _save_street(workshop)(path)
+        (path / "saved_model.pb").write_bytes(b"\xff" * 100)
+
+    workshop.add("damaged", damaged, format="saved_model", file="saved")
+    with pytest.raises(EngineError, match="cannot load this SavedModel"):
+        workshop.repository.load("damaged")
+    workshop.add("folder", Path.mkdir, format="saved_model", file="saved")
+    with pytest.raises(EngineError, match="is no SavedModel"):
+        workshop.repository.load("folder")
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_a_keras_file_is_bit_exact_with_the_model_in_inference_mode(
+    workshop: Any, pictures: Pictures, suffix: str
+) -> None:
+    """Dropout must be off, and the names are those that the model was built with."""
+    import keras  # noqa: PLC0415  It loads TensorFlow, which must be imported quietly first.
+
+    picture = keras.Input((8, 12, 3), name="picture")
+    scores = keras.layers.Conv2D(5, 3, padding="same", name="scores")(keras.layers.Dropout(0.5)(picture))
+    network = keras.Model(picture, scores)
+    workshop.add(
+        "m",
+        network.save,
+        format="keras",
+        file=f"model.{suffix}",
+        input={"tensor": "picture"},
+        output={"tensor": "scores", "kind": "scores"},
+        batching={"max_size": 3},
+    )
+    with workshop.repository.load("m") as model:
+        masks = model.predict(pictures)
+    np.testing.assert_array_equal(masks, np.argmax(network(pictures.astype(np.float32), training=False), axis=-1))
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_a_foreign_file_is_no_keras_model(workshop: Any, suffix: str) -> None:
+    """Whatever Keras or HDF5 raise, one line comes out."""
+    workshop.add("m", b"nothing of the kind", format="keras", file=f"model.{suffix}")
+    with pytest.raises(EngineError, match="cannot load this file") as caught:
+        workshop.repository.load("m")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,183 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud.engines.tensorflow_device import tf
+from cloud.model import ImagesError
+from cloud.repository import Repository, RepositoryError, default_root
+from shared.config import ConfigError
+from shared.errors import SkylaneError, UnknownNameError
+from shared.frames import Layout
+from shared.geometry import Resize
+
+
+def _graph(workshop: Any) -> Any:
+    return workshop.graph(lambda scores: tf.argmax(scores, -1))
+
+
+def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
+    """A build in progress, or a README, is no model."""
+    workshop.add("b", b"")
+    workshop.add("a", b"")
+    (workshop.root / "unfinished").mkdir()
+    (workshop.root / "README.md").write_text("")
+    assert workshop.repository.names() == ("a", "b")
+
+
+def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any) -> None:
+    """Names come from the wire: they must not lead out of the repository."""
+    workshop.add("road-small", b"")
+    with pytest.raises(UnknownNameError, match="no model 'road-smal': did you mean road-small"):
+        workshop.repository.load("road-smal")
+    for name in ("../road-small", ".", "", str(workshop.root / "road-small")):
+        with pytest.raises(UnknownNameError):
+            workshop.repository.load(name)
+
+
+def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: Any) -> None:
+    """Vehicles follow the card, and a card must not need the model's file."""
+    folder = workshop.add(
+        "m",
+        b"",
+        version=3,
+        trained=False,
+        input={"layout": "bgr8", "resize": "letterbox"},
+        labels=[{"name": "road", "colour": [1, 2, 3]}],
+    )
+    (folder / "model.pb").unlink()
+    card = workshop.repository.card("m")
+    assert (card.name, card.version, card.trained, card.task) == ("m", "3", False, "segmentation")
+    assert (card.height, card.width, card.layout, card.resize) == (8, 12, Layout.BGR8, Resize.LETTERBOX)
+    assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
+
+
+def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: Any) -> None:
+    """The repository is mounted alone in a container."""
+    (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
+    workshop.add("m", b"", labels=[], labels_file="../street.yaml")
+    assert workshop.repository.card("m").labels.names == ("road",)
+    workshop.add("outside", b"", labels=[], labels_file="../../street.yaml")
+    with pytest.raises(ConfigError, match=r"labels_file: '../../street\.yaml' is outside the repository"):
+        workshop.repository.card("outside")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"input": {"hieght": 3}}, r"m/model\.yaml: input\.hieght: unknown key: did you mean height\?"),
+        ({"fromat": "frozen_graph"}, "fromat: unknown key: did you mean format"),
+        ({"format": "frozen_grap"}, "format: no format 'frozen_grap': did you mean frozen_graph"),
+        ({"name": "n"}, "name: is 'n', but the folder is 'm'"),
+        ({"sha256": "abc"}, "sha256: "),
+        ({"file": "../model.pb"}, "file: .*inside the model's folder"),
+        ({"file": "/etc/passwd"}, "file: .*inside the model's folder"),
+        ({"input": {"layout": "mono8"}}, "input.layout: .*use rgb8 or bgr8"),
+        ({"input": {"dtype": "uint8", "scale": 0.5}}, "input: scale, mean and std need a float dtype"),
+        ({"input": {"std": [1, 0, 1]}}, "input: std must not be 0"),
+        ({"output": {"kind": "boxes"}}, "output.kind: "),
+        ({"labels": []}, "give either labels, a list of {name, colour}, or labels_file"),
+        ({"labels_file": "x"}, "give either labels"),
+        (
+            {"labels": [{"name": "a", "colour": [0, 0, 0]}, {"name": "a", "colour": [0, 0, 0]}]},
+            "'a' is the name of several classes",
+        ),
+        ({"labels": [{"name": "a", "colour": [0, 0, 256]}]}, r"labels\.0\.colour\.2: .*255"),
+        ({"labels": [{"name": "a", "colour": [0, 0, 0]} for _ in range(257)]}, "labels: .*at most 256"),
+    ],
+)
+def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], problem: str) -> None:
+    """A model.yaml is written by hand as often as by `model inspect`."""
+    folder = workshop.add("m", b"", **{key: value for key, value in changes.items() if key != "file"})
+    if "file" in changes:
+        path = folder / "model.yaml"
+        path.write_text(path.read_text().replace("file: model.pb", f"file: {changes['file']}"))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        workshop.repository.manifest("m")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
+    """`model inspect` and `model build` write what the repository reads."""
+    folder = workshop.add("m", b"", trained=False, input={"mean": [1, 2, 3], "constants": {"keep_prob:0": 1.0}})
+    manifest = workshop.repository.manifest("m")
+    (folder / "model.yaml").write_text(manifest.to_yaml())
+    assert workshop.repository.manifest("m") == manifest
+
+
+def test_a_changed_file_is_refused(workshop: Any) -> None:
+    """The hash is what a mask's message vouches for, and what keeps a swapped file out."""
+    folder = workshop.add("m", _graph(workshop))
+    (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
+    with pytest.raises(RepositoryError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
+        workshop.repository.load("m")
+
+
+def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
+    """A clone holds manifests of models that are built, not shipped."""
+    folder = workshop.add("m", b"")
+    (folder / "model.pb").unlink()
+    with pytest.raises(RepositoryError, match=r"model\.pb is missing: build it with `skylane model build m`"):
+        workshop.repository.load("m")
+
+
+def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> None:
+    """The file's path is checked where it leads, not how it is written."""
+    folder = workshop.add("m", b"")
+    (folder / "model.pb").unlink()
+    (tmp_path / "elsewhere.pb").write_bytes(b"")
+    (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
+    with pytest.raises(RepositoryError, match="leads outside"):
+        workshop.repository.load("m")
+
+
+def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
+    """The first thing that goes wrong on a new machine."""
+    with pytest.raises(RepositoryError, match="give --models or SKYLANE_MODELS"):
+        Repository(tmp_path / "absent").names()
+
+
+def test_the_default_repository_follows_the_environment_then_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container names its volume; a checkout needs nothing."""
+    monkeypatch.setenv("SKYLANE_MODELS", str(tmp_path / "elsewhere"))
+    assert default_root() == tmp_path / "elsewhere"
+    monkeypatch.delenv("SKYLANE_MODELS")
+    monkeypatch.chdir(tmp_path)
+    assert default_root().name == "models"
+    assert default_root().is_absolute()
+    (tmp_path / "models").mkdir()
+    assert default_root() == Path("models")
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        np.zeros((1, 8, 13, 3), np.uint8),
+        np.zeros((8, 12, 3), np.uint8),
+        np.zeros((1, 8, 12, 1), np.uint8),
+        np.zeros((1, 8, 12, 3), np.float32),
+    ],
+)
+def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
+    """TensorFlow's own message would name tensors that no user knows."""
+    workshop.add("m", _graph(workshop))
+    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m takes uint8 N×8×12×3, given"):
+        model.predict(images)
+
+
+def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
+    """A worker is ready only when its first frame costs no more than its second."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m") as model:
+        took_ms = model.warm_up()
+    assert len(took_ms) == 2
+    assert all(took > 0 for took in took_ms)
+
+
+def test_errors_of_models_are_errors_that_users_can_mend() -> None:
+    """So that the command line turns each into one line."""
+    assert issubclass(RepositoryError, SkylaneError)
+    assert issubclass(ImagesError, SkylaneError)
