@@ -41,7 +41,18 @@ class Worker(AbstractContextManager["Worker"]):
         self._on_line = on_line
         self._said: deque[str] = deque(maxlen=20)
         self._ready = threading.Event()
-        arguments = ["--broker", broker, "--models", str(models), "--model", model, "--worker", name, "--device", device]
+        arguments = [
+            "--broker",
+            broker,
+            "--models",
+            str(models),
+            "--model",
+            model,
+            "--worker",
+            name,
+            "--device",
+            device,
+        ]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
             stderr=subprocess.PIPE,

@@ -50,6 +50,7 @@ def edge() -> None:
 @click.option("-d", "--delay", "delay_s", type=float, help="Seconds to wait before the first frame. [0]")
 @click.option("--start-offset", "start_offset_s", type=float, help="Seconds of the source to leave out. [0]")
 @click.option("--playback-duration", "playback_duration_s", type=float, help="Seconds of the source to play. [all]")
+@click.option("--frames", type=int, help="Stop after so many frames. [all]")
 @click.option("--read-ahead-queue-size", type=int, help="Frames read before they are due. [16]")
 @click.option("--closed-loop", is_flag=True, default=None, help="Send every frame, as fast as answers come.")
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Of frames. [jpeg]")
@@ -105,7 +106,7 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
         hooks.fault = node.fault
         _stop_on_signals(node)
-        tally = _with_progress(node, source.frame_count if not config.loop else None, console)
+        tally = _with_progress(node, _expected(config, source.frame_count), console)
         faults = list(node.sink_faults)
         try:
             write_manifest(folder, run_manifest.ended(manifest, tally, log.rows_lost))
@@ -154,7 +155,14 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
     return PlaySettings(
         vehicle=config.vehicle,
         session=session,
-        schedule=Schedule(pace, config.rate, config.loop, config.delay_s, config.read_ahead_queue_size),
+        schedule=Schedule(
+            pace=pace,
+            rate=config.rate,
+            loop=config.loop,
+            delay_s=config.delay_s,
+            read_ahead=config.read_ahead_queue_size,
+            frames=config.frames,
+        ),
         preparation=Preparation(
             card=card,
             codec=config.codec,
@@ -198,6 +206,13 @@ def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) ->
             )
 
         return node.run(tick)
+
+
+def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:
+    """How many frames the run will see, as far as that is known."""
+    if config.loop or frame_count is None:
+        return config.frames
+    return min(frame_count, config.frames or frame_count)
 
 
 class _Rate:

@@ -28,6 +28,7 @@ class EdgeConfig(Section):
     delay_s: float = Field(default=0.0, ge=0)
     start_offset_s: float = Field(default=0.0, ge=0)
     playback_duration_s: float | None = Field(default=None, gt=0)
+    frames: int | None = Field(default=None, ge=1)  # Stop after so many.
     read_ahead_queue_size: int = Field(default=16, ge=1, le=1000)
     closed_loop: bool = False
 

@@ -1,10 +1,7 @@
 """The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
 
-import os
-import platform
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,9 @@ from edge.config import EdgeConfig
 from edge.ledger import Tally
 from shared import clock
 from shared.latency_log import Outcome
+from shared.machine import machine
 from shared.model_card import ModelCard
 
-_LIBRARIES = ("skylane", "numpy", "opencv-python-headless", "paho-mqtt", "rosbags", "msgpack")
 _SECRETS = {"tls_key"}
 
 
@@ -28,14 +25,7 @@ def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: Mod
         "source": dict(source),
         "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
-        "host": {
-            "system": platform.platform(),
-            "machine": platform.machine(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
-        "versions": {name: _version(name) for name in _LIBRARIES},
+        "host": machine(),
         "commit": _commit(),
     }
 
@@ -51,22 +41,6 @@ def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str
         "ignored_answers": dict(tally.ignored_answers),
         "rows_lost": rows_lost,
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def _commit() -> str | None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from edge.ledger import Journey, Ledger
 from shared import clock
@@ -28,6 +29,7 @@ class Schedule:
     loop: bool = False
     delay_s: float = 0.0
     read_ahead: int = 16
+    frames: int | None = None  # Stop after so many.
 
 
 class ReadAhead:
@@ -36,13 +38,14 @@ class ReadAhead:
     def __init__(self, source: FrameSource, schedule: Schedule, stop: threading.Event) -> None:
         self._source = source
         self._loop = schedule.loop
+        self._frames = schedule.frames
         self._queue: queue.Queue[Frame | UnreadableFrame | None] = queue.Queue(schedule.read_ahead)
         self._stop = stop
 
     def run(self) -> None:
         """Read until the end or until stopped; the body of the reading thread."""
         try:
-            for frame in self._looped():
+            for frame in islice(self._looped(), self._frames):
                 if not self._put(frame):
                     return
         finally:

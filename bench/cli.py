@@ -1,0 +1,78 @@
+"""`skylane bench`: figures, as ratios measured in one run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench import overhead as overhead_bench
+from bench.sample import sample_bag
+from cloud.repository import default_root
+
+
+@click.group()
+def bench() -> None:
+    """Measure what offloading costs, as ratios to bare inference."""
+
+
+@bench.command()
+@click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
+@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
+@click.option("--model", default="road-small", show_default=True)
+@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
+@click.option("--quality", type=click.IntRange(1, 100), default=85, show_default=True, help="Of JPEG.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A round.")
+@click.option("--window", type=click.IntRange(1, 64), default=4, show_default=True, help="Of the throughput rounds.")
+@click.option("--device", default="auto", show_default=True)
+@click.option("--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+def overhead(bag: Path | None, models: Path | None, *, as_json: bool, **plan: Any) -> None:
+    """Compare the whole journey with the bare engine, in alternating rounds of the same frames."""
+    console = Console(stderr=True)
+    with console.status("preparing") as status:
+        result = overhead_bench.measure(
+            overhead_bench.Plan(bag=bag or sample_bag(plan["frames"]), models=models or default_root(), **plan),
+            status.update,
+        )
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _print(result, Console())
+
+
+def _print(result: Mapping[str, Any], console: Console) -> None:
+    samples, spread, of = result["samples"], result["spread"], result["machine"]
+    ratios = Table(title=f"{result['model']}, {result['codec']}, {samples['rounds']} alternating rounds")
+    for heading in ("figure", "value", "by round, least to most", "from"):
+        ratios.add_column(heading)
+    for name, source in (
+        ("overhead_ratio", f"{samples['remote']} frames, {samples['bare']} bare"),
+        ("throughput_ratio", f"window {result['window']}"),
+    ):
+        rounds = spread[f"{name}_by_round"]
+        ratios.add_row(name, f"{result[name]:.3f}", f"{min(rounds):.3f} to {max(rounds):.3f}", source)
+    console.print(ratios)
+    times = Table(title="Milliseconds")
+    times.add_column("what")
+    for heading in ("min", "median", "p95", "p99"):
+        times.add_column(heading, justify="right")
+    totals = {
+        "whole journey": spread["remote_ms"],
+        "bare inference": spread["bare_ms"],
+        "journey without inference": result["overhead_ms"],
+        "vehicle: read to encoded": result["vehicle_ms"],
+    }
+    for name, values in totals.items():
+        times.add_row(name, *(f"{values[key]:.2f}" for key in ("min", "median", "p95", "p99")))
+    times.add_section()
+    for name, values in result["breakdown_ms"].items():
+        times.add_row(name, *(f"{values[key]:.2f}" for key in ("min", "median", "p95", "p99")))
+    console.print(times)
+    console.print(f"{of['processor']}, {of['cores']} cores; {result['broker']}; {result['engine']}", highlight=False)
+    versions = ", ".join(f"{name} {of[name]}" for name in ("python", "tensorflow", "numpy", "paho-mqtt"))
+    console.print(versions, highlight=False)

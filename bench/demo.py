@@ -1,0 +1,106 @@
+"""`skylane demo`: the whole journey on this machine, from a rendered bag to masks and a table."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import av
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.sample import sample_bag
+from bench.worker import Worker
+from cloud.repository import default_root
+from edge.cli import run
+from edge.config import EdgeConfig
+from shared.broker import Broker
+from shared.errors import SkylaneError
+from shared.opencv import cv2
+
+
+class DemoError(SkylaneError):
+    """The demo cannot be shown."""
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the run. [runs/demo, or runs/demo-2 and so on where that is taken]",
+)
+@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
+@click.option("--model", default="road-small", show_default=True)
+@click.option("--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="To render and send.")
+@click.option("--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto")
+def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_kind: str) -> None:
+    """Render a drive into a bag, run a broker and a worker, replay the bag, and show masks and latency."""
+    console = Console()
+    folder = out or _free(Path("runs") / "demo")
+    console.rule("1  A synthetic drive, as a Bayer camera would record it")
+    with _progress(console, frames) as advance:
+        bag = sample_bag(frames, advance)
+    console.print(f"bag: {bag}", highlight=False)
+    console.rule("2  A broker and a worker")
+    with Broker.start(kind=broker_kind) as broker:
+        console.print(broker.description, highlight=False)
+        with Worker(broker.url, models=models or default_root(), model=model, on_line=_Teller(console)):
+            console.rule("3  The vehicle: every frame out, every mask back, one at a time")
+            config = EdgeConfig(
+                broker=broker.url,
+                vehicle="demo",
+                model=model,
+                closed_loop=True,
+                window=1,
+                out=folder,
+                sinks=("png", "video"),
+            )
+            if code := run(str(bag), config, console):
+                raise DemoError(f"the run in {folder} did not end well (code {code})")
+    console.rule("What to look at")
+    for video in sorted(folder.glob("overlay_*.mp4")):
+        console.print(f"{_still(video)}  one frame beside what the model sees in it", highlight=False)
+        console.print(f"{video}  the whole drive; any browser plays it", highlight=False)
+    console.print(f"{folder}/masks_colour  one picture a frame (masks/ has the class ids)", highlight=False)
+    console.print(f"{folder}/latency.csv  one row a frame, every stage of both nodes", highlight=False)
+
+
+@contextmanager
+def _progress(console: Console, frames: int) -> Iterator[Callable[[], None]]:
+    with Progress(console=console) as progress:
+        task = progress.add_task("rendering", total=frames)
+        yield lambda: progress.advance(task)
+        progress.update(task, completed=frames)
+
+
+class _Teller:
+    """Shows what the worker says until it is ready; its counts would break the progress bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._ready = False
+
+    def __call__(self, line: str) -> None:
+        if not self._ready:
+            self._console.print(line, highlight=False, markup=False)
+        self._ready = self._ready or line.endswith(": ready")
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first of its numbered brothers that is not there yet: no run is ever overwritten."""
+    number, free = 1, folder
+    while free.exists():
+        number += 1
+        free = folder.with_name(f"{folder.name}-{number}")
+    return free
+
+
+def _still(video: Path) -> Path:
+    """The middle frame of a video as a PNG beside it."""
+    with av.open(str(video)) as container:
+        middle = container.streams.video[0].frames // 2
+        frame = next(islice(container.decode(video=0), middle, None))
+    still = video.with_suffix(".png")
+    cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
+    return still

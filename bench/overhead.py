@@ -1,0 +1,193 @@
+"""What offloading adds to bare inference, and how much of the engine's throughput survives the journey.
+
+Rounds alternate: some frames through broker and worker, the same frames straight through the same engine. The bare
+engine is fed what the worker's decoder would hand it, so that nothing but the journey differs. Nothing runs beside a
+round: the bare engine rests while the worker works, and the other way round.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.worker import Worker
+from cloud.model import Model
+from cloud.repository import Repository
+from edge.ledger import Journey
+from edge.pipeline import Preparation, prepare
+from rosbag_tools.reader import BagSource
+from shared import images
+from shared.broker import Broker
+from shared.errors import SkylaneError
+from shared.frames import Frame, Pixels
+from shared.images import PictureLimits
+from shared.latency_log import Outcome, read_rows
+from shared.latency_table import PARTS
+from shared.machine import machine
+from shared.topics import FrameId
+
+_SETTLING = 2  # Frames at the start of a round that are not counted: connections and caches settle.
+_VEHICLE_PARTS = ("read", "demosaiced", "preprocessed", "encoded")
+
+
+class BenchError(SkylaneError):
+    """A bench could not be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured and how often."""
+
+    bag: Path
+    models: Path
+    model: str
+    codec: str = "jpeg"
+    quality: int = 85
+    rounds: int = 5
+    frames: int = 20  # A round.
+    window: int = 4  # Of the throughput rounds.
+    device: str = "auto"
+    broker_kind: str = "auto"
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What the rounds gave: milliseconds by frame, frames a second by round."""
+
+    remote_ms: list[list[float]] = field(default_factory=list)
+    bare_ms: list[list[float]] = field(default_factory=list)
+    remote_hz: list[float] = field(default_factory=list)
+    bare_hz: list[float] = field(default_factory=list)
+    parts_ms: dict[str, list[float]] = field(default_factory=dict)
+    vehicle_ms: list[float] = field(default_factory=list)
+
+
+def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
+    """Run the rounds; `on_step` is told before each. Returns what `--json` prints.
+
+    Raises:
+        SkylaneError: the bag, the model, the broker or the worker cannot be used, or a frame was not answered.
+    """
+    repository = Repository(plan.models)
+    rounds = Rounds()
+    with (
+        repository.load(plan.model) as model,
+        Broker.start(kind=plan.broker_kind) as broker,
+        Worker(broker.url, models=plan.models, model=plan.model, device=plan.device) as _,
+        tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder,
+    ):
+        pictures = decoded(plan, model)
+        model.warm_up()
+        for number in range(plan.rounds):
+            on_step(f"round {number + 1} of {plan.rounds}: one frame in flight")
+            _latency(rounds, _played(plan, broker.url, Path(folder) / f"latency-{number}", window=1))
+            on_step(f"round {number + 1} of {plan.rounds}: bare inference")
+            rounds.bare_ms.append(bare(model, pictures, plan.frames))
+            on_step(f"round {number + 1} of {plan.rounds}: window of {plan.window}")
+            rows = _played(plan, broker.url, Path(folder) / f"throughput-{number}", window=plan.window)
+            rounds.remote_hz.append(_rate_hz(rows))
+            rounds.bare_hz.append(1e3 / float(np.mean(rounds.bare_ms[-1])))
+        return _result(plan, rounds, broker.description, model.describe())
+
+
+def decoded(plan: Plan, model: Model) -> list[Pixels]:
+    """The bag's frames as the worker's decoder hands them to the engine: H×W×3 uint8."""
+    preparation = Preparation(card=model.card, codec=plan.codec, quality=plan.quality)
+    source = BagSource(plan.bag)
+    pictures = []
+    for frame in islice((item for item in source.frames() if isinstance(item, Frame)), plan.frames):
+        journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
+        message = prepare(frame, journey, preparation)
+        layout = model.card.layout
+        pictures.append(
+            images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), layout)
+        )
+    source.close()
+    if not pictures:
+        raise BenchError(f"{plan.bag} holds no frame that can be read: make one with 'skylane bag make'")
+    return pictures
+
+
+def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:
+    """Milliseconds of each direct call of the model, one picture at a time, after the settling ones."""
+    took_ms = []
+    for number in range(frames + _SETTLING):
+        picture = np.asarray(pictures[number % len(pictures)], np.uint8)[None]
+        begun_ns = time.perf_counter_ns()
+        model.predict(picture)
+        took_ms.append((time.perf_counter_ns() - begun_ns) / 1e6)
+    return took_ms[_SETTLING:]
+
+
+def _played(plan: Plan, broker: str, folder: Path, *, window: int) -> list[dict[str, str]]:
+    """The rows of one run of the vehicle node, in a process of its own, without the settling frames."""
+    arguments = [plan.bag, "--broker", broker, "--model", plan.model, "--codec", plan.codec, "--window", window]
+    arguments += ["--quality", plan.quality, "--closed-loop", "--no-sinks", "--out", folder, "--frames"]
+    arguments += [plan.frames + _SETTLING, "--loop"]
+    command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"the vehicle node failed: {done.stderr.strip() or done.stdout.strip()}")
+    rows = list(read_rows(folder))
+    unanswered = [row for row in rows if row["outcome"] != Outcome.ANSWERED]
+    if unanswered:
+        raise BenchError(f"{len(unanswered)} of {len(rows)} frames were not answered: {unanswered[0]['reason']}")
+    return rows[_SETTLING:]
+
+
+def _latency(rounds: Rounds, rows: Sequence[Mapping[str, str]]) -> None:
+    rounds.remote_ms.append([float(row["total_ms"]) for row in rows])
+    for part in PARTS:
+        rounds.parts_ms.setdefault(str(part), []).extend(float(row[f"{part}_ms"]) for row in rows)
+    rounds.vehicle_ms.extend(sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows)
+
+
+def _rate_hz(rows: Sequence[Mapping[str, str]]) -> float:
+    """Answered frames a second between the first answer and the last."""
+    answered = sorted(int(row["t_mask_decoded_ns"]) for row in rows)
+    return (len(answered) - 1) * 1e9 / (answered[-1] - answered[0])
+
+
+def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, Any]:
+    remote_ms = [value for part in rounds.remote_ms for value in part]
+    bare_ms = [value for part in rounds.bare_ms for value in part]
+    inferred_ms = rounds.parts_ms["inferred"]
+    outside_ms = [total - inferred for total, inferred in zip(remote_ms, inferred_ms, strict=True)]
+    by_round = [median(a) / median(b) for a, b in zip(rounds.remote_ms, rounds.bare_ms, strict=True)]
+    rates = [a / b for a, b in zip(rounds.remote_hz, rounds.bare_hz, strict=True)]
+    return {
+        "overhead_ratio": median(remote_ms) / median(bare_ms),
+        "throughput_ratio": sum(rounds.remote_hz) / sum(rounds.bare_hz),
+        "samples": {"rounds": plan.rounds, "remote": len(remote_ms), "bare": len(bare_ms)},
+        "spread": {
+            "overhead_ratio_by_round": by_round,
+            "throughput_ratio_by_round": rates,
+            "remote_ms": _spread(remote_ms),
+            "bare_ms": _spread(bare_ms),
+            "remote_hz": rounds.remote_hz,
+            "bare_hz": rounds.bare_hz,
+        },
+        "overhead_ms": _spread(outside_ms),
+        "vehicle_ms": _spread(rounds.vehicle_ms),
+        "breakdown_ms": {part: _spread(values) for part, values in rounds.parts_ms.items()},
+        "model": plan.model,
+        "codec": plan.codec,
+        "quality": plan.quality if plan.codec == "jpeg" else None,
+        "window": plan.window,
+        "broker": broker,
+        "engine": engine,
+        "machine": machine(),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    low, p50, p95, p99 = (float(value) for value in np.percentile(values, (0, 50, 95, 99)))
+    return {"min": low, "median": p50, "p95": p95, "p99": p99}
