@@ -1,0 +1,119 @@
+"""docker-compose.yml, read as Compose reads it."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: Mapping[str, Any] = COMPOSE["services"]
+CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
+
+
+def mounts() -> list[tuple[str, str]]:
+    """Every (service, "source:target[:mode]")."""
+    return [(name, mount) for name, service in SERVICES.items() for mount in service.get("volumes", ())]
+
+
+def test_is_valid_by_the_specification() -> None:
+    """A misspelt key is silently ignored by some engines and fatal for others."""
+    schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
+    jsonschema.Draft201909Validator(schema).validate(COMPOSE)
+
+
+def test_the_schema_refuses_a_misspelt_key() -> None:
+    """The check above must be one that can fail."""
+    schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
+    with pytest.raises(jsonschema.ValidationError, match="readonly"):
+        jsonschema.Draft201909Validator(schema).validate({"services": {"edge": {"readonly": True}}})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_hardened(name: str) -> None:
+    """A camera's frames are hostile input: what breaks a node must not get further than its container."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert service["pids_limit"]
+    assert not service.get("privileged")
+
+
+def test_no_service_is_reachable_from_other_machines() -> None:
+    """The broker here lets anyone in."""
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_holds_no_secrets() -> None:
+    """A password in a file that is committed is a password of everyone's."""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    assert not re.search(r"(?i)password|secret|token|api_?key|://[^/\s]*@", text)
+
+
+def test_everything_mounted_is_declared_or_there() -> None:
+    """Docker makes an empty folder of a path that is missing, and the node fails on that much later."""
+    for service, mount in mounts():
+        source = mount.split(":")[0]
+        if source.startswith("."):
+            assert (ROOT / source).exists(), (service, source)
+            assert mount.endswith(":ro"), (service, mount)
+        else:
+            assert source in COMPOSE["volumes"], (service, source)
+
+
+def test_what_is_waited_for_can_be_reached() -> None:
+    """Waiting for the health of a service without a check is waiting for ever."""
+    for name, service in SERVICES.items():
+        for needed, how in service.get("depends_on", {}).items():
+            assert how["condition"] in CONDITIONS
+            assert "profiles" not in SERVICES[needed], (name, needed)
+            if how["condition"] == "service_healthy":
+                assert SERVICES[needed]["healthcheck"]["test"], (name, needed)
+
+
+def test_gpu_worker_starts_only_when_asked_for() -> None:
+    """Most machines have no GPU, and there the device reservation is an error."""
+    services = {name: service for name, service in SERVICES.items() if "deploy" in service}
+    assert services.keys() == {"cloud-gpu"}
+    assert services["cloud-gpu"]["profiles"] == ["gpu"]
+    devices = services["cloud-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert devices == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    assert (ROOT / "cloud" / services["cloud-gpu"]["build"]["args"]["LOCK"]).is_file()
+
+
+@pytest.mark.parametrize("room", ["edge", "cloud"])
+def test_images_are_built_from_the_lock_and_run_as_nobody_special(room: str) -> None:
+    """An image of unpinned libraries is another one every day; a root process needs one bug less to be on the host."""
+    lines = (ROOT / room / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    installs = [line for line in lines if "pip install" in line]
+    assert installs
+    assert all("--require-hashes" in line or "--no-deps --no-build-isolation" in line for line in installs)
+    assert "USER 10001:10001" in lines
+    assert sum(line.startswith("FROM ") for line in lines) == 2
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+
+
+def test_a_vehicle_carries_no_tensorflow() -> None:
+    """It is 1.5 GB that a vehicle never loads."""
+    assert "tensorflow" not in (ROOT / "edge" / "requirements.lock").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "edge/requirements.lock", "cloud/requirements.lock", "cloud/requirements-gpu.lock"]
+)
+def test_locks_pin_every_library_by_hash_and_name_no_place(lock: str) -> None:
+    """Without a hash anything may be served under a name; with an address in it no mirror will do."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    assert not re.search(r"://|^\s*(-i|-f|--index|--find-links|--extra-index)", text, re.MULTILINE)
+    libraries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(libraries) > 20
+    assert all("==" in library and "--hash=sha256:" in library for library in libraries)
