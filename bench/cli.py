@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import overhead as overhead_bench
+from bench import vehicle as vehicle_bench
 from bench.sample import sample_bag
 from cloud.repository import default_root
+
+_SAMPLE_FRAMES = 40
 
 
 @click.group()
@@ -45,8 +48,38 @@ def overhead(bag: Path | None, models: Path | None, *, as_json: bool, **plan: An
         _print(result, Console())
 
 
+@bench.command()
+@click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
+@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
+@click.option("--frames", type=click.IntRange(50, 1_000_000), default=2000, show_default=True)
+@click.option("--height", type=click.IntRange(16, 8192), default=608, show_default=True, help="Of the model's input.")
+@click.option("--width", type=click.IntRange(16, 8192), default=968, show_default=True, help="Of the model's input.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+def vehicle(bag: Path | None, *, as_json: bool, **how: Any) -> None:
+    """Measure what a frame costs the vehicle, and its memory over many frames, with a worker that answers at once."""
+    console = Console(stderr=True)
+    with console.status("preparing") as status:
+        result = vehicle_bench.measure(bag or sample_bag(_SAMPLE_FRAMES), on_step=status.update, **how)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _print_vehicle(result, Console())
+
+
+def _print_vehicle(result: Mapping[str, Any], console: Console) -> None:
+    rows = {"vehicle: read to encoded": result["vehicle_ms"], **result["parts_ms"]}
+    console.print(_times({**rows, "whole journey, no inference": result["journey_ms"]}))
+    memory = result["memory_mb"]
+    console.print(
+        f"{result['frames']} frames as {result['codec']}; resident memory {memory['median']:.0f} MB, peak "
+        f"{memory['peak']:.0f} MB, slope {memory['slope_per_1000_frames']:+.2f} MB per 1000 frames",
+        highlight=False,
+    )
+    _print_machine(result, console)
+
+
 def _print(result: Mapping[str, Any], console: Console) -> None:
-    samples, spread, of = result["samples"], result["spread"], result["machine"]
+    samples, spread = result["samples"], result["spread"]
     ratios = Table(title=f"{result['model']}, {result['codec']}, {samples['rounds']} alternating rounds")
     for heading in ("figure", "value", "by round, least to most", "from"):
         ratios.add_column(heading)
@@ -57,22 +90,29 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         rounds = spread[f"{name}_by_round"]
         ratios.add_row(name, f"{result[name]:.3f}", f"{min(rounds):.3f} to {max(rounds):.3f}", source)
     console.print(ratios)
-    times = Table(title="Milliseconds")
-    times.add_column("what")
-    for heading in ("min", "median", "p95", "p99"):
-        times.add_column(heading, justify="right")
     totals = {
         "whole journey": spread["remote_ms"],
         "bare inference": spread["bare_ms"],
         "journey without inference": result["overhead_ms"],
         "vehicle: read to encoded": result["vehicle_ms"],
     }
-    for name, values in totals.items():
-        times.add_row(name, *(f"{values[key]:.2f}" for key in ("min", "median", "p95", "p99")))
-    times.add_section()
-    for name, values in result["breakdown_ms"].items():
-        times.add_row(name, *(f"{values[key]:.2f}" for key in ("min", "median", "p95", "p99")))
-    console.print(times)
-    console.print(f"{of['processor']}, {of['cores']} cores; {result['broker']}; {result['engine']}", highlight=False)
+    console.print(_times({**totals, **result["breakdown_ms"]}))
+    _print_machine(result, console)
+    console.print(result["engine"], highlight=False)
+
+
+def _times(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table(title="Milliseconds")
+    table.add_column("what")
+    columns = ("min", "median", "p95", "p99")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for name, values in rows.items():
+        table.add_row(name, *(f"{values[key]:.2f}" for key in columns))
+    return table
+
+
+def _print_machine(result: Mapping[str, Any], console: Console) -> None:
+    of = result["machine"]
     versions = ", ".join(f"{name} {of[name]}" for name in ("python", "tensorflow", "numpy", "paho-mqtt"))
-    console.print(versions, highlight=False)
+    console.print(f"{of['processor']}, {of['cores']} cores; {result['broker']}; {versions}", highlight=False)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.spread import spread
 from bench.worker import Worker
 from cloud.model import Model
 from cloud.repository import Repository
@@ -170,14 +171,14 @@ def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, A
         "spread": {
             "overhead_ratio_by_round": by_round,
             "throughput_ratio_by_round": rates,
-            "remote_ms": _spread(remote_ms),
-            "bare_ms": _spread(bare_ms),
+            "remote_ms": spread(remote_ms),
+            "bare_ms": spread(bare_ms),
             "remote_hz": rounds.remote_hz,
             "bare_hz": rounds.bare_hz,
         },
-        "overhead_ms": _spread(outside_ms),
-        "vehicle_ms": _spread(rounds.vehicle_ms),
-        "breakdown_ms": {part: _spread(values) for part, values in rounds.parts_ms.items()},
+        "overhead_ms": spread(outside_ms),
+        "vehicle_ms": spread(rounds.vehicle_ms),
+        "breakdown_ms": {part: spread(values) for part, values in rounds.parts_ms.items()},
         "model": plan.model,
         "codec": plan.codec,
         "quality": plan.quality if plan.codec == "jpeg" else None,
@@ -186,8 +187,3 @@ def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, A
         "engine": engine,
         "machine": machine(),
     }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    low, p50, p95, p99 = (float(value) for value in np.percentile(values, (0, 50, 95, 99)))
-    return {"min": low, "median": p50, "p95": p95, "p99": p99}

@@ -1,0 +1,173 @@
+"""What a frame costs the vehicle, and whether the vehicle node's memory stays flat over many frames.
+
+The vehicle node runs in a process of its own against a worker that answers at once, so that nothing but the vehicle,
+the broker and the worker's own rooms is measured.
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import psutil
+
+from bench.overhead import BenchError
+from bench.spread import spread
+from cloud.engines.engine import ClassIds, Images
+from cloud.intake import worker_will
+from cloud.manifest import Manifest
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from shared.broker import Broker
+from shared.connection import Connection
+from shared.labels import read_labels
+from shared.latency_log import Outcome, read_rows
+from shared.machine import machine
+from shared.model_card import ModelCard
+
+PARTS = ("read", "demosaiced", "preprocessed", "encoded")
+_MODEL = "instant"
+_LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
+_SAMPLE_S = 0.25
+_SETTLED = 0.2  # Of the run: imports, pools and queues have filled by then.
+
+
+class InstantEngine:
+    """An engine that thinks nothing: every pixel is road."""
+
+    device = "cpu"
+    batch_size = 1
+
+    def infer(self, batch: Images) -> ClassIds:
+        """See Engine."""
+        return np.zeros(batch.shape[:3], np.uint8)
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+def measure(
+    bag: Path, *, frames: int, codec: str, height: int, width: int, on_step: Callable[[str], None]
+) -> dict[str, Any]:
+    """Play `frames` frames of a bag, again and again, to a model of `height` × `width`.
+
+    Raises:
+        SkylaneError: the bag or the broker cannot be used, or the vehicle node failed.
+    """
+    on_step("starting broker and worker")
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-"))) / "run"
+        stack.enter_context(_InstantWorker(broker.url, height, width))
+        on_step(f"{frames} frames of {bag}")
+        memory_mb = _play(bag, broker.url, folder, frames, codec)
+        rows = list(read_rows(folder))
+        description = broker.description
+    answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
+    if len(answered) != len(rows):
+        raise BenchError(f"{len(rows) - len(answered)} of {len(rows)} frames were not answered")
+    parts = {part: [float(row[f"{part}_ms"]) for row in answered] for part in PARTS}
+    return {
+        "frames": len(answered),
+        "vehicle_ms": spread([sum(values) for values in zip(*parts.values(), strict=True)]),
+        "parts_ms": {part: spread(values) for part, values in parts.items()},
+        "journey_ms": spread([float(row["total_ms"]) for row in answered]),
+        "memory_mb": _memory(memory_mb, frames),
+        "codec": codec,
+        "broker": description,
+        "machine": machine(),
+    }
+
+
+class _InstantWorker:
+    """A worker with the instant engine in threads of this process."""
+
+    def __init__(self, broker: str, height: int, width: int) -> None:
+        session = uuid.uuid4().hex[:12]
+        labels = read_labels(_LABELS)
+        manifest = Manifest.model_validate(
+            {
+                "format": "frozen_graph",
+                "file": "none",
+                "sha256": "0" * 64,
+                "input": {"tensor": "input:0", "height": height, "width": width},
+                "output": {"tensor": "prediction:0", "kind": "class_ids"},
+                "labels": [
+                    {"name": name, "colour": colour} for name, colour in zip(labels.names, labels.colours, strict=True)
+                ],
+            }
+        )
+        card = ModelCard(
+            name=_MODEL,
+            version="1",
+            sha256=manifest.sha256,
+            task=manifest.task,
+            height=height,
+            width=width,
+            layout=manifest.input.layout,
+            resize=manifest.input.resize,
+            labels=labels,
+            trained=False,
+        )
+        self._node = CloudNode(
+            [Model(manifest, card, InstantEngine())], WorkerSettings(worker="instant", session=session)
+        )
+        bus = Connection(broker).open(
+            "skylane-worker-instant", worker_will("instant", session), on_fault=self._node.fault
+        )
+        self._thread = threading.Thread(target=self._node.serve, args=(bus, lambda: None), name="instant-worker")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._node.stop()
+        self._thread.join()
+
+
+def _play(bag: Path, broker: str, folder: Path, frames: int, codec: str) -> list[float]:
+    """Run the vehicle node; returns its resident memory in MB, sampled while it ran."""
+    arguments = [str(bag), "--broker", broker, "--model", _MODEL, "--codec", codec, "--out", str(folder)]
+    arguments += ["--frames", str(frames), "--loop", "--closed-loop", "--window", "1", "--no-sinks"]
+    memory_mb = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "skylane", "edge", "play", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            try:
+                memory_mb.append(watched.memory_info().rss / 1e6)
+            except psutil.NoSuchProcess:
+                break
+            try:
+                process.wait(_SAMPLE_S)
+            except subprocess.TimeoutExpired:
+                continue
+        assert process.stderr is not None
+        said = process.stderr.read().strip()
+    if process.returncode:
+        raise BenchError(f"the vehicle node failed: {said}")
+    return memory_mb
+
+
+def _memory(samples_mb: Sequence[float], frames: int) -> dict[str, float]:
+    """Resident memory once settled: level, peak, and the slope of a line through it."""
+    settled = np.asarray(samples_mb[round(len(samples_mb) * _SETTLED) : -1])
+    if len(settled) < 3:  # noqa: PLR2004 (fewer points make no slope)
+        raise BenchError("the run was too short to tell anything of memory: use more --frames")
+    per_sample = np.polyfit(np.arange(len(settled)), settled, 1)[0]
+    return {
+        "median": float(np.median(settled)),
+        "peak": float(settled.max()),
+        "slope_per_1000_frames": float(per_sample * len(samples_mb) / frames * 1000),
+    }
