@@ -80,6 +80,11 @@ class Drive:
         self._ground = Ground(self._street, self._weather, textures.asphalt(seed))
         self._painter = Painter(seed, self._street, self._weather, self._scale)
 
+    @property
+    def focal_px(self) -> float:
+        """The camera's focal length in pixels; the principal point is not the centre but on the horizon."""
+        return float(self._focal)
+
     def render(self, time_s: float) -> SceneFrame:
         """The frame at `time_s` seconds; the same seed and time give the same bytes, in any order of asking."""
         camera = self._camera(time_s)
