@@ -29,6 +29,8 @@ check: venv
 
 bench: venv
 	@$(BIN)/skylane bench overhead
+	@$(BIN)/skylane bench overhead --codec raw
+	@$(BIN)/skylane bench vehicle
 
 soak: venv
 	@.ci/install-mosquitto

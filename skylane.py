@@ -3,19 +3,30 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+
+class Entry(NamedTuple):
+    """A command: where it lives, the pip extras it needs, its line of help."""
+
+    path: str
+    extras: str
+    help: str
+
+
 COMMANDS = {  # Paths and not functions: `skylane --help` must load neither TensorFlow nor OpenCV.
-    "bag": ("rosbag_tools.cli:bag", "Make, inspect, cut and convert rosbags; no ROS needed."),
-    "bench": ("bench.cli:bench", "Measure what offloading costs, as ratios to bare inference."),
-    "broker": ("shared.cli:broker", "Run an MQTT broker on this machine."),
-    "cloud": ("cloud.cli:cloud", "The cloud node: answer frames with masks."),
-    "demo": ("bench.demo:demo", "The whole journey on this machine: bag, broker, cloud, edge, masks, table."),
-    "edge": ("edge.cli:edge", "The vehicle node: send frames, take masks, log every stage."),
-    "model": ("modelling.cli:model", "Build, inspect, run and evaluate models."),
-    "report": ("bench.report:report", "Show or repair the latency log of a run."),
+    "bag": Entry("rosbag_tools.cli:bag", "edge", "Make, inspect, cut and convert rosbags; no ROS needed."),
+    "bench": Entry(
+        "bench.cli:bench", "bench,cloud,edge", "Measure what offloading costs, as ratios to bare inference."
+    ),
+    "broker": Entry("shared.cli:broker", "broker", "Run an MQTT broker on this machine."),
+    "cloud": Entry("cloud.cli:cloud", "cloud", "The cloud node: answer frames with masks."),
+    "demo": Entry("bench.demo:demo", "bench,cloud,edge", "The whole journey here: bag, broker, cloud, edge, masks."),
+    "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
+    "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
+    "report": Entry("bench.report:report", "bench", "Show or repair the latency log of a run."),
 }
 
 
@@ -30,14 +41,20 @@ class FrontDoor(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module, _, attribute = COMMANDS[cmd_name].path.partition(":")
+        try:
+            command: click.Command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            extras = COMMANDS[cmd_name].extras
+            raise click.ClickException(
+                f"'skylane {cmd_name}' needs {error.name}, which is not installed: pip install 'skylane[{extras}]'"
+            ) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (the same)
         """The help lines, from the table instead of the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+            formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
 
 
 @click.group(cls=FrontDoor)
