@@ -7,7 +7,7 @@ from pathlib import Path
 from rosbag_tools.bag import Bag, DamagedBagError
 from rosbag_tools.bag_format import BagFormat, BagPathError, chosen_format
 from rosbag_tools.records import Damage, Message
-from rosbag_tools.ros_types import Converter, UnknownTypeError
+from rosbag_tools.ros_types import Converter
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 
@@ -84,8 +84,6 @@ def _copy(message: Message, writer: BagWriter, converter: Converter, left_out: d
         return
     try:
         data = converter.convert(message.data, channel)
-        if channel.message_type not in converter.types.fielddefs:
-            raise UnknownTypeError(f"type {channel.type} is defined nowhere")
     except SkylaneError as error:
         left_out[channel.topic] = str(error)
         return

@@ -14,9 +14,9 @@ from shared.errors import SkylaneError
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+CDR_BIG_ENDIAN = b"\x00\x00"  # What a CDR message begins with.
 
 _MAX_STRING_BYTES = 1024  # A frame's or an encoding's name; longer is damage, not a name.
-_CDR_BIG_ENDIAN = b"\x00\x00"
 _CDR_LITTLE_ENDIAN = b"\x00\x01"
 _HEADER_BYTES = 4  # The encapsulation before a CDR message.
 
@@ -101,9 +101,9 @@ class _Fields:
         self._at = 0
         if wire is Wire.CDR:
             kind = bytes(self._raw[:2])
-            if kind not in (_CDR_LITTLE_ENDIAN, _CDR_BIG_ENDIAN):
+            if kind not in (_CDR_LITTLE_ENDIAN, CDR_BIG_ENDIAN):
                 raise MalformedMessageError(f"message begins with {kind.hex() or 'nothing'}, not a CDR header")
-            self._order = ">" if kind == _CDR_BIG_ENDIAN else "<"
+            self._order = ">" if kind == CDR_BIG_ENDIAN else "<"
             self._at = _HEADER_BYTES
 
     def header(self) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.image_messages import Wire
+from rosbag_tools.image_messages import CDR_BIG_ENDIAN, MalformedMessageError, Wire
 from rosbag_tools.records import Channel
 from shared.errors import SkylaneError
 
@@ -79,33 +79,45 @@ def types_of(channels: Iterable[Channel], wire: Wire) -> Typestore:
 
 
 class Converter:
-    """Rewrites messages of one bag from its wire to another.
-
-    Raises:
-        UnknownTypeError: by `convert`, for a message whose type is not known.
-        SkylaneError: by `convert`, for a message whose bytes are not what its type says.
-    """
+    """Rewrites messages of one bag from its wire to another. `types` are their definitions for the target."""
 
     def __init__(self, channels: Iterable[Channel], target: Wire) -> None:
         channels = tuple(channels)
-        self.target = target
         self.types = types_of(channels, target)
+        self._target = target
         # Both directions skip or add the sequence number on their own, and want the header without it.
         self._plain = types_of(channels, Wire.CDR)
+        self._known: set[str] = set()
 
     def convert(self, data: bytes, channel: Channel) -> bytes | memoryview:
-        """The message's bytes on the target wire."""
-        if channel.wire is self.target:
+        """The message's bytes on the target wire.
+
+        Raises:
+            UnknownTypeError: its type is defined neither in the bag nor here.
+            MalformedMessageError: its bytes are not what its type says.
+        """
+        self._require(channel)
+        if channel.wire is self._target:
             return data
         name = channel.message_type
-        if name not in self._plain.fielddefs:
-            raise UnknownTypeError(f"type {channel.type} of {channel.topic} is defined nowhere: it cannot be rewritten")
         try:
             if channel.wire is Wire.ROS1:
                 return self._plain.ros1_to_cdr(data, name)
-            if data[:2] == b"\x00\x00":  # Big-endian: rosbags turns only little-endian bytes directly.
+            if data[:2] == CDR_BIG_ENDIAN:  # rosbags turns only little-endian bytes directly.
                 message = self._plain.deserialize_cdr(data, name)
                 data = bytes(self._plain.serialize_cdr(message, name, little_endian=True))
             return self._plain.cdr_to_ros1(data, name)
         except Exception as error:  # rosbags raises whatever the bytes provoke.
-            raise SkylaneError(f"a message of {channel.topic} is no {channel.type}: {error}") from error
+            raise MalformedMessageError(f"a message of {channel.topic} is no {channel.type}: {error}") from error
+
+    def _require(self, channel: Channel) -> None:
+        """A bag may name types, or parts of them, that it does not define."""
+        name = channel.message_type
+        if name in self._known:
+            return
+        try:
+            self.types.generate_msgdef(name, ros_version=1 if self._target is Wire.ROS1 else 2)
+            self.types.hash_rihs01(name)
+        except Exception as error:  # As above.
+            raise UnknownTypeError(f"type {channel.type} is not wholly defined in the bag: {error}") from error
+        self._known.add(name)

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -147,7 +148,7 @@ class BagWriter:
             self._commit(len(data))
         except _FAILURES as error:
             self._is_failed = True
-            raise self._stopped(str(error)) from error
+            raise self._cut_off(error) from error
         self.message_count += 1
 
     def close(self) -> None:
@@ -155,15 +156,17 @@ class BagWriter:
         if not self._is_open:
             return
         self._is_open = False
-        if self._is_failed:
-            # Its buffers hold what could not be written: an index behind a torn chunk would deceive.
-            self._writer.abort()
-            return
         try:
-            self._writer.close()
+            if not self._is_failed:
+                self._writer.close()
         except _FAILURES as error:
-            self._writer.abort()
-            raise self._stopped(str(error)) from error
+            self._is_failed = True
+            raise self._cut_off(error) from error
+        finally:
+            if self._is_failed:
+                # Its buffers hold what could not be written: an index behind a torn chunk would deceive.
+                with suppress(*_FAILURES):
+                    self._writer.abort()
 
     @property
     def _storage(self) -> object:
@@ -179,12 +182,15 @@ class BagWriter:
         """Stop while the index still fits: a bag that ends in an orderly way can be read by everyone."""
         copy = self._written_bytes + size if self._is_copied_at_end else 0
         if shutil.disk_usage(self.path.parent).free < _SPARE_BYTES + 2 * size + copy:
-            raise self._stopped("the disk is full")
+            raise BagWriteError(
+                f"bag {self.path}: the disk is full; the {self.message_count} messages written before can be read: "
+                f"free some space, or write elsewhere"
+            )
 
-    def _stopped(self, reason: str) -> BagWriteError:
+    def _cut_off(self, error: Exception) -> BagWriteError:
         return BagWriteError(
-            f"bag {self.path}: {reason}; the {self.message_count} messages written before can be read: "
-            f"free some space, or write elsewhere"
+            f"bag {self.path}: {error}; it ends without its index, and of the {self.message_count} messages written "
+            f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` mends it"
         )
 
     def _write(self, topic: str, message_type: str, received_ns: int, *fields: object) -> None:

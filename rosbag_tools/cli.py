@@ -1,0 +1,256 @@
+"""`skylane bag`: make, inspect, cut, convert, extract and verify rosbags, with no ROS installed."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rosbag_tools.bag import Bag
+from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
+from rosbag_tools.editing import Part, Rewritten, rewrite
+from rosbag_tools.extraction import extract as extract_frames
+from rosbag_tools.inspection import BagReport, TopicReport, inspect
+from rosbag_tools.reader import BagSource
+from rosbag_tools.recording import Plan, record
+from rosbag_tools.verification import verify as findings_of
+from rosbag_tools.weather import WEATHERS
+from shared.demosaic import DEMOSAICS
+from shared.errors import SkylaneError
+from shared.frames import Layout
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_PATH = click.Path(path_type=Path)
+_SECONDS = click.FloatRange(min=0)
+_LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
+
+
+class FaultyBagError(SkylaneError):
+    """A bag did not pass `verify`."""
+
+
+def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Several options as one decorator."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_topics = click.option("--topics", "-t", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+_target = _options(
+    click.option(
+        "--format",
+        "bag_format",
+        type=click.Choice([each.value for each in BagFormat]),
+        help="ROS 1, or ROS 2 with sqlite or MCAP. Without it OUT decides: ROS 1 for a name ending in .bag.",
+    ),
+    click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True),
+    click.option("--force", is_flag=True, help="Replace a bag that is there."),
+)
+
+
+@click.group()
+def bag() -> None:
+    """Make, inspect, cut and convert rosbags; no ROS needed."""
+
+
+@bag.command()
+@click.argument("out", type=_PATH)
+@_target
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same drive.")
+@click.option("--frames", type=click.IntRange(min=1), help="How many frames; 300 where no duration is given.")
+@click.option("--duration", "duration_s", type=click.FloatRange(min=0, min_open=True), help="Seconds to drive.")
+@click.option("--rate", "rate_hz", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
+@click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
+@click.option("--static-camera", is_flag=True, help="The camera stands, the street moves.")
+@click.option("--width", type=click.IntRange(min=16, max=8192), default=1936, show_default=True)
+@click.option("--height", type=click.IntRange(min=16, max=8192), default=1216, show_default=True)
+def make(
+    *,
+    out: Path,
+    bag_format: str | None,
+    compression: str,
+    frames: int | None,
+    duration_s: float | None,
+    rate_hz: float,
+    layout: str,
+    force: bool,
+    **options: Any,
+) -> None:
+    """Render a synthetic drive into the bag OUT: a .bag file for ROS 1, a folder for ROS 2."""
+    if frames is not None and duration_s is not None:
+        raise click.UsageError("give --frames or --duration, not both")
+    if frames is None:
+        frames = 300 if duration_s is None else max(1, round(duration_s * rate_hz))
+    plan = Plan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
+    with _progress("recording", frames) as (bar, task):
+        record(
+            out,
+            plan,
+            bag_format=bag_format,
+            compression=compression,
+            overwrite=force,
+            progress=lambda: bar.advance(task),
+        )
+    click.echo(f"{out}: {frames} frames, {frames / rate_hz:.1f} s, seed {plan.seed}, {plan.weather}, {layout}")
+
+
+@bag.command()
+@click.argument("path", metavar="BAG", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def info(path: Path, *, as_json: bool) -> None:
+    """Say what is in BAG: topics, types, encodings, resolution, rate, gaps, duration."""
+    report = inspect(path)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        _show(report)
+
+
+@bag.command()
+@click.argument("path", metavar="BAG", type=_PATH)
+@click.argument("out", type=_PATH)
+@click.option("--start", "start_s", type=_SECONDS, default=0.0, help="Seconds from the bag's first message.")
+@click.option("--duration", "duration_s", type=_SECONDS, help="Seconds to take.")
+@click.option("--end", "end_s", type=_SECONDS, help="The same, as seconds from the bag's first message.")
+@_topics
+@_target
+def crop(
+    *,
+    path: Path,
+    out: Path,
+    start_s: float,
+    duration_s: float | None,
+    end_s: float | None,
+    topics: tuple[str, ...],
+    bag_format: str | None,
+    compression: str,
+    force: bool,
+) -> None:
+    """Write a part of BAG, in time or topics, to OUT; the format stays unless another is asked for."""
+    if duration_s is not None and end_s is not None:
+        raise click.UsageError("give --duration or --end, not both")
+    if end_s is not None:
+        if end_s <= start_s:
+            raise click.UsageError(f"--end {end_s} is not after --start {start_s}")
+        duration_s = end_s - start_s
+    _rewrite(path, out, Part(topics, start_s, duration_s), bag_format, compression, force=force)
+
+
+@bag.command()
+@click.argument("path", metavar="BAG", type=_PATH)
+@click.argument("out", type=_PATH)
+@_target
+def convert(path: Path, out: Path, bag_format: str | None, compression: str, *, force: bool) -> None:
+    """Write BAG to OUT in another format or compression, with all its topics."""
+    _rewrite(path, out, Part(), bag_format, compression, force=force)
+
+
+@bag.command()
+@click.argument("path", metavar="BAG", type=_PATH)
+@click.argument("folder", type=_PATH)
+@_topics
+@click.option("--raw", is_flag=True, help="Keep Bayer frames as the sensor gave them.")
+@click.option("--demosaic", type=click.Choice(list(DEMOSAICS)), default="bilinear", show_default=True)
+def extract(path: Path, folder: Path, topics: tuple[str, ...], demosaic: str, *, raw: bool) -> None:
+    """Write the frames of BAG to FOLDER as PNG, one folder a camera."""
+    source = BagSource(path, topics=topics)
+    total = source.frame_count
+    source.close()
+    with _progress("extracting", total) as (bar, task):
+        extracted = extract_frames(
+            path, folder, topics=topics, raw=raw, method=demosaic, progress=lambda: bar.advance(task)
+        )
+    for reason in extracted.unreadable:
+        click.echo(f"left out: {reason}", err=True)
+    click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
+
+
+@bag.command()
+@click.argument("path", metavar="BAG", type=_PATH)
+def verify(path: Path) -> None:
+    """Read every message of BAG and name those that are truncated, undecodable or absurd; exit 1 if there are any."""
+    with Bag(path) as opened:
+        total = sum(topic.count for topic in opened.topics)
+    count = 0
+    with _progress("verifying", total) as (bar, task):
+        for finding in findings_of(path, lambda _: bar.advance(task)):
+            count += 1
+            where = finding.place
+            if finding.topic:
+                where = f"{where}, {finding.topic} message {finding.sequence}"
+            if finding.stamp_ns is not None:
+                where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
+            bar.console.print(f"{where}: {finding.reason}", markup=False, highlight=False, soft_wrap=True)
+    if count:
+        raise FaultyBagError(f"{path}: {count} faults among {total} messages: they are named above")
+    click.echo(f"{path}: {total} messages, all whole")
+
+
+def _rewrite(path: Path, out: Path, part: Part, bag_format: str | None, compression: str, *, force: bool) -> None:
+    with Bag(path) as opened:
+        total = sum(topic.count for topic in opened.topics)
+    with _progress("writing", total) as (bar, task):
+        rewritten: Rewritten = rewrite(
+            path,
+            out,
+            part=part,
+            bag_format=bag_format,
+            compression=compression,
+            overwrite=force,
+            progress=lambda _: bar.advance(task),
+        )
+    for topic, reason in rewritten.left_out.items():
+        click.echo(f"left out {topic}: {reason}", err=True)
+    click.echo(f"{out}: {rewritten.messages} messages")
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar, bar.add_task(what, total=total)
+
+
+def _show(report: BagReport) -> None:
+    console = Console()
+    console.print(
+        f"{report.path}  {report.format}, {report.duration_s:.3f} s, {report.messages} messages, "
+        f"{report.size_bytes / 1e6:.1f} MB\nsha256 {report.sha256}",
+        markup=False,
+        highlight=False,
+    )
+    table = Table()
+    for heading in ("topic", "type", "messages", "encoding", "resolution", "rate", "gaps"):
+        table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left", overflow="fold")
+    for topic in report.topics:
+        table.add_row(
+            escape(topic.name),
+            escape(topic.type),
+            str(topic.count),
+            escape(", ".join(topic.encodings)),
+            ", ".join(topic.resolutions),
+            f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
+            _gaps(topic),
+        )
+    console.print(table)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _gaps(topic: TopicReport) -> str:
+    if topic.worst_gap_s is None:
+        return "none" if topic.rate_hz else ""
+    return f"{topic.gaps}, worst {topic.worst_gap_s:.3f} s"

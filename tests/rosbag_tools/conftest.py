@@ -1,0 +1,85 @@
+"""Bags for the tests: four real ones, found through SKYLANE_TEST_BAGS, and small ones written here."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rosbag_tools.writer import BagWriter
+from shared.frames import Pixels
+
+START_NS = 1_600_000_000_000_000_000
+PERIOD_NS = 100_000_000
+DELAY_NS = 7_000_000
+TOPIC = "/cam/image_raw"
+
+_REAL_BAGS = Path(os.environ.get("SKYLANE_TEST_BAGS", Path(__file__).parents[3] / "shared" / "data" / "bags"))
+
+
+@pytest.fixture(scope="session")
+def real_bag() -> Callable[[str], Path]:
+    """Finds a real bag by its name, or skips the test where the bags are not on this machine."""
+
+    def find(name: str) -> Path:
+        path = _REAL_BAGS / name
+        if not path.exists():
+            pytest.skip(f"no real bag {name} in {_REAL_BAGS}: set SKYLANE_TEST_BAGS to the folder of the bags")
+        return path
+
+    return find
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A small bag and what was put into it."""
+
+    path: Path
+    frames: tuple[Pixels, ...]
+
+    @property
+    def data_file(self) -> Path:
+        """The file that holds the messages."""
+        if self.path.is_file():
+            return self.path
+        return next(file for file in self.path.iterdir() if file.name != "metadata.yaml")
+
+
+def random_frames(count: int, height: int = 8, width: int = 12) -> tuple[Pixels, ...]:
+    """Noise, which no codec and no mistake can take for another frame."""
+    generator = np.random.default_rng(count)
+    return tuple(generator.integers(0, 256, (height, width), np.uint8) for _ in range(count))
+
+
+@pytest.fixture(scope="session")
+def write_drive() -> Callable[..., Drive]:
+    """Writes a bag of Bayer frames with their camera_info at 10 Hz."""
+
+    def write(
+        path: Path,
+        bag_format: str | None = None,
+        compression: str = "none",
+        *,
+        frames: Iterable[Pixels] = random_frames(5),
+        stamps: bool = True,
+    ) -> Drive:
+        frames = tuple(frames)
+        with BagWriter(path, bag_format, compression) as writer:
+            for index, pixels in enumerate(frames):
+                stamp_ns = START_NS + index * PERIOD_NS if stamps else 0
+                at_ns = START_NS + index * PERIOD_NS + DELAY_NS
+                writer.write_image(TOPIC, pixels, "bayer_rggb8", stamp_ns, at_ns, "cam")
+                writer.write_camera_info(
+                    "/cam/camera_info",
+                    pixels.shape[0],
+                    pixels.shape[1],
+                    10.0,
+                    stamp_ns=stamp_ns,
+                    received_ns=at_ns,
+                    frame_id="cam",
+                )
+        return Drive(path, frames)
+
+    return write

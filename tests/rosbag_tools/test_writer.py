@@ -1,0 +1,217 @@
+import resource
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rosbags.highlevel import AnyReader
+
+from rosbag_tools import writer as writer_module
+from rosbag_tools.bag import Bag
+from rosbag_tools.bag_format import BagFormat, BagPathError
+from rosbag_tools.image_messages import read_image
+from rosbag_tools.records import Message
+from rosbag_tools.writer import BagWriteError, BagWriter
+from shared.errors import UnknownNameError
+
+WriteDrive = Callable[..., Any]
+
+PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A true box."""
+
+    name: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def images(path: Path) -> list[np.ndarray[Any, Any]]:
+    """The pixels of all images in a bag, damaged or not."""
+    with Bag(path) as bag:
+        found = [item for item in bag.messages() if isinstance(item, Message) and item.channel.has_images]
+        return [np.frombuffer(read_image(item.data, item.channel.wire).data, np.uint8) for item in found]
+
+
+def write(writer: BagWriter, count: int) -> None:
+    """Write small images at 1, 2, 3 ns."""
+    for index in range(count):
+        writer.write_image("/cam", np.ones((2, 2), np.uint8), "mono8", index + 1, index + 1, "cam")
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_other_readers_find_what_was_written(tmp_path: Path, bag_format: BagFormat) -> None:
+    """A bag is written for the usual viewers, here `rosbags` with nothing but the bag's own definitions."""
+    path = tmp_path / PATHS[bag_format]
+    pixels = np.arange(24, dtype=np.uint16).reshape(4, 6)
+    with BagWriter(path, bag_format) as writer:
+        writer.write_image("/cam/image_raw", pixels, "bayer_rggb16", 1_500_000_001, 1_600_000_000, "optical")
+        writer.write_camera_info("/cam/camera_info", 4, 6, 5.0, stamp_ns=3, received_ns=1_600_000_001, frame_id="o")
+        writer.write_boxes(
+            "/cam/boxes", [Box("car", 2, 1, 3, 2)], stamp_ns=3, received_ns=1_600_000_002, frame_id="optical"
+        )
+    with AnyReader([path]) as reader:
+        messages: list[Any] = [
+            (connection.topic, time, reader.deserialize(data, connection.msgtype))
+            for connection, time, data in reader.messages()
+        ]
+    (topic, time, image), (_, _, info), (_, _, boxes) = messages
+    assert (topic, time, image.encoding, image.step) == ("/cam/image_raw", 1_600_000_000, "bayer_rggb16", 12)
+    assert (image.header.stamp.sec, image.header.stamp.nanosec, image.header.frame_id) == (1, 500_000_001, "optical")
+    np.testing.assert_array_equal(image.data.view("<u2").reshape(4, 6), pixels)
+    np.testing.assert_array_equal(info.K if bag_format is BagFormat.ROS1 else info.k, [5, 0, 3, 0, 5, 2, 0, 0, 1])
+    (detection,) = boxes.detections
+    assert (detection.bbox.size_x, detection.bbox.size_y) == (3, 2)
+    if bag_format is BagFormat.ROS1:
+        assert (detection.bbox.center.x, detection.bbox.center.y) == (3.5, 2)
+        assert detection.results[0].id == 8
+    else:
+        assert (detection.bbox.center.position.x, detection.bbox.center.position.y) == (3.5, 2)
+        assert detection.results[0].hypothesis.class_id == "car"
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_the_same_messages_give_the_same_bytes(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """A bag is named by its SHA-256: made twice, it must be the same."""
+    drives = [write_drive(tmp_path / str(turn) / PATHS[bag_format], bag_format) for turn in range(2)]
+    assert drives[0].data_file.read_bytes() == drives[1].data_file.read_bytes()
+
+
+def test_path_decides_the_format(tmp_path: Path) -> None:
+    """As everywhere in ROS."""
+    with BagWriter(tmp_path / "a.bag") as ros1, BagWriter(tmp_path / "a") as mcap:
+        assert (ros1.format, mcap.format) == (BagFormat.ROS1, BagFormat.MCAP)
+
+
+@pytest.mark.parametrize(
+    ("name", "bag_format", "advice"),
+    [("drive", "ros1", r"write to drive\.bag"), ("drive.bag", "mcap", "is a folder"), ("a.mcap", None, "is a folder")],
+)
+def test_path_that_does_not_fit_is_refused(tmp_path: Path, name: str, bag_format: str | None, advice: str) -> None:
+    """A folder named .bag, or a file without, is opened by no viewer."""
+    with pytest.raises(BagPathError, match=advice):
+        BagWriter(tmp_path / name, bag_format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_formats_and_compressions_are_refused(tmp_path: Path) -> None:
+    """bz2 belongs to ROS 1, zstd to ROS 2."""
+    with pytest.raises(UnknownNameError, match="bag format"):
+        BagWriter(tmp_path / "drive", "ros3")
+    with pytest.raises(UnknownNameError, match="compression for mcap"):
+        BagWriter(tmp_path / "drive", "mcap", "bz2")
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_a_bag_is_replaced_only_when_asked(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """A drive may be the only one."""
+    drive = write_drive(tmp_path / PATHS[bag_format], bag_format)
+    with pytest.raises(BagPathError, match="--force"):
+        BagWriter(drive.path, bag_format)
+    assert len(images(drive.path)) == 5
+    with BagWriter(drive.path, bag_format, overwrite=True) as writer:
+        writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
+    assert len(images(drive.path)) == 1
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "sub/metadata.yaml"])
+def test_force_never_removes_what_is_no_bag(tmp_path: Path, name: str) -> None:
+    """`--force` with a home folder for OUT must not be the end of it."""
+    precious = tmp_path / "home" / name
+    precious.parent.mkdir(parents=True)
+    precious.write_text("mine", encoding="utf-8")
+    with pytest.raises(BagPathError, match="is not replaced"):
+        BagWriter(tmp_path / "home", "mcap", overwrite=True)
+    with pytest.raises(BagPathError):
+        BagWriter(precious, overwrite=True)
+    assert precious.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_an_error_on_the_way_leaves_a_whole_bag(tmp_path: Path, bag_format: str) -> None:
+    """Ctrl-C in the middle of a recording costs what was not yet recorded, no more."""
+    path = tmp_path / PATHS[bag_format]
+
+    def interrupted() -> None:
+        with BagWriter(path, bag_format) as writer:
+            write(writer, 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with AnyReader([path]) as reader:
+        assert reader.message_count == 1
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_nearly_full_disk_ends_the_bag_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bag_format: str
+) -> None:
+    """The index is written while it still fits: every reader opens the bag."""
+    path = tmp_path / PATHS[bag_format]
+    with BagWriter(path, bag_format) as writer:
+        write(writer, 2)
+        monkeypatch.setattr(writer_module, "_SPARE_BYTES", 1 << 60)
+        with pytest.raises(BagWriteError, match="the disk is full; the 2 messages"):
+            write(writer, 1)
+    with AnyReader([path]) as reader:
+        assert reader.message_count == 2
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Files cannot grow beyond `size` bytes: writing fails in the middle, as on a disk that others fill."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_disk_that_refuses_suddenly_costs_only_the_last_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bag_format: str
+) -> None:
+    """Without room even for an index, what was written is still read, front to back."""
+    monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
+    path = tmp_path / PATHS[bag_format]
+    frames = np.random.default_rng(1).integers(0, 256, (20, 512, 1024), np.uint8)
+
+    def fill() -> None:
+        with BagWriter(path, bag_format) as writer:
+            for index, pixels in enumerate(frames):
+                writer.write_image("/cam", pixels, "mono8", index + 1, index + 1, "cam")
+
+    with largest_file(5 << 20), pytest.raises(BagWriteError, match="ends without its index"):
+        fill()
+    saved = images(path)
+    assert len(saved) >= 5
+    for pixels, read in zip(frames, saved, strict=False):
+        np.testing.assert_array_equal(read, pixels.reshape(-1))
+
+
+def test_sqlite_is_committed_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed recorder loses what was not committed: without commits, everything."""
+    monkeypatch.setattr(writer_module, "_COMMIT_BYTES", 1)
+    with BagWriter(tmp_path / "drive", "sqlite3") as writer:
+        write(writer, 3)
+        with closing(sqlite3.connect(tmp_path / "drive" / "drive.db3")) as other:
+            assert other.execute("SELECT count(*) FROM messages").fetchone() == (3,)
+
+
+def test_time_that_no_format_holds_is_refused(tmp_path: Path) -> None:
+    """A damaged bag may hold any time; ROS 1 has 32 bits of seconds."""
+    with BagWriter(tmp_path / "drive.bag") as writer, pytest.raises(BagWriteError, match="0 messages"):
+        writer.write_image("/cam", np.ones((2, 2), np.uint8), "mono8", 1, 1 << 70, "cam")
