@@ -124,6 +124,10 @@ class Manifest(Section):
         return file
 
     def to_yaml(self) -> str:
-        """As `model.yaml` holds it; what was left at its default is left out."""
-        document = self.model_dump(mode="json", exclude_defaults=True)
+        """As `model.yaml` holds it, defaults told; what is empty, and a signature that nothing reads, is left out."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        document["input"] = {key: value for key, value in document["input"].items() if value != {}}
+        document = {key: value for key, value in document.items() if value not in ("", [])}
+        if self.format != "saved_model":
+            del document["signature"]
         return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
