@@ -21,7 +21,7 @@ from shared.model_card import ModelCard
 UNLABELLED = "none"  # The class that is no class: counted as an error where predicted, but not in the mean.
 LABELS = "/labels"
 
-_UNSEEN = 255  # What a crop cut off: the model never saw it, so it is not judged there.
+UNSEEN = 255  # What a crop cut off: the model never saw it, so it is not judged there.
 _MAX_WAITING = 64  # Pictures or labels that wait for each other; recorders write them side by side.
 
 
@@ -158,7 +158,7 @@ class _Judge:
             raise EvaluationError(
                 f"{name} answers class {mask.max()}, but names only {self._classes}: name all in labels"
             )
-        predicted = lay_back(mask, geometry, _UNSEEN)
+        predicted = lay_back(mask, geometry, UNSEEN)
         true = truth.pixels.astype(np.uint8, copy=False)
         known = true < self._classes
         counted = known & (predicted < self._classes)

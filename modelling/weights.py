@@ -1,11 +1,14 @@
 """The weights of a network as named arrays: folded after training, given to a network, read back from a frozen graph."""
 
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from modelling.architectures.blocks import EPSILON
 from modelling.architectures.networks import Network
 from shared.errors import SkylaneError
 
@@ -35,7 +38,7 @@ def fold(weights: Weights) -> Weights:
     """Turn a network's training weights into those of its folded form.
 
     Normalisation is γ(x − μ)/√(σ² + ε) + β, so a convolution before it takes γ/√(σ² + ε) into its kernel and gains the
-    bias β − μγ/√(σ² + ε). ε is that of `Blocks`.
+    bias β − μγ/√(σ² + ε).
     """
     folded: Weights = {}
     for name, values in weights.items():
@@ -47,7 +50,7 @@ def fold(weights: Weights) -> Weights:
         if part != "conv" or f"{norm}.gamma" not in weights:
             folded[name] = values
             continue
-        scale = weights[f"{norm}.gamma"] / np.sqrt(weights[f"{norm}.moving_variance"] + 1e-3)
+        scale = weights[f"{norm}.gamma"] / np.sqrt(weights[f"{norm}.moving_variance"] + EPSILON)
         # A depthwise kernel is k×k×C×1, any other k×k×I×O: the scale belongs to C or O.
         depthwise = values.shape[3] == 1 and values.shape[2] == scale.size
         folded[name] = values * (scale[:, np.newaxis] if depthwise else scale)
@@ -68,6 +71,26 @@ def assign(network: Network, weights: Weights, origin: str) -> None:
         if tuple(variable.shape) != weights[name].shape:
             raise ForeignWeightsError(origin, f"{name} is {weights[name].shape}, not {tuple(variable.shape)}")
         variable.assign(weights[name])
+
+
+def write_weights(path: Path, weights: Weights) -> None:
+    """Write weights as an .npz, whole or not at all."""
+    partial = path.with_suffix(".partial.npz")
+    np.savez(partial, **weights)  # type: ignore[arg-type]  # Keywords are arrays here, never its flags.
+    partial.replace(path)
+
+
+def read_weights(path: Path) -> Weights:
+    """The weights that `write_weights` wrote.
+
+    Raises:
+        ForeignWeightsError: the file is not there or is no .npz.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise ForeignWeightsError(str(path), f"cannot be read ({error})") from error
 
 
 def weights_in(graph: tf.compat.v1.GraphDef) -> Weights:

@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+EPSILON = 1e-3  # Added to the variance by normalisation.
+
 Tensor = Any  # keras.KerasTensor; Keras ships no types.
 
 
@@ -111,6 +113,21 @@ class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         return (*like_shape[:3], features_shape[3])
 
 
+@keras.saving.register_keras_serializable("skylane")
+class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras ships no types.
+    """Batch normalisation in one kernel. Keras writes it as a dozen operations: a third of a training step on a CPU."""
+
+    def call(self, features: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:  # noqa: FBT001  # Keras calls it so.
+        if not training:
+            return super().call(features, training=False, mask=mask)
+        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            features, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta), epsilon=self.epsilon
+        )
+        self.moving_mean.assign(self.moving_mean * self.momentum + mean * (1 - self.momentum))
+        self.moving_variance.assign(self.moving_variance * self.momentum + variance * (1 - self.momentum))
+        return normalised
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Builds blocks of one network: `folded` without batch normalisation, `momentum` is that of its running means."""
@@ -172,9 +189,7 @@ class Blocks:
 
     def _normalised(self, features: Tensor, name: str, activation: str | None) -> Tensor:
         if not self.folded:
-            features = keras.layers.BatchNormalization(momentum=self.momentum, epsilon=1e-3, name=f"{name}.norm")(
-                features
-            )
+            features = FusedNormalization(momentum=self.momentum, epsilon=EPSILON, name=f"{name}.norm")(features)
         if activation is not None:
             features = keras.layers.Activation(activation, name=f"{name}.{activation}")(features)
         return features

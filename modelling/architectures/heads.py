@@ -18,15 +18,29 @@ def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int) -> 
     gate = ResizedLike(name="head.gate_resized")(gate, local)
     context = keras.layers.Multiply(name="head.gated")([local, gate])
 
-    context = blocks.convolution(context, 48, "head.narrow")
-    eighth = context + blocks.convolution(features.eighth, 48, "head.eighth")
-    eighth = blocks.separable(keras.layers.Activation("relu", name="head.eighth_relu")(eighth), 32, "head.refine8")
+    context = blocks.convolution(context, 64, "head.narrow")
+    eighth = context + blocks.convolution(features.eighth, 64, "head.eighth")
+    eighth = blocks.convolution(
+        keras.layers.Activation("relu", name="head.eighth_relu")(eighth),
+        48,
+        "head.refine8",
+        kernel=3,
+        activation="relu",
+    )
     quarter = ResizedLike(name="head.to_quarter")(eighth, features.quarter)
-    quarter = quarter + blocks.convolution(features.quarter, 32, "head.quarter")
-    quarter = blocks.separable(keras.layers.Activation("relu", name="head.quarter_relu")(quarter), 16, "head.refine4")
+    quarter = quarter + blocks.convolution(features.quarter, 48, "head.quarter")
+    quarter = blocks.convolution(
+        keras.layers.Activation("relu", name="head.quarter_relu")(quarter),
+        24,
+        "head.refine4",
+        kernel=3,
+        activation="relu",
+    )
     half = ResizedLike(name="head.to_half")(quarter, features.half)
-    half = half + blocks.convolution(features.half, 16, "head.half")
-    half = blocks.separable(keras.layers.Activation("relu", name="head.half_relu")(half), 16, "head.refine2")
+    half = half + blocks.convolution(features.half, 24, "head.half")
+    half = blocks.convolution(
+        keras.layers.Activation("relu", name="head.half_relu")(half), 24, "head.refine2", kernel=3, activation="relu"
+    )
     return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
 
 

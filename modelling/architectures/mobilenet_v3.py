@@ -100,9 +100,7 @@ def trunk(blocks: Blocks, picture: Tensor, rows: tuple[Row, ...], *, output_stri
     return Features(finest[2], finest[4], finest[8], features)
 
 
-def _inverted_residual(
-    blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int
-) -> Tensor:
+def _inverted_residual(blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int) -> Tensor:
     """Widen, filter each channel, narrow; add the input where its shape allows."""
     entering = features
     if row.expansion != entering.shape[-1]:

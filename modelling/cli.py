@@ -1,0 +1,247 @@
+"""`skylane model`: build, inspect, list, run and evaluate models."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cloud.engines.engine import Placement
+from cloud.repository import Repository, default_root
+from shared.demosaic import DEMOSAICS
+from shared.errors import SkylaneError
+from shared.frames import Layout
+from shared.labels import colourise, overlay, read_labels
+from shared.pictures import read_picture, stamp_untrained, write_png
+
+_OPACITY = 0.5
+
+_models = click.option(
+    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
+)
+_device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
+_demosaic = click.option("--demosaic", type=click.Choice(sorted(DEMOSAICS)), default="binning", show_default=True)
+
+
+class _Size(click.ParamType):
+    """ "608x968": height and width in pixels."""
+
+    name = "HxW"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Parse it, or fail as bad usage."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,4})", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no size: write height, x, width, as 608x968", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+@click.group()
+def model() -> None:
+    """Build, inspect, list, run and evaluate models."""
+
+
+@model.command("list")
+@_models
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def list_models(root: Path | None, *, as_json: bool) -> None:
+    """List the models of the repository, and whether their files are what their manifests say."""
+    repository = Repository(root or default_root())
+    rows = [_row(repository, name) for name in repository.names()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo(f"{repository.root} holds no model: `skylane model build road-small` makes one")
+        return
+    table = Table(title=f"Models in {repository.root}")
+    for column in ("name", "version", "format", "input", "classes", "MB", "trained", "file"):
+        table.add_column(column, justify="right" if column in ("classes", "MB") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_told(row.get(str(column.header))) for column in table.columns))
+    Console().print(table)
+
+
+@model.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--write", "folder", type=click.Path(file_okay=False, path_type=Path), help="Make this model's folder.")
+@click.option("--labels", type=click.Path(dir_okay=False, path_type=Path), help="A label file, YAML or SLabel XML.")
+@click.option("--size", type=_Size(), help="The input's height and width, where the graph leaves them open.")
+@click.option("--signature", default="serving_default", show_default=True, help="Of a SavedModel.")
+@click.option("--untrained", is_flag=True, help="Its weights are random: every picture made with it will say so.")
+@click.option("--force", is_flag=True, help="Write the manifest anew where there is one.")
+def inspect(
+    file: Path,
+    folder: Path | None,
+    labels: Path | None,
+    size: tuple[int, int] | None,
+    signature: str,
+    *,
+    untrained: bool,
+    force: bool,
+) -> None:
+    """Find out how to feed and read a model's FILE, and write its manifest.
+
+    FILE is a frozen graph, a SavedModel's folder or a Keras file. It is run once: inspect only files that you trust.
+    """
+    from modelling import inspection  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
+
+    found = inspection.inspect(
+        file,
+        labels=read_labels(labels) if labels else None,
+        size=size,
+        signature=signature,
+        trained=not untrained,
+    )
+    console = Console()
+    table = Table(title=str(found.path), show_header=False)
+    picture, answer, manifest = found.ends.picture, found.ends.answer, found.manifest
+    table.add_row("format", manifest.format)
+    table.add_row("input", str(picture))
+    table.add_row(
+        "fed as",
+        f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
+    )
+    table.add_row("output", f"{answer}, {manifest.output.kind}")
+    table.add_row("classes", _told(found.ends.classes))
+    table.add_row("SHA-256", manifest.sha256)
+    console.print(table)
+    for note in found.notes:
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
+    if folder is None:
+        click.echo(f"\n{manifest.to_yaml()}\n--write models/NAME makes the model's folder with this as its model.yaml.")
+    else:
+        click.echo(f"wrote {inspection.write(found, folder, replace=force)}")
+
+
+@model.command()
+@click.argument("name", metavar="MODEL")
+@click.argument("image", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write. [.]")
+@_models
+@_device
+def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
+    """Run MODEL on an IMAGE (JPEG or PNG), without any broker: class ids, colours and overlay as PNG files."""
+    from modelling.evaluation import UNSEEN, prepared  # noqa: PLC0415  As in `inspect`.
+    from shared.geometry import lay_back  # noqa: PLC0415  As in `inspect`.
+
+    rgb = read_picture(image)
+    with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
+        picture, geometry = prepared(rgb, Layout.RGB8, loaded.card, "bilinear")
+        loaded.warm_up()
+        began_ns = time.perf_counter_ns()
+        mask = loaded.predict(picture[np.newaxis])[0]
+        took_ms = (time.perf_counter_ns() - began_ns) / 1e6
+        card = loaded.card
+        click.echo(f"{loaded.describe()}: {took_ms:.1f} ms warm")
+    whole = lay_back(mask, geometry, UNSEEN)
+    pictures = {"colour": colourise(whole, card.labels), "overlay": overlay(rgb, whole, card.labels, _OPACITY)}
+    paths = [out / f"{image.stem}_ids.png", *(out / f"{image.stem}_{kind}.png" for kind in pictures)]
+    write_png(paths[0], whole)
+    for path, painted in zip(paths[1:], pictures.values(), strict=True):
+        write_png(path, painted if card.trained else stamp_untrained(painted))
+    table = Table(title=f"{image} · {whole.shape[0]}×{whole.shape[1]}")
+    table.add_column("class")
+    table.add_column("share", justify="right")
+    counts = np.bincount(whole.ravel(), minlength=256)
+    for class_id in np.argsort(-counts):
+        if counts[class_id]:
+            label = "unseen" if class_id >= len(card.labels.names) else card.labels.names[class_id]
+            table.add_row(label, f"{counts[class_id] / whole.size:.1%}")
+    Console().print(table)
+    click.echo("\n".join(f"wrote {path}" for path in paths))
+
+
+@model.command()
+@click.argument("name", metavar="MODEL")
+@click.argument("bag", type=click.Path(path_type=Path))
+@click.option("--topic", help="The camera's image topic. [the first with labels beside it]")
+@click.option("--frames", type=click.IntRange(min=1), help="Judge at most so many. [all]")
+@_demosaic
+@click.option("--json", "as_json", is_flag=True, help="The figures as JSON, with the whole confusion table.")
+@_models
+@_device
+def evaluate(
+    name: str,
+    bag: Path,
+    topic: str | None,
+    frames: int | None,
+    demosaic: str,
+    root: Path | None,
+    device: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Compare MODEL's masks with a BAG's true labels: mean IoU, pixel accuracy, IoU by class, confusion."""
+    from modelling.evaluation import evaluate as judge  # noqa: PLC0415  As in `inspect`.
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        Repository(root or default_root()).load(name, Placement(device=device)) as loaded,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+    ):
+        task = progress.add_task(f"{name} on {bag.name}", total=frames)
+        result = judge(
+            loaded,
+            bag,
+            camera=topic,
+            frames=frames,
+            demosaic=demosaic,
+            on_frame=lambda done, of: progress.update(task, completed=done, total=of),
+        )
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+        return
+    names, counts = result.card.labels.names, result.confusion.counts
+    held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
+    table = Table(title=f"{name} on {bag}: share of each true class (row) by predicted class (column), %")
+    table.add_column("class")
+    table.add_column("IoU", justify="right", style="bold")
+    for i in held:
+        table.add_column(names[i], justify="right")
+    for i, iou in enumerate(result.confusion.intersection_over_union()):
+        if i in held:
+            shares = 100 * counts[i] / max(1, counts[i].sum())
+            table.add_row(names[i], f"{iou:.3f}", *(f"{shares[j]:.1f}" if counts[i, j] else "·" for j in held))
+    Console().print(table)
+    untrained = "" if result.card.trained else " (untrained weights)"
+    click.echo(
+        f"mean IoU {result.mean_iou:.4f} over the classes but `none` · pixel accuracy "
+        f"{result.confusion.pixel_accuracy:.4f} · {result.frames} frames · {result.unmatched} without labels{untrained}"
+    )
+
+
+def _row(repository: Repository, name: str) -> dict[str, Any]:
+    """A line of the list; a model that is broken has its line too, and says why."""
+    try:
+        manifest, card = repository.manifest(name), repository.card(name)
+    except SkylaneError as error:
+        return {"name": name, "file": str(error)}
+    row = {
+        "name": name,
+        "version": card.version,
+        "format": manifest.format,
+        "input": f"{manifest.input.dtype} {card.height}×{card.width} {card.layout}",
+        "classes": len(card.labels.names),
+        "trained": card.trained,
+    }
+    try:
+        path = repository.file(name)
+    except SkylaneError as error:
+        return row | {"file": str(error)}
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return row | {"MB": round(sum(each.stat().st_size for each in files) / 1e6, 1), "file": "hash ok"}
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "?" if value is None else str(value)

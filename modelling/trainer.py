@@ -1,0 +1,109 @@
+"""One network being trained: the loss, the step, the schedule, the running mean of the weights."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelling.architectures.networks import Network
+from modelling.confusion import Confusion
+from modelling.crops import Batch
+from modelling.weights import Weights, variables
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How fast to learn. The rate rises to its peak, then falls along a cosine to nothing."""
+
+    peak_rate: float
+    warm_up: float = 0.03  # The share of the training in which the rate rises.
+    weight_decay: float = 0.02
+
+    def rate(self, progress: float) -> float:
+        """The learning rate where `progress` (0 to 1) of the training is done."""
+        if progress < self.warm_up:
+            return self.peak_rate * (0.02 + 0.98 * progress / self.warm_up)
+        fallen = (progress - self.warm_up) / (1 - self.warm_up)
+        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+
+
+class Trainer:
+    """One network being trained. `class_weights`: how much a pixel of each class counts."""
+
+    def __init__(self, network: Network, schedule: Schedule, class_weights: npt.NDArray[np.float32]) -> None:
+        self.network = network
+        self.schedule = schedule
+        self.step = 0
+        self._optimizer = keras.optimizers.AdamW(
+            schedule.peak_rate, weight_decay=schedule.weight_decay, beta_2=0.99, global_clipnorm=5.0
+        )
+        # Decay is for kernels: a bias or a normalisation's scale has no reason to be small.
+        self._optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+        self._optimizer.build(network.trainable_variables)
+        self._class_weights = tf.constant(class_weights)
+        self._variables = variables(network)
+        self._mean = {name: tf.Variable(variable.value, trainable=False) for name, variable in self._variables.items()}
+        self._run = tf.function(self._one_step, autograph=False)
+
+    def train_on(self, batch: Batch, progress: float) -> float:
+        """Make one step where `progress` (0 to 1) of the training is done; returns its loss."""
+        self._optimizer.learning_rate.assign(self.schedule.rate(progress))
+        # Early on the mean must forget fast, or it would remember the start.
+        keep = min(0.995, (1 + self.step) / (10 + self.step))
+        loss = float(self._run(*batch, tf.constant(keep, tf.float32)))
+        self.step += 1
+        return loss
+
+    def mean_weights(self) -> Weights:
+        """The running mean of the weights over the last two hundred steps: what is evaluated and shipped."""
+        return {name: np.array(value, np.float32) for name, value in self._mean.items()}
+
+    def _one_step(self, pictures: Any, labels: Any, keep: Any) -> Any:
+        with tf.GradientTape() as tape:
+            scores = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=True)
+            loss = self._loss(scores, labels)
+        trainable = self.network.trainable_variables
+        self._optimizer.apply(tape.gradient(loss, trainable), trainable)
+        for name, mean in self._mean.items():
+            mean.assign(mean * keep + self._variables[name].value * (1 - keep))
+        return loss
+
+    def _loss(self, scores: Any, labels: Any) -> Any:
+        """Weighted cross-entropy plus soft Dice, on every second row and column from a random one.
+
+        Each pixel counts in a quarter of the steps, at a quarter of the cost. Dice is averaged over the classes in the
+        batch, so that a class of few pixels weighs as much as the road.
+        """
+        start = tf.random.uniform([2], 0, 2, tf.int32)
+        classes = scores.shape[-1]
+        scores = tf.reshape(scores[:, start[0] :: 2, start[1] :: 2], [-1, classes])
+        labels = tf.reshape(labels[:, start[0] :: 2, start[1] :: 2], [-1])
+        truth = tf.one_hot(labels, classes)
+        weights = tf.gather(self._class_weights, tf.cast(labels, tf.int32))
+        entropy = tf.nn.softmax_cross_entropy_with_logits(truth, scores)
+        entropy = tf.reduce_sum(entropy * weights) / tf.reduce_sum(weights)
+        shares = tf.nn.softmax(scores)
+        area = tf.reduce_sum(truth, axis=0)
+        both = tf.reduce_sum(shares * truth, axis=0)
+        dice = 1 - (2 * both + 1) / (tf.reduce_sum(shares, axis=0) + area + 1)
+        present = tf.cast(area > 0, tf.float32)
+        return entropy + 0.5 * tf.reduce_sum(dice * present) / tf.reduce_sum(present)
+
+
+def evaluate(network: Network, frames: Iterable[Batch], classes: int) -> Confusion:
+    """What a network makes of whole frames: pictures B×H×W×3 uint8 RGB and labels B×H×W."""
+    confusion = Confusion.empty(classes)
+
+    @tf.function(autograph=False)
+    def predict(pictures: Any) -> Any:
+        scores = network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
+        return tf.cast(tf.argmax(scores, axis=-1), tf.uint8)
+
+    for pictures, labels in frames:
+        confusion = confusion.with_masks(labels, predict(pictures).numpy())
+    return confusion
