@@ -7,10 +7,11 @@ from cloud.replies import Replier
 from cloud.request import Request
 from shared import images
 from shared.errors import SkylaneError
+from shared.fields import MessageError
 from shared.frames import Layout
 from shared.images import PictureLimits
 from shared.masks import MASK_CODECS
-from shared.messages import FrameMessage, MessageError, Status, unpack_frame
+from shared.messages import FrameMessage, Status, unpack_frame
 from shared.model_card import ModelCard
 from shared.stages import Stage
 

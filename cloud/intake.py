@@ -10,10 +10,10 @@ from cloud.request import Request
 from shared import topics
 from shared.bus import Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
+from shared.fields import MessageError
 from shared.messages import (
     MASK_CONTENT_TYPE,
     MaskMessage,
-    MessageError,
     NodeState,
     NodeStatus,
     Status,

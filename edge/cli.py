@@ -97,14 +97,14 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         bus = _connected(config, session, hooks, console)
         transport = MqttTransport(bus, vehicle=config.vehicle, session=session, model=config.model, qos=config.qos)
         stack.callback(transport.close)
-        hooks.connected = transport.announce
+        hooks.announce = transport.announce
         card = transport.wait_for_card(config.connect_timeout_s)
         log = stack.enter_context(_log(folder, console))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
         sinks = _sinks(config, folder, card)
         node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
-        hooks.fault = node.fault
+        hooks.fail = node.fault
         _stop_on_signals(node)
         tally = _with_progress(node, _expected(config, source.frame_count), console)
         faults = list(node.sink_faults)
@@ -121,10 +121,19 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
 
 
 class _Hooks:
-    """What the bus calls back, before there is somebody to be called."""
+    """What the bus calls back; it connects before there is a node to be told."""
 
-    connected: Callable[[], None] = staticmethod(lambda: None)
-    fault: Callable[[BaseException], None] = staticmethod(lambda _: None)
+    def __init__(self) -> None:
+        self.announce: Callable[[], None] = lambda: None
+        self.fail: Callable[[BaseException], None] = lambda _: None
+
+    def connected(self) -> None:
+        """The bus has connected, for the first time or again."""
+        self.announce()
+
+    def fault(self, error: BaseException) -> None:
+        """A handler raised."""
+        self.fail(error)
 
 
 def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console) -> MqttBus:
@@ -132,8 +141,8 @@ def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console
     return connection.open(
         f"skylane-vehicle-{config.vehicle}",
         vehicle_will(config.vehicle, session),
-        on_connected=lambda: hooks.connected(),
-        on_fault=lambda error: hooks.fault(error),
+        on_connected=hooks.connected,
+        on_fault=hooks.fault,
         on_waiting=lambda text: console.print(text, markup=False, highlight=False),
     )
 

@@ -11,8 +11,9 @@ from edge.ledger import Journey, Ledger
 from edge.transports.transport import Reply, Transport
 from shared import clock, masks
 from shared.errors import SkylaneError
+from shared.fields import MessageError
 from shared.latency_log import Outcome
-from shared.messages import MaskMessage, MessageError, Status, unpack_mask
+from shared.messages import MaskMessage, Status, unpack_mask
 from shared.stages import Stage
 
 OnMask = Callable[[Journey, npt.NDArray[np.uint8]], None]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from shared import topics
 from shared.bus import Delivery
 from shared.errors import SkylaneError, suggestion
-from shared.messages import MessageError, NodeState, NodeStatus, unpack_status
+from shared.fields import MessageError
+from shared.messages import NodeState, NodeStatus, unpack_status
 from shared.model_card import ModelCard
 
 _MAX_WORKERS = 256

@@ -3,37 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import msgpack
 
 from shared.errors import SkylaneError
+from shared.fields import MAX_NS, MAX_SIDE, VERSION, Fields
 from shared.frames import Layout
-from shared.geometry import Geometry, GeometryError, Resize
+from shared.geometry import Geometry, Resize
 from shared.labels import Labels
 from shared.model_card import ModelCard
 from shared.stages import Stamp
-from shared.topics import FrameId, TopicNameError, checked
+from shared.topics import FrameId
 
-C = TypeVar("C", bound=StrEnum)
-
-VERSION = 1
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
-
-MAX_MESSAGE_BYTES = 64 << 20
-MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
-_MAX_ITEMS = 1024  # Entries of any list or map.
-_MAX_TEXT = 4096
-_MAX_NS = 1 << 62
-
-
-class MessageError(SkylaneError):
-    """A message that cannot be accepted. `frame_id` is set where it could still be read, so that it can be answered."""
-
-    def __init__(self, message: str, frame_id: FrameId | None = None) -> None:
-        self.frame_id = frame_id
-        super().__init__(message)
 
 
 class Status(StrEnum):
@@ -139,7 +123,7 @@ def unpack_frame(payload: bytes) -> FrameMessage:
     Raises:
         MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields.of_message(payload)
+    fields = Fields.of_message(payload)
     layout = fields.choice("layout", Layout)
     shape = fields.shape("shape", dimensions=(2, 3))
     if shape != layout.shape(shape[0], shape[1]):
@@ -157,7 +141,7 @@ def unpack_frame(payload: bytes) -> FrameMessage:
         id=fields.id,
         attempt=fields.integer("attempt", 1, 100),
         model=fields.name("model"),
-        frame_stamp_ns=fields.integer("frame_stamp_ns", 0, _MAX_NS),
+        frame_stamp_ns=fields.integer("frame_stamp_ns", 0, MAX_NS),
         budget_ms=fields.integer("budget_ms", 0, 86_400_000) if fields.has("budget_ms") else None,
         layout=layout,
         shape=shape,
@@ -199,7 +183,7 @@ def unpack_mask(payload: bytes) -> MaskMessage:
     Raises:
         MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields.of_message(payload)
+    fields = Fields.of_message(payload)
     status = fields.choice("status", Status)
     shape = fields.shape("shape", dimensions=(2,)) if fields.has("shape") else None
     if status is Status.ANSWERED and shape is None:
@@ -242,12 +226,12 @@ def unpack_status(payload: bytes) -> NodeStatus:
     Raises:
         MessageError: it is not a status of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = _Fields.of_message(payload)
+    fields = Fields.of_message(payload)
     return NodeStatus(
         state=fields.choice("state", NodeState),
         session=fields.name("session"),
         capacity=fields.integer("capacity", 0, 1 << 20),
-        cards=tuple(_card_from_wire(_Fields(card)) for card in fields.list("cards")),
+        cards=tuple(_card_from_wire(Fields(card)) for card in fields.list("cards")),
     )
 
 
@@ -266,7 +250,7 @@ def _card_to_wire(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _card_from_wire(fields: "_Fields") -> ModelCard:
+def _card_from_wire(fields: Fields) -> ModelCard:
     try:
         labels = Labels.from_wire(fields.get("labels"))
     except SkylaneError as error:
@@ -295,124 +279,3 @@ def _stamps_to_wire(stamps: tuple[Stamp, ...]) -> list[tuple[str, str, int]]:
 def _pack(fields: Mapping[str, Any]) -> bytes:
     packed: bytes = msgpack.packb(fields)
     return packed
-
-
-class _Fields:
-    """A map from the wire, read field by field; each reader checks kind and bounds. Unknown keys are nobody's business."""
-
-    def __init__(self, fields: object) -> None:
-        if not isinstance(fields, dict):
-            raise MessageError(f"a {type(fields).__name__} where a map belongs")
-        self._fields = fields
-
-    @classmethod
-    def of_message(cls, payload: bytes) -> "_Fields":
-        """Unpack a message and check its version."""
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
-        try:
-            fields = msgpack.unpackb(
-                payload,
-                max_array_len=_MAX_ITEMS,
-                max_map_len=_MAX_ITEMS,
-                max_str_len=_MAX_TEXT,
-                max_bin_len=MAX_MESSAGE_BYTES,
-                max_ext_len=0,
-            )
-        except (ValueError, msgpack.UnpackException) as error:
-            raise MessageError(f"not a MessagePack map: {type(error).__name__} {error}"[:200]) from error
-        message = cls(fields)
-        if (version := message._fields.get("v")) != VERSION:
-            raise message.wrong("v", f"version {str(version)[:20]} is not spoken here: speak {VERSION}")
-        return message
-
-    def wrong(self, key: str, what: str) -> MessageError:
-        return MessageError(f"field {key!r}: {what}", _id_of(self._fields))
-
-    def has(self, key: str) -> bool:
-        return self._fields.get(key) is not None
-
-    def get(self, key: str) -> Any:
-        if key not in self._fields:
-            raise self.wrong(key, "missing")
-        return self._fields[key]
-
-    @property
-    def id(self) -> FrameId:
-        try:
-            return FrameId.parse(self.text("id"))
-        except TopicNameError as error:
-            raise MessageError(str(error)) from error
-
-    def text(self, key: str) -> str:
-        value = self.get(key)
-        if not isinstance(value, str):
-            raise self.wrong(key, f"a text belongs here, not {type(value).__name__}")
-        return value
-
-    def name(self, key: str) -> str:
-        try:
-            return checked(key, self.text(key))
-        except TopicNameError as error:
-            raise self.wrong(key, str(error)) from error
-
-    def choice(self, key: str, choices: type[C]) -> C:
-        value = self.text(key)
-        try:
-            return choices(value)
-        except ValueError as error:
-            raise self.wrong(key, f"{value[:40]!r} is not one of {', '.join(choices)}") from error
-
-    def integer(self, key: str, least: int, most: int) -> int:
-        value = self.get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {str(value)[:40]}")
-        return value
-
-    def bytes(self, key: str) -> bytes:
-        value = self.get(key)
-        if not isinstance(value, bytes):
-            raise self.wrong(key, f"bytes belong here, not {type(value).__name__}")
-        return value
-
-    def list(self, key: str) -> list[Any]:
-        value = self.get(key)
-        if not isinstance(value, list):
-            raise self.wrong(key, f"a list belongs here, not {type(value).__name__}")
-        return value
-
-    def map(self, key: str) -> dict[Any, Any]:
-        value = self.get(key)
-        if not isinstance(value, dict):
-            raise self.wrong(key, f"a map belongs here, not {type(value).__name__}")
-        return value
-
-    def shape(self, key: str, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-        value = self.list(key)
-        if len(value) not in dimensions or not all(type(side) is int and 0 < side <= MAX_SIDE for side in value):
-            raise self.wrong(key, f"{str(value)[:60]} is not a picture's shape with sides up to {MAX_SIDE}")
-        return tuple(value)
-
-    def geometry(self, key: str) -> Geometry:
-        try:
-            return Geometry.from_wire(self.get(key))
-        except GeometryError as error:
-            raise self.wrong(key, str(error)) from error
-
-    def stamps(self, key: str) -> tuple[Stamp, ...]:
-        stamps = []
-        for item in self.list(key):
-            if not isinstance(item, list) or [type(part) for part in item] != [str, str, int]:
-                raise self.wrong(key, "a stamp is [stage, node, nanoseconds]")
-            if not 0 <= item[2] <= _MAX_NS:
-                raise self.wrong(key, f"{item[2]} ns is no time")
-            stamps.append(Stamp(*item))
-        return tuple(stamps)
-
-
-def _id_of(fields: Mapping[Any, Any]) -> FrameId | None:
-    """The frame's id, where a broken message still tells it."""
-    try:
-        return FrameId.parse(fields["id"])
-    except (KeyError, TypeError, TopicNameError):
-        return None

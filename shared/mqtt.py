@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from shared import clock
 from shared.bus import Ack, Acknowledged, Delivery, Handler, Properties, Will, matches
 from shared.errors import SkylaneError
-from shared.messages import MAX_MESSAGE_BYTES
+from shared.fields import MAX_MESSAGE_BYTES
 
 KEEPALIVE_S = 15  # A payload that takes longer to send than this never arrives: the ping waits behind it.
 _NO_SUBSCRIBER = 0x10

@@ -22,7 +22,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from shared.broker import Broker
-from shared.messages import MAX_MESSAGE_BYTES
+from shared.fields import MAX_MESSAGE_BYTES
 from shared.mosquitto import DEVELOPMENT_SETTINGS
 
 CONFIGS = Path(__file__).parents[1] / "mosquitto"

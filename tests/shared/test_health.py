@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from shared.fields import MessageError
 from shared.health import NotOnlineError, assert_online
-from shared.messages import MessageError, NodeState, NodeStatus, pack_status
+from shared.messages import NodeState, NodeStatus, pack_status
 from shared.mqtt import Address, BrokerUnreachableError, MqttBus
 from shared.topics import WORKER_STATUS
 

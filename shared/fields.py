@@ -1,0 +1,164 @@
+"""Reading a message's fields: MessagePack from the wire, bounded, every field checked for kind and limits."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgpack
+
+from shared.errors import SkylaneError
+from shared.geometry import Geometry, GeometryError
+from shared.stages import Stamp
+from shared.topics import FrameId, TopicNameError, checked
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
+MAX_NS = 1 << 62
+_MAX_ITEMS = 1024  # Entries of any list or map.
+_MAX_TEXT = 4096
+
+C = TypeVar("C", bound=StrEnum)
+
+
+class MessageError(SkylaneError):
+    """A message that cannot be accepted. `frame_id` is set where it could still be read, so that it can be answered."""
+
+    def __init__(self, message: str, frame_id: FrameId | None = None) -> None:
+        self.frame_id = frame_id
+        super().__init__(message)
+
+
+class Fields:
+    """A map from the wire, read field by field; each reader checks kind and bounds. Unknown keys are nobody's business."""
+
+    def __init__(self, fields: object) -> None:
+        if not isinstance(fields, dict):
+            raise MessageError(f"a {type(fields).__name__} where a map belongs")
+        self._fields = fields
+
+    @classmethod
+    def of_message(cls, payload: bytes) -> "Fields":
+        """Unpack a message and check its version."""
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        try:
+            fields = msgpack.unpackb(
+                payload,
+                max_array_len=_MAX_ITEMS,
+                max_map_len=_MAX_ITEMS,
+                max_str_len=_MAX_TEXT,
+                max_bin_len=MAX_MESSAGE_BYTES,
+                max_ext_len=0,
+            )
+        except (ValueError, msgpack.UnpackException) as error:
+            raise MessageError(f"not a MessagePack map: {type(error).__name__} {error}"[:200]) from error
+        message = cls(fields)
+        if (version := message._fields.get("v")) != VERSION:
+            raise message.wrong("v", f"version {str(version)[:20]} is not spoken here: speak {VERSION}")
+        return message
+
+    def wrong(self, key: str, what: str) -> MessageError:
+        """The error for a field, with the frame's id where that can be read."""
+        return MessageError(f"field {key!r}: {what}", _id_of(self._fields))
+
+    def has(self, key: str) -> bool:
+        """Whether a field is there and not nil."""
+        return self._fields.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """A field of any kind; missing is an error, as for all readers below."""
+        if key not in self._fields:
+            raise self.wrong(key, "missing")
+        return self._fields[key]
+
+    @property
+    def id(self) -> FrameId:
+        """The field `id`."""
+        try:
+            return FrameId.parse(self.text("id"))
+        except TopicNameError as error:
+            raise MessageError(str(error)) from error
+
+    def text(self, key: str) -> str:
+        """A text."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, f"a text belongs here, not {type(value).__name__}")
+        return value
+
+    def name(self, key: str) -> str:
+        """A text that may stand in a topic."""
+        try:
+            return checked(key, self.text(key))
+        except TopicNameError as error:
+            raise self.wrong(key, str(error)) from error
+
+    def choice(self, key: str, choices: type[C]) -> C:
+        """One of an enumeration."""
+        value = self.text(key)
+        try:
+            return choices(value)
+        except ValueError as error:
+            raise self.wrong(key, f"{value[:40]!r} is not one of {', '.join(choices)}") from error
+
+    def integer(self, key: str, least: int, most: int) -> int:
+        """A whole number within bounds."""
+        value = self.get(key)
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {str(value)[:40]}")
+        return value
+
+    def bytes(self, key: str) -> bytes:
+        """Bytes."""
+        value = self.get(key)
+        if not isinstance(value, bytes):
+            raise self.wrong(key, f"bytes belong here, not {type(value).__name__}")
+        return value
+
+    def list(self, key: str) -> list[Any]:
+        """A list of anything."""
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, f"a list belongs here, not {type(value).__name__}")
+        return value
+
+    def map(self, key: str) -> dict[Any, Any]:
+        """A map of anything."""
+        value = self.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, f"a map belongs here, not {type(value).__name__}")
+        return value
+
+    def shape(self, key: str, dimensions: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a picture with as many dimensions as one of `dimensions`."""
+        value = self.list(key)
+        if len(value) not in dimensions or not all(type(side) is int and 0 < side <= MAX_SIDE for side in value):
+            raise self.wrong(key, f"{str(value)[:60]} is not a picture's shape with sides up to {MAX_SIDE}")
+        return tuple(value)
+
+    def geometry(self, key: str) -> Geometry:
+        """A geometry."""
+        try:
+            return Geometry.from_wire(self.get(key))
+        except GeometryError as error:
+            raise self.wrong(key, str(error)) from error
+
+    def stamps(self, key: str) -> tuple[Stamp, ...]:
+        """A list of stamps; those of unknown stages are kept."""
+        stamps = []
+        for item in self.list(key):
+            if not isinstance(item, list) or [type(part) for part in item] != [str, str, int]:
+                raise self.wrong(key, "a stamp is [stage, node, nanoseconds]")
+            if not 0 <= item[2] <= MAX_NS:
+                raise self.wrong(key, f"{item[2]} ns is no time")
+            stamps.append(Stamp(*item))
+        return tuple(stamps)
+
+
+def _id_of(fields: Mapping[Any, Any]) -> FrameId | None:
+    """The frame's id, where a broken message still tells it."""
+    try:
+        return FrameId.parse(fields["id"])
+    except (KeyError, TypeError, TopicNameError):
+        return None
