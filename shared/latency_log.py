@@ -1,11 +1,14 @@
 """The latency log: one CSV row for every frame read, a journal that survives a kill, and a manifest beside them."""
 
 import csv
+import errno
+import fcntl
 import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -35,6 +38,9 @@ class Outcome(StrEnum):
     FAILED = "failed"
     LOST = "lost"  # No answer by deadline and grace.
     ABORTED = "aborted"  # Open when the edge died.
+
+
+_OUTCOMES = frozenset(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ _FACTS = (
     "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
     "model", "worker", "attempts", "batch_size", "bytes_up", "bytes_down",
 )  # fmt: skip
+_MAX_TEXT = 200
 _DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
 _SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
 COLUMNS = (
@@ -85,8 +92,8 @@ def fields_of(row: Row) -> dict[str, str]:
     common clock; `uplink_ms` and `downlink_ms` split it by `clock_offset_ms` (the worker's clock minus the edge's) and
     are each true to within `clock_error_ms`.
     """
-    fields = {name: str(getattr(row, name)) for name in _FACTS}
-    fields["reason"] = " ".join(row.reason.split())[:200]
+    # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
+    fields = {name: " ".join(str(getattr(row, name)).split())[:_MAX_TEXT] for name in _FACTS}
     durations = durations_ns(row.edge_times) | durations_ns(row.cloud_times)
     sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns} | _sums_ns(row)
     for stage, at_ns in (*row.edge_times.items(), *row.cloud_times.items()):
@@ -119,6 +126,9 @@ def _sums_ns(row: Row) -> dict[str, int]:
     return sums
 
 
+_CLOSED = -1  # A thread that outlives its log must not write to whatever has the number next.
+
+
 class LogWriter:
     """Writes a run's log: rows as they close, one system call a row, so that a kill leaves only whole rows.
 
@@ -129,7 +139,7 @@ class LogWriter:
         """Start a log in `folder`.
 
         Raises:
-            LogError: the folder cannot be made or written, or already holds a log.
+            LogError: the folder cannot be made or written, has no room, or already holds a log.
         """
         self.rows_lost = 0
         self.fault: OSError | None = None
@@ -143,7 +153,11 @@ class LogWriter:
             raise LogError(f"{folder} already holds a run: choose another --out") from error
         except OSError as error:
             raise LogError(f"{folder} cannot be written: {error.strerror}: choose another --out") from error
-        self._header_written = self._append(self._csv, ",".join(COLUMNS) + "\n")
+        with suppress(OSError):  # A file system without locks only loses the warning that a run is still going on.
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
+            self.__exit__()
+            raise LogError(f"{folder} cannot be written: {self.fault}: make room or choose another --out")
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +165,7 @@ class LogWriter:
     def __exit__(self, *_: object) -> None:
         os.close(self._csv)
         os.close(self._journal)
+        self._csv = self._journal = _CLOSED
 
     def open(self, row: Row) -> None:
         """Note a frame in the journal before it is published; `row.outcome` is what a death would make of it."""
@@ -162,12 +177,13 @@ class LogWriter:
             self.rows_lost += 1
 
     def _append(self, file: int, text: str) -> bool:
-        data = text.encode()
+        data = text.encode(errors="backslashreplace")  # The name of a folder need not be UTF-8.
         try:
             end = os.lseek(file, 0, os.SEEK_END)
             if os.write(file, data) == len(data):
                 return True
             os.ftruncate(file, end)  # A disk that fills may take half a row: take that half back.
+            self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.fault = error
         return False
@@ -183,7 +199,7 @@ def read_rows(folder: Path) -> Iterator[dict[str, str]]:
     """Yield a run's rows by column, as text; an empty text was not measured.
 
     Raises:
-        LogError: there is no log, or its header is not one of ours.
+        LogError: there is no log, or it is not one of ours.
     """
     yield from _read(folder / CSV_NAME, header=None)
 
@@ -193,14 +209,17 @@ def _read(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # Half a row from a killed process.
-    reader = csv.DictReader(lines, fieldnames=header)
-    if not {"outcome", "sequence", "session"} <= set(reader.fieldnames or ()):
-        raise LogError(f"{path} is not a latency log: its first line names no outcome, sequence and session")
-    for fields in reader:
-        yield {key: value for key, value in fields.items() if key is not None and value is not None}
+    # What follows the last line's end is half a row from a killed process.
+    reader = csv.DictReader(text.split("\n")[:-1], fieldnames=header)
+    try:
+        if not set(COLUMNS) <= set(reader.fieldnames or ()):
+            raise LogError(f"{path} is not a latency log: its first line does not name the columns of one")
+        for fields in reader:
+            if None in fields or None in fields.values() or fields["outcome"] not in _OUTCOMES:
+                raise LogError(f"{path}, line {reader.line_num}, is not a row of a latency log")
+            yield fields
+    except csv.Error as error:
+        raise LogError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
 
 
 def outcomes(rows: Iterable[Mapping[str, str]]) -> Counter[Outcome]:
@@ -244,26 +263,48 @@ def repair(folder: Path) -> int:
     """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
 
     Raises:
-        LogError: `folder` holds no run, or cannot be written.
+        LogError: `folder` holds no run or one that still goes on, or cannot be written.
     """
-    closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
-    opened = list(_read(folder / JOURNAL_NAME, header=COLUMNS))
-    lost = [row for row in opened if (row["session"], row["sequence"]) not in closed]
-    path = folder / CSV_NAME
+    with _locked(folder / JOURNAL_NAME):
+        closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
+        # A frame that was sent twice has two lines; the last one knows more.
+        opened = {(row["session"], row["sequence"]): row for row in _read(folder / JOURNAL_NAME, header=COLUMNS)}
+        lost = [row for frame, row in opened.items() if frame not in closed]
+        _append_rows(folder / CSV_NAME, [row | {"reason": "edge_died"} for row in lost])
+        if (folder / MANIFEST_NAME).exists():  # It is written a moment later than the log begins.
+            _close_manifest(folder)
+    return len(lost)
+
+
+@contextmanager
+def _locked(journal: Path) -> Iterator[None]:
+    """Hold a run's journal, which its writer holds as long as it lives."""
+    try:
+        with journal.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise LogError(f"{journal.parent} is being written by a node that still runs: stop it first") from error
+    except OSError as error:
+        raise LogError(f"{journal} cannot be read: {error.strerror}: give the folder of a run") from error
+
+
+def _append_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
     try:
         text = path.read_bytes()
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
             file.seek(0, os.SEEK_END)
-            for row in lost:
-                row["reason"] = "edge_died"
+            for row in rows:
                 file.write(_line(row).encode())
     except OSError as error:
         raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
+
+
+def _close_manifest(folder: Path) -> None:
     manifest = read_manifest(folder)
     if manifest.get("state") == "running":
         counts = outcomes(read_rows(folder))
         read = sum(counts.values())
         state = {"state": "repaired", "frames_read": read, "outcomes": {name.value: counts[name] for name in Outcome}}
         write_manifest(folder, manifest | state)
-    return len(lost)

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 
-from shared.latency_log import Outcome
+from shared.latency_log import LogError, Outcome
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _OUT = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
@@ -31,21 +32,27 @@ class Summary:
 def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
     """Summarise the answered frames of a log, part by part, then `total`; empty where none was answered.
 
-    `rows`: as `latency_log.read_rows` yields them. Percentiles are linearly interpolated.
+    `rows`: as `latency_log.read_rows` yields them; those whose worker did not tell all its stages are left out.
+    Percentiles are linearly interpolated.
+
+    Raises:
+        LogError: a duration is no number.
     """
-    answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED and row["total_ms"] and row["crossing_ms"]]
-    if not answered:
+    names = tuple(str(name) for name in (*PARTS, "total"))
+    columns = [[row[f"{name}_ms"] for name in names] for row in rows if row["outcome"] == Outcome.ANSWERED]
+    try:
+        answered = np.array([durations for durations in columns if all(durations)], np.float64)
+    except ValueError as error:
+        raise LogError(f"the log holds a duration that is no number: {error}") from error
+    total_ms = answered[:, -1].sum() if len(answered) else 0.0
+    if not total_ms:
         return []
-    total = sum(float(row["total_ms"]) for row in answered)
-    return [
-        _summary(str(name), WHERE.get(name, "all"), [float(row[f"{name}_ms"]) for row in answered], total)
-        for name in (*PARTS, "total")
-    ]
+    return [_summary(name, WHERE.get(name, "all"), answered[:, place], total_ms) for place, name in enumerate(names)]
 
 
-def _summary(name: str, where: str, values_ms: Sequence[float], total_ms: float) -> Summary:
+def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> Summary:
     p50, p95, p99 = np.percentile(values_ms, (50, 95, 99))
-    return Summary(name, where, len(values_ms), float(p50), float(p95), float(p99), sum(values_ms) / total_ms)
+    return Summary(name, where, len(values_ms), float(p50), float(p95), float(p99), float(values_ms.sum() / total_ms))
 
 
 def stage_table(summaries: Sequence[Summary]) -> Table:
