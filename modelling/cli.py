@@ -4,10 +4,11 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -20,6 +21,9 @@ from shared.frames import Layout
 from shared.labels import colourise, overlay, read_labels
 from shared.pictures import read_picture, stamp_untrained, write_png
 
+if TYPE_CHECKING:
+    from modelling.evaluation import Evaluation
+
 _OPACITY = 0.5
 
 _models = click.option(
@@ -29,8 +33,8 @@ _device = click.option("--device", default="auto", show_default=True, help="auto
 _demosaic = click.option("--demosaic", type=click.Choice(sorted(DEMOSAICS)), default="binning", show_default=True)
 
 
-class _Size(click.ParamType):
-    """ "608x968": height and width in pixels."""
+class _Size(click.ParamType):  # type: ignore[type-arg]  # Its parameter is not there at run time in all of click 8.
+    """Height and width in pixels, as 608x968."""
 
     name = "HxW"
 
@@ -62,9 +66,14 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
     if not rows:
         click.echo(f"{repository.root} holds no model: `skylane model build road-small` makes one")
         return
-    table = Table(title=f"Models in {repository.root}")
-    for column in ("name", "version", "format", "input", "classes", "MB", "trained", "file"):
-        table.add_column(column, justify="right" if column in ("classes", "MB") else "left", overflow="fold")
+    table = Table(title=f"Models in {repository.root}", box=SIMPLE)
+    for column in ("name", "format", "input", "classes", "MB", "trained", "file"):
+        table.add_column(
+            column,
+            justify="right" if column in ("classes", "MB") else "left",
+            no_wrap=column in ("name", "format"),
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_told(row.get(str(column.header))) for column in table.columns))
     Console().print(table)
@@ -172,12 +181,12 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
 def evaluate(
     name: str,
     bag: Path,
+    *,
     topic: str | None,
     frames: int | None,
     demosaic: str,
     root: Path | None,
     device: str,
-    *,
     as_json: bool,
 ) -> None:
     """Compare MODEL's masks with a BAG's true labels: mean IoU, pixel accuracy, IoU by class, confusion."""
@@ -200,23 +209,31 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    names, counts = result.card.labels.names, result.confusion.counts
-    held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
-    table = Table(title=f"{name} on {bag}: share of each true class (row) by predicted class (column), %")
-    table.add_column("class")
-    table.add_column("IoU", justify="right", style="bold")
-    for i in held:
-        table.add_column(names[i], justify="right")
-    for i, iou in enumerate(result.confusion.intersection_over_union()):
-        if i in held:
-            shares = 100 * counts[i] / max(1, counts[i].sum())
-            table.add_row(names[i], f"{iou:.3f}", *(f"{shares[j]:.1f}" if counts[i, j] else "·" for j in held))
-    Console().print(table)
+    _print_confusion(result, f"{name} on {bag}")
     untrained = "" if result.card.trained else " (untrained weights)"
     click.echo(
         f"mean IoU {result.mean_iou:.4f} over the classes but `none` · pixel accuracy "
         f"{result.confusion.pixel_accuracy:.4f} · {result.frames} frames · {result.unmatched} without labels{untrained}"
     )
+
+
+def _print_confusion(result: "Evaluation", title: str) -> None:
+    """Of each true class (row), how many percent were taken for which class (column)."""
+    names, counts = result.card.labels.names, result.confusion.counts
+    held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
+    table = Table(
+        title=title, caption="true class by row, predicted class by column, %", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    table.add_column("true class")
+    table.add_column("IoU", justify="right")
+    for i in held:
+        table.add_column(str(i), justify="right", no_wrap=True)
+    iou = result.confusion.intersection_over_union()
+    for i in held:
+        shares = 100 * counts[i] / max(1, counts[i].sum())
+        told = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in held)
+        table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *told)
+    Console().print(table)
 
 
 def _row(repository: Repository, name: str) -> dict[str, Any]:
@@ -229,7 +246,7 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
         "name": name,
         "version": card.version,
         "format": manifest.format,
-        "input": f"{manifest.input.dtype} {card.height}×{card.width} {card.layout}",
+        "input": f"{card.height}×{card.width} {card.layout} {manifest.input.dtype}",
         "classes": len(card.labels.names),
         "trained": card.trained,
     }
@@ -238,7 +255,7 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
     except SkylaneError as error:
         return row | {"file": str(error)}
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return row | {"MB": round(sum(each.stat().st_size for each in files) / 1e6, 1), "file": "hash ok"}
+    return row | {"MB": round(sum(each.stat().st_size for each in files) / 1e6, 1), "file": "ok"}
 
 
 def _told(value: object) -> str:
