@@ -83,6 +83,7 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
     """
     session = uuid.uuid4().hex[:12]
     checked("vehicle", config.vehicle)
+    checked("model", config.model)
     folder = config.out or Path("runs") / f"{config.vehicle}-{session}"
     kind = kind_of(source_name)
     with ExitStack() as stack:
@@ -106,17 +107,22 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
         hooks.fail = node.fault
         _stop_on_signals(node)
-        tally = _with_progress(node, _expected(config, source.frame_count), console)
-        faults = list(node.sink_faults)
+        faults: list[SkylaneError] = []
         try:
-            write_manifest(folder, run_manifest.ended(manifest, tally, log.rows_lost))
+            _with_progress(node, _expected(config, source.frame_count), console)
+        except SkylaneError as error:
+            faults.append(error)
+        faults += node.faults
+        manifest["source"] = source.provenance  # Reading it may have told more.
+        try:
+            write_manifest(folder, run_manifest.ended(manifest, node.tally(), log.rows_lost))
         except LogError as error:
             faults.append(error)
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
     _report(folder, console)
     for fault in faults:
-        console.print(f"skylane: {fault}", style="red", markup=False, highlight=False)
+        click.echo(f"skylane: {fault}", err=True)
     return 1 if faults else 0
 
 
@@ -197,7 +203,7 @@ def _stop_on_signals(node: EdgeNode) -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) -> Any:
+def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) -> None:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         task = progress.add_task("", total=frame_count)
@@ -214,7 +220,7 @@ def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) ->
                 f"{answered} answered · {tally.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
             )
 
-        return node.run(tick)
+        node.run(tick)
 
 
 def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:

@@ -135,7 +135,7 @@ class Ledger:
             journey = self._in_flight.get(message.id)
             if journey is None:
                 reason = "late_or_repeated" if message.id.session == self._session else "other_session"
-            elif message.stamps[: len(journey.stamps)] != journey.stamps:
+            elif not _echoes(message, journey):
                 reason = "stamps_not_ours"
             else:
                 del self._in_flight[message.id]
@@ -155,17 +155,16 @@ class Ledger:
             outcome, reason = Outcome.FAILED, fault
         elif journey.deadline_ns is not None and journey.times[Stage.MASK_DECODED] > journey.deadline_ns:
             outcome, reason = Outcome.EXPIRED, reason or "answered after the deadline"
-        cloud_times = _ascending(times_of(message.stamps[len(journey.stamps) :], CLOUD_STAGES))
         if outcome is Outcome.ANSWERED:
-            self._recent_ms.append((journey.times[Stage.MASK_DECODED] - journey.times[Stage.DUE]) / 1e6)
-        self._close(journey, outcome, reason, _Answer(message, bytes_down, cloud_times))
+            with self._lock:
+                self._recent_ms.append((journey.times[Stage.MASK_DECODED] - journey.times[Stage.DUE]) / 1e6)
+        self._close(journey, outcome, reason, _Answer(message, bytes_down, _cloud_times(message, journey)))
         return outcome
 
-    def give_up_silent(self) -> None:
-        """Close as `lost` whatever has been silent for too long."""
-        now = clock.now_ns()
+    def give_up_silent(self, heard_ns: int) -> None:
+        """Close as `lost` whatever has been silent for too long; all that came in until `heard_ns` was looked at."""
         with self._lock:
-            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < now]
+            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < heard_ns]
         for journey in silent:
             if self._pop(journey.id):
                 self._close(journey, Outcome.LOST, "no answer")
@@ -252,7 +251,20 @@ class _Answer:
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
 
 
-def _ascending(times: dict[Stage, int]) -> dict[Stage, int]:
-    """The times, or none at all where they run backwards: such a worker's word is not worth a column."""
+def _echoes(message: MaskMessage, journey: Journey) -> bool:
+    """Whether an answer gives our own stamps back; the refusal of what could not be read may give none."""
+    node = journey.stamps[0].node
+    ours = tuple(stamp for stamp in message.stamps if stamp.node == node)
+    return ours == journey.stamps or (not ours and message.status is not Status.ANSWERED)
+
+
+def _cloud_times(message: MaskMessage, journey: Journey) -> dict[Stage, int]:
+    """The times of the node that received the frame, or none at all where they cannot be true.
+
+    Times that run backwards, or last longer than the frame was away, would spoil the estimate of the clock as well.
+    """
+    node = next((stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED), None)
+    times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
-    return times if values == sorted(values) else {}
+    away_ns = journey.times[Stage.RETURNED] - journey.times[Stage.SENT]
+    return times if values and values == sorted(values) and values[-1] - values[0] <= away_ns else {}

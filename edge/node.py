@@ -74,9 +74,9 @@ class EdgeNode:
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over)
 
     @property
-    def sink_faults(self) -> Sequence[SkylaneError]:
-        """What kept sinks from writing."""
-        return self._feed.faults
+    def faults(self) -> Sequence[SkylaneError]:
+        """What the run survived: why the source ended early, what kept sinks from writing."""
+        return ([self._ahead.fault] if self._ahead.fault else []) + self._feed.faults
 
     def tally(self) -> Tally:
         """Where the run stands."""
@@ -107,10 +107,12 @@ class EdgeNode:
             self._over.set()
             receiving.join(_JOIN_S)
             self._feed.end()
-        self._threads.join(_JOIN_S)
-        for journey in self._slot.drain():
-            self._ledger.drop(journey, "stopped")
-        self._ledger.give_up_all("the run ended")
+            try:
+                self._threads.join(_JOIN_S)
+            finally:  # Whatever went wrong, the frames that were read have their rows.
+                for journey in self._slot.drain():
+                    self._ledger.drop(journey, "stopped")
+                self._ledger.give_up_all("the run ended")
         on_tick()
         return self._balanced()
 

@@ -38,7 +38,8 @@ class Receiver:
                 reply = None
             if reply:
                 self._take(reply)
-            self._ledger.give_up_silent()
+            # A sink that lets us wait must not turn an answer that lies here into a loss.
+            self._ledger.give_up_silent(reply.returned_ns if reply else clock.now_ns())
 
     def _take(self, reply: Reply) -> None:
         try:
@@ -50,17 +51,24 @@ class Receiver:
         if journey is None:
             return
         journey.times[Stage.RETURNED] = reply.returned_ns
-        mask, fault = _decoded(message)
+        mask, fault = _decoded(message, journey)
         journey.times[Stage.MASK_DECODED] = clock.now_ns()
         outcome = self._ledger.finish(journey, message, len(reply.payload), fault)
         if mask is not None and outcome is Outcome.ANSWERED:
             self._on_mask(journey, mask)
 
 
-def _decoded(message: MaskMessage) -> tuple[npt.NDArray[np.uint8] | None, str]:
+def _decoded(message: MaskMessage, journey: Journey) -> tuple[npt.NDArray[np.uint8] | None, str]:
     """The mask of an answer, or why there is none though there should be."""
     if message.status is not Status.ANSWERED or message.shape is None:
         return None, ""
+    plan = journey.geometry
+    if plan and message.shape not in (
+        (plan.target_height, plan.target_width),
+        (plan.source_height, plan.source_width),
+    ):
+        height, width = message.shape
+        return None, f"mask cannot be used: {height}×{width} is the size of neither the frame nor the model's input"
     try:
         return masks.decode(message.data, message.codec, message.shape), ""
     except SkylaneError as error:

@@ -9,7 +9,10 @@ from itertools import islice
 
 from edge.ledger import Journey, Ledger
 from shared import clock
+from shared.errors import SkylaneError
 from shared.frames import Frame, FrameSource, UnreadableFrame
+
+_LONGEST_WAIT_S = 3600.0  # A gap in a damaged bag may be longer than the system's clock can wait at once.
 
 
 class Pace(StrEnum):
@@ -41,6 +44,7 @@ class ReadAhead:
         self._frames = schedule.frames
         self._queue: queue.Queue[Frame | UnreadableFrame | None] = queue.Queue(schedule.read_ahead)
         self._stop = stop
+        self.fault: SkylaneError | None = None  # Why the source ended early; what was read before it is played.
 
     def run(self) -> None:
         """Read until the end or until stopped; the body of the reading thread."""
@@ -48,6 +52,8 @@ class ReadAhead:
             for frame in islice(self._looped(), self._frames):
                 if not self._put(frame):
                     return
+        except SkylaneError as error:
+            self.fault = error
         finally:
             self._put(None)
 
@@ -183,7 +189,7 @@ class Pacer:
             self._origin = lambda source_ns: start_ns + round((source_ns - first_ns) / rate)
         due_ns = self._origin(frame.source_ns)
         while (wait_ns := due_ns - clock.now_ns()) > 0:
-            if self._stop.wait(wait_ns / 1e9):
+            if self._stop.wait(min(wait_ns / 1e9, _LONGEST_WAIT_S)):
                 return None
         return due_ns
 

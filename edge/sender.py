@@ -9,6 +9,8 @@ from shared import clock
 from shared.messages import FrameMessage, pack_frame
 from shared.stages import Stage, Stamp
 
+_LOOK_S = 0.2  # How often a wait looks whether it was stopped.
+
 
 class Window:
     """How many frames may be unanswered. It counts answers, not the broker's acknowledgements."""
@@ -19,10 +21,15 @@ class Window:
         self._condition = threading.Condition()
         self._unanswered = 0
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no more frames are to be sent."""
+        return self._stop.is_set()
+
     def wait_for_place(self) -> bool:
         """Wait until there is a place; False when stopped."""
         with self._condition:
-            while not self._condition.wait_for(lambda: self._unanswered < self._size, timeout=0.2):
+            while not self._condition.wait_for(lambda: self._unanswered < self._size, timeout=_LOOK_S):
                 if self._stop.is_set():
                     return False
         return not self._stop.is_set()
@@ -50,18 +57,20 @@ class Sender:
         self._ledger = ledger
         self._window = window
         self._node = node
-        self._patience_s = patience_s
+        self._patience_ns = round(patience_s * 1e9)
 
     def refusal(self, journey: Journey) -> str | None:
         """Why a frame is not worth any work, or None."""
         if journey.deadline_ns is not None and clock.now_ns() >= journey.deadline_ns:
             return "deadline"
-        if not self._transport.wait_until_served(0.0):
-            waited = self._transport.wait_until_served(self._patience_s)
-            self._patience_s = self._patience_s if waited else 0.0  # Once given up on, no frame waits again.
-            if not waited:
-                return "no_worker"
-        return None
+        if self._transport.wait_until_served(0.0):
+            return None
+        until_ns = clock.now_ns() + self._patience_ns
+        while clock.now_ns() < until_ns and not self._window.is_stopped:
+            if self._transport.wait_until_served(_LOOK_S):
+                return None
+        self._patience_ns = 0  # Once given up on, no frame waits again.
+        return "no_worker"
 
     def send(self, journey: Journey, message: FrameMessage) -> None:
         """Stamp, pack, journal and publish a frame; a message too large for the broker is dropped instead."""
@@ -79,4 +88,4 @@ class Sender:
         self._window.take_place()
         self._ledger.open(journey)
         ledger, frame_id = self._ledger, journey.id
-        self._transport.send(message, payload, lambda: ledger.withdraw(frame_id, "no_worker"))
+        self._transport.send(message, payload, lambda reason: ledger.withdraw(frame_id, reason))

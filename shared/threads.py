@@ -1,10 +1,17 @@
 """Named threads that belong together: a bug in one stops them all, and the main thread tells it."""
 
 import os
+import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from shared.errors import SkylaneError
+
+T = TypeVar("T")
+
+_LOOK_S = 0.2  # How often a waiting writer looks whether its reader still lives.
 
 
 class ThreadGroup:
@@ -46,6 +53,7 @@ class ThreadGroup:
         for thread in self._threads:
             thread.join(timeout_s)
             if thread.is_alive():
+                self.check()
                 raise SkylaneError(f"thread {thread.name} did not end within {timeout_s:g} s of being asked to")
         self.check()
 
@@ -54,6 +62,46 @@ class ThreadGroup:
             body()
         except BaseException as error:  # noqa: BLE001 (whatever it is, the main thread raises it again)
             self.fault(error)
+
+
+class Handover(Generic[T]):
+    """A bounded queue between threads. A reader that dies keeps no writer waiting: what is put then is forgotten."""
+
+    def __init__(self, size: int) -> None:
+        self._queue: queue.Queue[T | None] = queue.Queue(size)
+        self._abandoned = threading.Event()
+
+    def put(self, item: T | None) -> None:
+        """Queue an item; waits while the queue is full."""
+        while not self._abandoned.is_set():
+            try:
+                self._queue.put(item, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            return
+
+    def offer(self, item: T) -> bool:
+        """Queue an item, or refuse it at once because the queue is full."""
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            return False
+        return True
+
+    def close(self) -> None:
+        """No more items will come."""
+        self.put(None)
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[..., T | None]]:
+        """Read within the block, by `get()` or `get(timeout=seconds)`, until None says that it is closed.
+
+        `get` raises `queue.Empty` after its timeout.
+        """
+        try:
+            yield self._queue.get
+        finally:
+            self._abandoned.set()
 
 
 def step_back() -> None:

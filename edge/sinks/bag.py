@@ -14,6 +14,8 @@ _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 class BagSink:
     """Writes the bag `masks_bag/` with `<camera>/masks` as mono8 images."""
 
+    in_order = True
+
     def __init__(self, folder: Path, card: ModelCard) -> None:
         del card
         self._bag = load("bag writer", _WRITERS, "mcap")(folder / "masks_bag", "mcap", "none")

@@ -19,6 +19,8 @@ class PngError(SkylaneError):
 class PngSink:
     """Writes `masks/<camera>/<index>.png` with class ids and `masks_colour/…` with the street's colours."""
 
+    in_order = False
+
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._folder = folder
         self._card = card

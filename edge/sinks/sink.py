@@ -1,7 +1,6 @@
 """What a sink is, the table of sinks, and the thread that feeds them."""
 
 import heapq
-import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from shared.model_card import ModelCard
 from shared.opencv import cv2
 from shared.pictures import stamp_untrained
 from shared.registry import Entry
-from shared.threads import step_back
+from shared.threads import Handover, step_back
 
 SINKS = {
     "png": Entry("edge.sinks.png:PngSink", "edge"),
@@ -46,6 +45,8 @@ class Segmented:
 class Sink(Protocol):
     """Something that masks are written to."""
 
+    in_order: bool  # Whether a frame that comes too late for its place is of no use.
+
     def write(self, segmented: Segmented) -> None:
         """Write one frame; frames of a camera come in order."""
 
@@ -57,11 +58,11 @@ class SinkFeed:
     """Feeds the sinks from a thread of its own, in order, behind everything that is measured."""
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
-        self.overtaken = 0  # Frames that came too late for their place and were left out.
+        self.overtaken = 0  # Frames that came too late for their place; sinks that need the order left them out.
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
-        self._queue: queue.Queue[Segmented | None] = queue.Queue(_BACKLOG)
+        self._handover: Handover[Segmented] = Handover(_BACKLOG)
 
     def put(self, journey: Journey, mask: npt.NDArray[np.uint8]) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no mask may be lost."""
@@ -72,7 +73,7 @@ class SinkFeed:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
         if not self._card.trained:
             picture = stamp_untrained(picture)
-        self._queue.put(
+        self._handover.put(
             Segmented(
                 camera=journey.camera,
                 sequence=journey.id.sequence,
@@ -87,30 +88,31 @@ class SinkFeed:
 
     def end(self) -> None:
         """No more frames will come."""
-        self._queue.put(None)
+        self._handover.close()
 
     def run(self) -> None:
         """Write until the end; the body of the sinks' thread."""
         step_back()
         waiting: list[tuple[int, Segmented]] = []
         written = -1
-        while (segmented := self._queue.get()) is not None:
-            if segmented.sequence <= written:
-                self.overtaken += 1
-                continue
-            heapq.heappush(waiting, (segmented.sequence, segmented))
-            if len(waiting) > _REORDER:
-                written = self._write(waiting)
-        while waiting:
-            written = self._write(waiting)
-        for sink in list(self._sinks):
-            self._guarded(sink, sink.close)
+        with self._handover.reader() as get:
+            while (segmented := get()) is not None:
+                if segmented.sequence <= written:
+                    self.overtaken += 1
+                    self._write(segmented, [sink for sink in self._sinks if not sink.in_order])
+                    continue
+                heapq.heappush(waiting, (segmented.sequence, segmented))
+                if len(waiting) > _REORDER:
+                    written, first = heapq.heappop(waiting)
+                    self._write(first, list(self._sinks))
+            while waiting:
+                self._write(heapq.heappop(waiting)[1], list(self._sinks))
+            for sink in list(self._sinks):
+                self._guarded(sink, sink.close)
 
-    def _write(self, waiting: list[tuple[int, Segmented]]) -> int:
-        sequence, segmented = heapq.heappop(waiting)
-        for sink in list(self._sinks):
+    def _write(self, segmented: Segmented, sinks: Sequence[Sink]) -> None:
+        for sink in sinks:
             self._guarded(sink, partial(sink.write, segmented))
-        return sequence
 
     def _guarded(self, sink: Sink, step: Callable[[], None]) -> None:
         try:

@@ -25,6 +25,8 @@ class VideoError(SkylaneError):
 class VideoSink:
     """Writes `overlay_<camera>.mp4` (H.264) on the source's own time line."""
 
+    in_order = True
+
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._folder = folder
         self._card = card

@@ -56,8 +56,10 @@ class MqttTransport:
         """See Transport."""
 
         def acknowledged(ack: Ack) -> None:
-            if ack.no_subscriber or not ack.accepted:
-                unreachable()
+            if ack.no_subscriber:
+                unreachable("no_worker")
+            elif not ack.accepted:
+                unreachable("broker_refused")
 
         camera = message.id.camera
         budget = message.budget_ms

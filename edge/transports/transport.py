@@ -22,7 +22,7 @@ class Reply:
     returned_ns: int
 
 
-Unreachable = Callable[[], None]  # Told when it is certain that nobody got a message.
+Unreachable = Callable[[str], None]  # Told, with the reason, when it is certain that nobody got a message.
 
 
 class Transport(Protocol):
