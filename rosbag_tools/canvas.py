@@ -1,5 +1,7 @@
 """The picture being painted and, stroke for stroke, who owns each of its pixels."""
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -63,20 +65,10 @@ class Canvas:
         if polygon is not None:
             cv2.fillConvexPoly(self.rgb, polygon, colour, cv2.LINE_8)
 
-    def line(self, start: tuple[int, int], end: tuple[int, int], thickness: int, colour: Colour, owner: int) -> None:
+    def line(self, start: Sequence[int], end: Sequence[int], thickness: int, colour: Colour, owner: int) -> None:
         """A straight stroke with round ends."""
         cv2.line(self.rgb, start, end, colour, thickness, cv2.LINE_8)
         cv2.line(self.owners, start, end, owner, thickness, cv2.LINE_8)
-
-    def disc(self, centre: tuple[int, int], axes: tuple[int, int], colour: Colour, owner: int) -> None:
-        """A filled ellipse with upright axes."""
-        cv2.ellipse(self.rgb, centre, axes, 0, 0, 360, colour, -1, cv2.LINE_8)
-        cv2.ellipse(self.owners, centre, axes, 0, 0, 360, owner, -1, cv2.LINE_8)
-
-    def ring(self, centre: tuple[int, int], axes: tuple[int, int], thickness: int, colour: Colour, owner: int) -> None:
-        """The outline of an ellipse with upright axes."""
-        cv2.ellipse(self.rgb, centre, axes, 0, 0, 360, colour, thickness, cv2.LINE_8)
-        cv2.ellipse(self.owners, centre, axes, 0, 0, 360, owner, thickness, cv2.LINE_8)
 
     def stamp(
         self, picture: Image, shape: Image, corner: tuple[float, float], scale: tuple[float, float], owner: int

@@ -7,9 +7,14 @@ from random import Random
 
 import numpy as np
 
-from rosbag_tools.camera import NEAR, Camera
-from rosbag_tools.canvas import Canvas, Colour
-from rosbag_tools.weather import Weather
+from rosbag_tools.camera import NEAR, Points
+from rosbag_tools.canvas import PERSON, RIDER, Colour
+from rosbag_tools.traffic import Mover
+from rosbag_tools.view import View
+
+REACH = {"person": 0.45, "rider": 0.9}  # How far a figure reaches to each side at most, in metres.
+_TOWARDS_CAMERA = (0.0, 0.35, -0.94)
+_TYRE = (38, 38, 40)
 
 _Joint = tuple[float, float, float]  # Right, up, ahead of the figure's own, in metres.
 
@@ -104,49 +109,50 @@ def riding(body: Figure, phase: float) -> list[Limb]:
     return limbs
 
 
-def paint_figure(
-    canvas: Canvas,
-    camera: Camera,
-    weather: Weather,
-    limbs: list[Limb],
-    place: tuple[float, float],
-    yaw: float,
-    owner: int,
-) -> None:
-    """Paint limbs that stand at `place` (s, z), turned by `yaw` radians to the left."""
-    joints = np.array([joint for limb in limbs for joint in (limb.start, limb.end)])
-    turn = np.array([[cos(yaw), 0, -sin(yaw)], [0, 1, 0], [sin(yaw), 0, cos(yaw)]])
-    seen = camera.see(joints @ turn.T + (place[0], 0.0, place[1]))
-    if seen[:, 2].min() < NEAR:
+def paint_person(view: View, mover: Mover) -> None:
+    """Paint a walking or standing person."""
+    _paint_limbs(view, mover, walking(figure(mover.look), mover.phase), view.canvas.new_thing(PERSON))
+
+
+def paint_rider(view: View, mover: Mover) -> None:
+    """Paint a rider and the bicycle as one thing."""
+    owner = view.canvas.new_thing(RIDER)
+    _paint_wheels(view, mover, owner)
+    _paint_limbs(view, mover, riding(figure(mover.look), mover.phase), owner)
+
+
+def _seen(view: View, mover: Mover, joints: Points) -> Points | None:
+    """Joints of a figure as seen from the camera; None where they come too near."""
+    turn = np.array([[cos(mover.yaw), 0, -sin(mover.yaw)], [0, 1, 0], [sin(mover.yaw), 0, cos(mover.yaw)]])
+    seen = view.camera.see(joints @ turn.T + (mover.s, 0.0, mover.z))
+    return seen if seen[:, 2].min() >= NEAR else None
+
+
+def _paint_limbs(view: View, mover: Mover, limbs: list[Limb], owner: int) -> None:
+    seen = _seen(view, mover, np.array([joint for limb in limbs for joint in (limb.start, limb.end)]))
+    if seen is None:
         return
-    pixels = np.rint(camera.project(seen)).astype(int).tolist()
+    pixels = np.rint(view.camera.project(seen)).astype(int).tolist()
     depths = seen[:, 2].tolist()
-    colours = weather.seen(weather.lit([limb.colour for limb in limbs], (0.0, 0.35, -0.94)), depths[0])
-    order = sorted(range(len(limbs)), key=lambda at: -(depths[2 * at] + depths[2 * at + 1]))
-    for at in order:
-        thickness = max(1, round(limbs[at].thickness * camera.focal / depths[2 * at]))
-        start, end = pixels[2 * at], pixels[2 * at + 1]
-        canvas.line((start[0], start[1]), (end[0], end[1]), thickness, colours[at], owner)
+    lit = view.weather.lit([limb.colour for limb in limbs], _TOWARDS_CAMERA)
+    colours = view.weather.seen(lit, depths[0])
+    for at in sorted(range(len(limbs)), key=lambda at: -(depths[2 * at] + depths[2 * at + 1])):
+        thickness = max(1, round(limbs[at].thickness * view.camera.focal / depths[2 * at]))
+        view.canvas.line(pixels[2 * at], pixels[2 * at + 1], thickness, colours[at], owner)
 
 
-def paint_wheels(
-    canvas: Canvas, camera: Camera, weather: Weather, place: tuple[float, float], yaw: float, owner: int
-) -> None:
-    """Paint a bicycle's two wheels as rings."""
+def _paint_wheels(view: View, mover: Mover, owner: int) -> None:
     angles = np.linspace(0, 2 * pi, 17)[:-1]
-    colour = weather.paint((38, 38, 40), max(place[1] - camera.z, NEAR))
+    colour = view.weather.paint(_TYRE, view.depth(mover.z), _TOWARDS_CAMERA)
     for hub in (0.55, -0.52):
-        along = hub + 0.34 * np.cos(angles)
-        ring = np.stack(
-            (-np.sin(yaw) * along + place[0], 0.34 + 0.34 * np.sin(angles), np.cos(yaw) * along + place[1]), 1
-        )
-        seen = camera.see(ring)
-        if seen[:, 2].min() < NEAR:
+        ring = np.stack((np.zeros(16), 0.34 + 0.34 * np.sin(angles), hub + 0.34 * np.cos(angles)), axis=1)
+        seen = _seen(view, mover, ring)
+        if seen is None:
             continue
-        pixels = np.rint(camera.project(seen)).astype(int).tolist()
-        thickness = max(1, round(0.05 * camera.focal / float(seen[:, 2].mean())))
-        for (x0, y0), (x1, y1) in zip(pixels, pixels[1:] + pixels[:1], strict=True):
-            canvas.line((x0, y0), (x1, y1), thickness, colour, owner)
+        pixels = np.rint(view.camera.project(seen)).astype(int).tolist()
+        thickness = max(1, round(0.05 * view.camera.focal / float(seen[:, 2].mean())))
+        for start, end in zip(pixels, pixels[1:] + pixels[:1], strict=True):
+            view.canvas.line(start, end, thickness, colour, owner)
 
 
 def _trunk(body: Figure, hip: _Joint, shoulder: _Joint, head: _Joint) -> list[Limb]:

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from rosbag_tools.camera import Camera
-from rosbag_tools.canvas import POLE, Canvas, Colour
-from rosbag_tools.weather import Weather
+from rosbag_tools.canvas import POLE, Colour
+from rosbag_tools.view import View
 from rosbag_tools.world import Post
 
 _STEEL = ((128, 130, 132), (96, 100, 104), (150, 152, 154), (70, 78, 76))
@@ -18,10 +17,10 @@ _PLATES: tuple[tuple[str, Colour, Colour], ...] = (
 )
 
 
-def paint_post(canvas: Canvas, camera: Camera, weather: Weather, post: Post) -> None:
+def paint_post(view: View, post: Post) -> None:
     """Paint a post and what hangs on it, all of class pole."""
-    foot, top = camera.see(np.array([[post.s, 0.0, post.z], [post.s, post.height, post.z]]))
-    painter = _Painter(canvas, camera, weather, float(foot[2]), (float(foot[0]), -camera.h))
+    foot, top = view.camera.see(np.array([[post.s, 0.0, post.z], [post.s, post.height, post.z]]))
+    painter = _Painter(view, float(foot[2]), float(foot[0]))
     steel = _STEEL[post.look % len(_STEEL)]
     painter.bar((0.0, 0.0), (0.0, float(top[1] - foot[1])), post.radius, steel)
     {"lamp": _lamp, "lantern": _lantern, "sign": _sign, "light": _light, "bollard": _cap}[post.kind](
@@ -32,14 +31,13 @@ def paint_post(canvas: Canvas, camera: Camera, weather: Weather, post: Post) -> 
 class _Painter:
     """Paints in metres on an upright plane that faces the camera, from a post's foot."""
 
-    def __init__(
-        self, canvas: Canvas, camera: Camera, weather: Weather, depth: float, foot: tuple[float, float]
-    ) -> None:
-        self._canvas = canvas
+    def __init__(self, view: View, depth: float, sideways: float) -> None:
+        camera = view.camera
+        self._canvas = view.canvas
         self._scale = camera.focal / depth
-        self._column = camera.centre + foot[0] * self._scale
-        self._row = camera.horizon - foot[1] * self._scale
-        self._weather = weather
+        self._column = camera.centre + sideways * self._scale
+        self._row = camera.horizon + camera.h * self._scale
+        self._weather = view.weather
         self._depth = depth
 
     def bar(self, start: tuple[float, float], end: tuple[float, float], radius: float, colour: Colour) -> None:

@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from rosbag_tools.camera import NEAR, Camera, Points
 from rosbag_tools.canvas import ROAD, SIDEWALK, VEGETATION, Canvas
+from rosbag_tools.street import Street
 from rosbag_tools.weather import Weather
-from rosbag_tools.world import CHUNK, CROSSING, ZEBRA, Chunk, Street
+from rosbag_tools.world import CHUNK, CROSSING, ZEBRA, Chunk
 
 FARTHEST = 260.0  # Metres to which ground is painted.
 _TILE = 16.0  # Metres that the grain repeats after.
@@ -34,7 +35,7 @@ class Ground:
         wet = 1.0 - 0.35 * float(weather.wetness > 0.1)  # noqa: PLR2004 - more than damp.
         self._road: _Rgb = _tuple(np.array((92, 92, 96)) * tone * wet)
         warm = rng.uniform(-12, 14)
-        self._pavement: _Rgb = _tuple((np.array((158, 153, 146)) + (warm, 0, -warm)) * rng.uniform(0.85, 1.15) * wet)
+        self._pavement: _Rgb = _tuple(np.array((158 + warm, 153, 146 - warm)) * rng.uniform(0.85, 1.15) * wet)
         self._kerb: _Rgb = _tuple(np.array((188, 186, 182)) * rng.uniform(0.85, 1.1) * wet)
         self._grass: _Rgb = _tuple(np.array((92, 124, 58)) * rng.uniform(0.8, 1.15))
         self._paint: _Rgb = _tuple(np.array((226, 226, 220)) * rng.uniform(0.8, 1.05))

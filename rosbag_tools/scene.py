@@ -12,13 +12,14 @@ from rosbag_tools.canvas import CLASSES, NONE, SKY, VEGETATION, Canvas, Image
 from rosbag_tools.ground import FARTHEST, Ground
 from rosbag_tools.painters import Painter
 from rosbag_tools.stacking import far_to_near
+from rosbag_tools.street import plan
 from rosbag_tools.traffic import Ego, movers
+from rosbag_tools.view import FULL_WIDTH, View
 from rosbag_tools.weather import WEATHERS, weather
-from rosbag_tools.world import CHUNK, chunk, plan
+from rosbag_tools.wetness import Rain
+from rosbag_tools.world import CHUNK, chunk
 
 __all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
-
-_FULL_WIDTH = 1936  # Sizes in pixels are told for this width.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Drive:
     ) -> None:
         rng = Random(f"drive/{seed}")
         self._size = (width, height)
-        self._scale = width / _FULL_WIDTH
+        self._scale = width / FULL_WIDTH
         self._street = plan(seed)
         self._weather = _weather(weather, seed)
         self._static = static_camera
@@ -78,7 +79,8 @@ class Drive:
         self._shake = rng.uniform(0, 6.3)
         self._sky = textures.sky(seed, self._weather, int(height * 0.5) + 2, width)
         self._ground = Ground(self._street, self._weather, textures.asphalt(seed))
-        self._painter = Painter(seed, self._street, self._weather, self._scale)
+        self._painter = Painter(seed, self._street, self._weather)
+        self._rain = Rain(seed)
 
     @property
     def focal_px(self) -> float:
@@ -89,18 +91,18 @@ class Drive:
         """The frame at `time_s` seconds; the same seed and time give the same bytes, in any order of asking."""
         camera = self._camera(time_s)
         canvas = Canvas(*self._size)
+        view = View(canvas, camera, self._weather)
         first, last = floor((camera.z - 12.0) / CHUNK), floor((camera.z + FARTHEST) / CHUNK)
         chunks = [chunk(self._street, index) for index in range(first, last + 1)]
         moving = list(movers(self._street, self._ego, time_s))
         self._paint_sky(canvas, camera)
-        self._ground.paint(canvas, camera, chunks, self._painter.shadows(camera, chunks, moving))
-        placed = self._painter.placed(canvas, camera, chunks, moving)
-        for thing in far_to_near(placed):
+        self._ground.paint(canvas, camera, chunks, self._painter.shadows(view, chunks, moving))
+        for thing in far_to_near(self._painter.placed(view, chunks, moving)):
             thing.paint()
         if not self._static:
             self._paint_bonnet(canvas)
         boxes = tuple(_boxes(canvas))
-        self._painter.finish(canvas, camera, time_s)
+        self._rain.fall(view, time_s)
         return SceneFrame(canvas.rgb, canvas.class_ids(), boxes)
 
     def _camera(self, time_s: float) -> Camera:
@@ -153,12 +155,13 @@ _weather = weather  # The parameter of the same name hides it.
 def _boxes(canvas: Canvas) -> list[Box]:
     """The boxes of the things on a canvas, of what is visible of each."""
     boxes = []
-    things = np.where(canvas.owners >= len(CLASSES), canvas.owners, 0)
-    rows, columns = np.nonzero(things)
-    owners = things[rows, columns].astype(np.intp) - len(CLASSES)
+    flat = canvas.owners.ravel()
+    places = np.flatnonzero(flat >= len(CLASSES))
+    rows, columns = np.divmod(places.astype(np.int32), np.int32(canvas.owners.shape[1]))
+    owners = flat[places].astype(np.intp) - len(CLASSES)
     count = len(canvas.things)
-    low = np.full((count, 2), 1 << 30)
-    high = np.full((count, 2), -1)
+    low = np.full((count, 2), 1 << 30, np.int32)
+    high = np.full((count, 2), -1, np.int32)
     for axis, values in enumerate((columns, rows)):
         np.minimum.at(low[:, axis], owners, values)
         np.maximum.at(high[:, axis], owners, values)

@@ -11,6 +11,7 @@ from rosbag_tools.canvas import Image
 from shared.errors import SkylaneError
 from shared.frames import Layout, Pixels
 
+_TWELVE_BITS = np.uint16(4095)
 _FIELD = 256  # How far the noise field may be shifted each way, in pixels.
 
 
@@ -47,11 +48,10 @@ class Sensor:
         self._vignetting = vignetting
         self._drift = drift
         self._phases = (rng.uniform(0, 2 * pi), rng.uniform(0, 2 * pi))
-        self._range = 4095.0 / 255.0 if layout.dtype == np.uint16 else 1.0
+        self._range = int(_TWELVE_BITS) / 255.0 if layout.dtype == np.uint16 else 1.0
         # Shot noise grows with the root of the light, read noise is there without any (EMVA 1288's linear model).
         levels = np.arange(256, dtype=np.float32)
         self._sigma = (noise * self._range * np.sqrt(1.2 + 0.035 * levels)).astype(np.float32)
-        self._noisy = noise > 0
         self._fields: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
 
     def capture(self, rgb: Image, index: int) -> Pixels:
@@ -62,21 +62,15 @@ class Sensor:
         height, width = rgb.shape[:2]
         mosaic = self._mosaic(rgb)
         shade, field = self._fields_of(height, width)
-        light: npt.NDArray[np.float32] = np.asarray(
-            cv2.multiply(mosaic, shade, scale=self.exposure(index) * self._range, dtype=cv2.CV_32F), np.float32
-        )
-        noise = np.float32(0)
         rng = Random(f"capture/{self._seed}/{index}")
         top, left = rng.randrange(_FIELD), rng.randrange(_FIELD)
-        depth = cv2.CV_16U if self._layout.dtype == np.uint16 else cv2.CV_8U
-        if self._noisy:
-            grain = field[top : top + height, left : left + width]
-            noise = np.asarray(cv2.multiply(cv2.LUT(mosaic, self._sigma), grain), np.float32)
-            light = np.asarray(cv2.add(light, noise, dst=light))
-        if depth == cv2.CV_8U:
-            return np.asarray(cv2.add(light, 0.0, dtype=depth), np.uint8)
-        twelve = cv2.min(np.asarray(cv2.add(light, 0.0, dtype=depth), np.uint16), 4095.0)
-        return np.asarray(np.asarray(twelve, np.uint16) << 4, np.uint16)
+        gain = self.exposure(index) * self._range
+        light = cv2.multiply(mosaic, shade, scale=gain, dtype=cv2.CV_32F)
+        noise = cv2.multiply(cv2.LUT(mosaic, self._sigma), field[top : top + height, left : left + width])
+        if self._layout.dtype == np.uint8:
+            return np.asarray(cv2.add(light, noise, dtype=cv2.CV_8U), np.uint8)
+        twelve = np.asarray(cv2.add(light, noise, dtype=cv2.CV_16U), np.uint16)
+        return np.asarray(np.minimum(twelve, _TWELVE_BITS) << 4, np.uint16)
 
     def exposure(self, index: int) -> float:
         """What frame `index`'s light is multiplied by."""

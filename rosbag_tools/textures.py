@@ -65,7 +65,7 @@ def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
             continue
         for bay in range(bays):
             door = storey == 0 and bay == bays // 2
-            _window(picture, rng, weather, (bay * BAY * _SCALE, bottom), window, frame, door=door)
+            _window(picture, (bay * BAY * _SCALE, bottom), window, frame, None if door else _glass(rng, weather))
     cv2.rectangle(picture, (0, 0), (width, int(0.35 * _SCALE)), (wall * rng.uniform(0.55, 0.9)).tolist(), -1)
     return _lit(picture, weather)
 
@@ -139,7 +139,7 @@ def sky(seed: int, weather: Weather, height: int, width: int) -> Image:
     fade = 1 - 0.5 * share
     picture = picture * (1 - cover * fade) + np.asarray(weather.cloud, np.float32) * tone * cover * fade
     large = cv2.resize(picture, (width * 2, height), interpolation=cv2.INTER_LINEAR)
-    return np.clip(large, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(large, 0, 255), np.uint8)
 
 
 def asphalt(seed: int) -> npt.NDArray[np.float32]:
@@ -156,7 +156,8 @@ def asphalt(seed: int) -> npt.NDArray[np.float32]:
 def _lit(picture: npt.NDArray[np.float32], weather: Weather) -> Image:
     height, width = picture.shape[:2]
     normals = np.array([0.0, 0.3, -0.5])
-    return np.clip(weather.lit(picture.reshape(-1, 3), normals), 0, 255).astype(np.uint8).reshape(height, width, 3)
+    lit = np.clip(weather.lit(picture.reshape(-1, 3), normals), 0, 255)
+    return np.asarray(lit.reshape(height, width, 3), np.uint8)
 
 
 def _bricks(picture: npt.NDArray[np.float32], rng: Random) -> None:
@@ -182,25 +183,25 @@ def _glass(rng: Random, weather: Weather) -> list[float]:
 
 def _window(
     picture: npt.NDArray[np.float32],
-    rng: Random,
-    weather: Weather,
     corner: tuple[float, float],
     window: tuple[float, float],
     frame: npt.NDArray[np.int64],
-    *,
-    door: bool,
+    glass: list[float] | None,
 ) -> None:
-    """Paint a window, or a door, into the bay whose lower left is `corner`; `window` is its share of the bay."""
+    """Paint a window, or where there is no glass a door, into the bay whose lower left is `corner`.
+
+    `window` is its share of the bay.
+    """
+    door = glass is None
     left = int(corner[0] + (1 - window[0]) / 2 * BAY * _SCALE)
     right = int(left + window[0] * BAY * _SCALE)
     bottom = int(corner[1] - (0.02 if door else 0.28) * STOREY * _SCALE)
     top = int(bottom - (0.78 if door else window[1] * 0.95) * STOREY * _SCALE)
     cv2.rectangle(picture, (left, top), (right, bottom), frame.tolist(), -1)
-    if door:
+    if glass is None:
         cv2.rectangle(picture, (left + 5, top + 4), (right - 5, bottom), (frame * 0.45).tolist(), -1)
         return
     middle = (left + right) // 2
-    glass = _glass(rng, weather)
     cv2.rectangle(picture, (left + 2, top + 2), (middle - 1, bottom - 2), glass, -1)
     cv2.rectangle(picture, (middle + 1, top + 2), (right - 2, bottom - 2), glass, -1)
     cv2.rectangle(picture, (left + 2, top + 2), (right - 2, top + 7), [value * 0.7 for value in glass], -1)

@@ -5,34 +5,13 @@ from functools import lru_cache
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 
-from rosbag_tools.camera import NEAR, Camera, Points
-from rosbag_tools.canvas import BUS, CAR, TRUCK, Canvas, Colour
-from rosbag_tools.weather import Weather
+from rosbag_tools.camera import NEAR
+from rosbag_tools.canvas import BUS, CAR, TRUCK
+from rosbag_tools.solids import Block, Solid, wheels
+from rosbag_tools.view import View
 
 VEHICLES = {"car": CAR, "truck": TRUCK, "bus": BUS}
-
-_Corner = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Face:
-    """A flat convex polygon of a solid: points N×3 as (right, up, ahead), its colour and its outward unit normal."""
-
-    points: Points
-    colour: tuple[float, float, float]
-    normal: npt.NDArray[np.float64]
-    glow: bool = False  # Lit by itself where lamps are on.
-
-
-@dataclass(frozen=True, slots=True)
-class Solid:
-    """Faces painted in order; solids of one layer are painted far to near, a lower layer before a higher."""
-
-    layer: int
-    centre: npt.NDArray[np.float64]
-    faces: tuple[Face, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +32,10 @@ def vehicle(kind: str, look: int) -> Model:
     return {"car": _car, "truck": _truck, "bus": _bus}[kind](rng)
 
 
-def paint_vehicle(
-    canvas: Canvas, camera: Camera, weather: Weather, model: Model, place: tuple[float, float], yaw: float, owner: int
-) -> None:
+def paint_vehicle(view: View, model: Model, place: tuple[float, float], yaw: float) -> None:
     """Paint a vehicle that stands at `place` (s, z), turned by `yaw` radians to the left."""
+    camera, weather = view.camera, view.weather
+    owner = view.canvas.new_thing(VEHICLES[model.kind])
     turn = np.array([[np.cos(yaw), 0, -np.sin(yaw)], [0, 1, 0], [np.sin(yaw), 0, np.cos(yaw)]])
     base = np.array([place[0], 0.0, place[1]])
     centres = camera.see(np.stack([solid.centre for solid in model.solids]) @ turn.T + base)
@@ -64,10 +43,10 @@ def paint_vehicle(
     order = sorted(range(len(model.solids)), key=lambda at: (model.solids[at].layer, -distances[at]))
     faces = [face for at in order for face in model.solids[at].faces]
     seen = camera.see(np.concatenate([face.points for face in faces]) @ turn.T + base)
-    starts = np.cumsum([0] + [len(face.points) for face in faces])
+    starts = np.cumsum([0, *(len(face.points) for face in faces)])
     first, second, third = (seen[starts[:-1] + step] for step in range(3))
     visible = (np.cross(second - first, third - first) * first).sum(axis=1) < 0
-    depth = max(place[1] - camera.z, NEAR)
+    depth = max(view.depth(place[1]), NEAR)
     lit = weather.lit([face.colour for face in faces], np.stack([face.normal for face in faces]) @ turn.T)
     if weather.lamps:
         glows = np.array([face.glow for face in faces])
@@ -77,95 +56,7 @@ def paint_vehicle(
     for at in np.flatnonzero(visible).tolist():
         span = slice(int(starts[at]), int(starts[at + 1]))
         polygon = camera.polygon(seen[span]) if pixels is None else camera.rounded(pixels[span])
-        canvas.fill(polygon, colours[at], owner)
-
-
-def _normal(points: Points) -> npt.NDArray[np.float64]:
-    normal = np.cross(points[1] - points[0], points[2] - points[0])
-    return np.asarray(normal / max(float(np.linalg.norm(normal)), 1e-9))
-
-
-class _Block:
-    """A hexahedron in the making: the rectangle `low` at its foot, `high` at its top; (left, right, rear, front)."""
-
-    def __init__(
-        self,
-        colour: tuple[float, float, float],
-        low: tuple[float, float, float, float],
-        high: tuple[float, float, float, float],
-        heights: tuple[float, float],
-    ) -> None:
-        left, right, rear, front = low
-        l, r, b, f = high  # noqa: E741 - the same four at the top.
-        y0, y1 = heights
-        self._quads = {
-            "rear": self._quad((left, y0, rear), (right, y0, rear), (r, y1, b), (l, y1, b)),
-            "front": self._quad((right, y0, front), (left, y0, front), (l, y1, f), (r, y1, f)),
-            "left": self._quad((left, y0, front), (left, y0, rear), (l, y1, b), (l, y1, f)),
-            "right": self._quad((right, y0, rear), (right, y0, front), (r, y1, f), (r, y1, b)),
-            "top": self._quad((l, y1, b), (r, y1, b), (r, y1, f), (l, y1, f)),
-        }
-        self._centre = np.mean([quad.mean(axis=0) for quad in self._quads.values()], axis=0)
-        self._faces: list[Face] = []
-        for quad in self._quads.values():
-            self._add(quad, colour)
-
-    def decal(
-        self,
-        side: str,
-        across: tuple[float, float],
-        upward: tuple[float, float],
-        colour: tuple[float, float, float],
-        *,
-        glow: bool = False,
-    ) -> None:
-        """Paint a rectangle on a side; `across` and `upward` are shares of the side, from its lower left seen from outside."""
-        a, b, c, d = self._quads[side]
-        corners = []
-        for u, v in ((0, 0), (1, 0), (1, 1), (0, 1)):
-            x, y = across[u], upward[v]
-            corners.append((a * (1 - x) + b * x) * (1 - y) + (d * (1 - x) + c * x) * y)
-        self._add(np.array(corners), colour, glow=glow)
-
-    def solid(self, layer: int) -> Solid:
-        """The finished solid."""
-        return Solid(layer, self._centre, tuple(self._faces))
-
-    @staticmethod
-    def _quad(*corners: _Corner) -> Points:
-        return np.array(corners, np.float64)
-
-    def _add(self, points: Points, colour: tuple[float, float, float], *, glow: bool = False) -> None:
-        normal = _normal(points)
-        if float(normal @ (points[0] - self._centre)) < 0:
-            points, normal = points[::-1].copy(), -normal
-        self._faces.append(Face(points, colour, normal, glow))
-
-
-def _wheels(half: float, radius: float, axles: tuple[float, ...], layer: int) -> list[Solid]:
-    """Tyres seen from the ends as blocks under the body, and from the side as discs with a hub."""
-    solids = []
-    angles = np.linspace(0, 2 * np.pi, 15)[:-1]
-    for axle in axles:
-        for side in (-1, 1):
-            inner, outer = sorted((side * (half - 0.24), side * half))
-            sole = (inner, outer, axle - radius * 0.7, axle + radius * 0.7)
-            solids.append(_Block(_TYRE, sole, sole, (0.0, radius)).solid(layer))
-            discs = []
-            for size, colour in ((1.0, _TYRE), (0.58, (150.0, 152.0, 155.0)), (0.2, (60.0, 60.0, 62.0))):
-                circle = np.stack(
-                    (
-                        np.full_like(angles, side * (half + 0.012)),
-                        radius + radius * size * np.sin(angles),
-                        axle + radius * size * np.cos(angles),
-                    ),
-                    axis=1,
-                )
-                normal = np.array([float(side), 0.0, 0.0])
-                points = circle if float(_normal(circle) @ normal) > 0 else circle[::-1].copy()
-                discs.append(Face(points, colour, normal))
-            solids.append(Solid(layer + 2, np.array([side * half, radius, axle]), tuple(discs)))
-    return solids
+        view.canvas.fill(polygon, colours[at], owner)
 
 
 def _car(rng: Random) -> Model:
@@ -174,11 +65,10 @@ def _car(rng: Random) -> Model:
     length = {"saloon": 4.6, "hatch": 4.0, "estate": 4.7, "suv": 4.6, "van": 4.8}[shape] * rng.uniform(0.95, 1.05)
     half, ground = rng.uniform(0.86, 0.94), rng.uniform(0.24, 0.34)
     waist = tall * rng.uniform(0.58, 0.63)
-    body = rng.choice(_CAR_COLOURS)
-    body = tuple(min(255.0, value * rng.uniform(0.85, 1.1)) for value in body)[0:3]
-    colour = (body[0], body[1], body[2])
+    red, green, blue = (min(255.0, value * rng.uniform(0.85, 1.1)) for value in rng.choice(_CAR_COLOURS))
+    colour = (red, green, blue)
     rear, front = -length / 2, length / 2
-    hull = _Block(
+    hull = Block(
         colour,
         (-half, half, rear + 0.05, front - 0.05),
         (-half + 0.05, half - 0.05, rear + 0.1, front - 0.2),
@@ -192,16 +82,16 @@ def _car(rng: Random) -> Model:
     hull.decal("front", (0.77, 0.97), (0.6, 0.88), (250, 250, 240), glow=True)
     hull.decal("front", (0.27, 0.73), (0.3, 0.75), (38, 38, 42))
     hull.decal("front", (0.36, 0.64), (0.28, 0.45), (235, 235, 225))
-    dark = tuple(value * 0.7 for value in colour)
+    dark = (red * 0.7, green * 0.7, blue * 0.7)
     for side in ("left", "right"):
         hull.decal(side, (0.0, 1.0), (0.0, 0.14), (40, 40, 42))
-        hull.decal(side, (0.455, 0.465), (0.15, 1.0), (dark[0], dark[1], dark[2]))
+        hull.decal(side, (0.455, 0.465), (0.15, 1.0), dark)
     bonnet = {"van": 0.75}.get(shape, rng.uniform(1.0, 1.25))
     boot = {"saloon": 0.75, "suv": 0.12, "van": 0.08, "estate": 0.1}.get(shape, 0.15)
     slope = {"van": 0.12, "estate": 0.3, "suv": 0.25}.get(shape, rng.uniform(0.45, 0.75))
     low = (-half + 0.06, half - 0.06, rear + boot, front - bonnet)
     high = (-half + 0.2, half - 0.2, rear + boot + slope, front - bonnet - rng.uniform(0.6, 0.85))
-    cabin = _Block(colour, low, high, (waist, tall))
+    cabin = Block(colour, low, high, (waist, tall))
     glass = (46.0, 54.0, 62.0)
     cabin.decal("rear", (0.08, 0.92), (0.12, 0.86), glass)
     cabin.decal("front", (0.05, 0.95), (0.06, 0.92), glass)
@@ -210,9 +100,9 @@ def _car(rng: Random) -> Model:
             cabin.decal(side, span, (0.12, 0.86), glass)
     radius = rng.uniform(0.30, 0.36)
     axles = (rear + length * 0.19, front - length * 0.19)
-    solids = [*_wheels(half, radius, axles, 0), hull.solid(1), cabin.solid(3)]
+    solids = [*wheels(half, radius, axles, 0), hull.solid(1), cabin.solid(3)]
     if shape in ("suv", "estate") and rng.random() < rng.uniform(0.2, 0.6):
-        solids.append(_Block((40, 40, 42), high, high, (tall, tall + 0.1)).solid(4))
+        solids.append(Block((40, 40, 42), high, high, (tall, tall + 0.1)).solid(4))
     return Model("car", 2 * half, tall, length, tuple(solids))
 
 
@@ -223,7 +113,7 @@ def _truck(rng: Random) -> Model:
     rear, front = -length / 2, length / 2
     paint = rng.choice(_CAB_COLOURS)
     cab_front = (-half + 0.08, half - 0.08, front - cab_length, front - 0.12)
-    cab = _Block(paint, (-half + 0.03, half - 0.03, front - cab_length, front), cab_front, (0.5, cab_tall))
+    cab = Block(paint, (-half + 0.03, half - 0.03, front - cab_length, front), cab_front, (0.5, cab_tall))
     glass = (44.0, 52.0, 60.0)
     cab.decal("front", (0.06, 0.94), (0.5, 0.88), glass)
     cab.decal("front", (0.15, 0.85), (0.18, 0.42), (50, 50, 54))
@@ -233,7 +123,7 @@ def _truck(rng: Random) -> Model:
     cab.decal("right", (0.25, 0.9), (0.5, 0.86), glass)
     load = rng.choice(_LOAD_COLOURS)
     room = (-half, half, rear, front - cab_length - 0.25)
-    box = _Block(load, room, room, (deck, tall))
+    box = Block(load, room, room, (deck, tall))
     shade = (load[0] * 0.72, load[1] * 0.72, load[2] * 0.72)
     box.decal("rear", (0.49, 0.51), (0.0, 1.0), shade)
     for edge in ((0.0, 0.03), (0.97, 1.0)):
@@ -251,15 +141,15 @@ def _truck(rng: Random) -> Model:
         else:
             box.decal(side, (0.2, 0.8), (0.25, 0.75), stripe)
     frame = (-half + 0.05, half - 0.05, rear + 0.05, front - cab_length)
-    chassis = _Block((52, 52, 55), frame, frame, (0.5, deck))
+    chassis = Block((52, 52, 55), frame, frame, (0.5, deck))
     chassis.decal("rear", (0.02, 0.18), (0.3, 0.8), (200, 20, 25), glow=True)
     chassis.decal("rear", (0.82, 0.98), (0.3, 0.8), (200, 20, 25), glow=True)
     chassis.decal("rear", (0.38, 0.62), (0.2, 0.9), (235, 225, 170))
     for span in ((0.2, 0.34), (0.66, 0.8)):
         chassis.decal("rear", span, (0.2, 0.9), (225, 90, 40))
     radius = rng.uniform(0.45, 0.52)
-    wheels = _wheels(half - 0.02, radius, (rear + 1.3, rear + 2.5, front - 1.1), 0)
-    solids = [*wheels, chassis.solid(1), cab.solid(3), box.solid(3)]
+    tyres = wheels(half - 0.02, radius, (rear + 1.3, rear + 2.5, front - 1.1), 0)
+    solids = [*tyres, chassis.solid(1), cab.solid(3), box.solid(3)]
     return Model("truck", 2 * half, tall, length, tuple(solids))
 
 
@@ -268,7 +158,7 @@ def _bus(rng: Random) -> Model:
     paint, band = rng.choice(_BUS_COLOURS)
     low = (-half, half, -length / 2, length / 2)
     high = (-half + 0.04, half - 0.04, -length / 2 + 0.06, length / 2 - 0.1)
-    hull = _Block(paint, low, high, (0.32, tall))
+    hull = Block(paint, low, high, (0.32, tall))
     glass = (36.0, 44.0, 52.0)
     hull.decal("front", (0.04, 0.96), (0.3, 0.8), glass)
     hull.decal("front", (0.2, 0.8), (0.84, 0.95), (250, 170, 40), glow=True)
@@ -291,10 +181,9 @@ def _bus(rng: Random) -> Model:
     for span in ((0.86, 0.95), (0.5, 0.59)):
         hull.decal("right", span, (0.04, 0.84), (58, 66, 74))
     axles = (-length / 2 + 2.9, length / 2 - 2.5)
-    return Model("bus", 2 * half, tall, length, (*_wheels(half, 0.48, axles, 0), hull.solid(1)))
+    return Model("bus", 2 * half, tall, length, (*wheels(half, 0.48, axles, 0), hull.solid(1)))
 
 
-_TYRE = (30.0, 30.0, 32.0)
 _CAR_COLOURS = (
     (205.0, 206.0, 208.0),
     (235.0, 235.0, 235.0),
@@ -332,5 +221,3 @@ _BUS_COLOURS = (
     ((80.0, 150.0, 90.0), (240.0, 240.0, 220.0)),
     ((225.0, 120.0, 40.0), (240.0, 240.0, 240.0)),
 )
-
-__all__ = ["VEHICLES", "Colour", "Face", "Model", "Solid", "paint_vehicle", "vehicle"]

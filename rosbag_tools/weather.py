@@ -55,12 +55,13 @@ class Weather:
 
     def paint(self, colour: npt.ArrayLike, depth: float, normal: Triple = (0.0, 0.35, -0.94)) -> Colour:
         """One colour, lit and seen from `depth` metres; by default on something upright that faces the camera."""
-        return self.seen(self.lit([colour], [normal]), depth)[0]
+        return self.seen(self.lit(np.asarray(colour)[None], [normal]), depth)[0]
 
     def veiled(self, picture: Image, depth: npt.ArrayLike) -> Image:
         """A lit picture H×W×3 as it looks from `depth` metres: one depth for all of it, or one for each column."""
-        share = self.veil(depth).astype(np.float32).reshape(1, -1, 1)
-        return np.asarray(picture * (1.0 - share) + np.asarray(self.haze, np.float32) * share, np.uint8)
+        share = np.rint(self.veil(depth) * 256).reshape(1, -1, 1)
+        added = (share * np.asarray(self.haze)).astype(np.uint16)
+        return np.asarray((picture * (256 - share).astype(np.uint16) + added) >> 8, np.uint8)
 
 
 def weather(name: str, seed: int) -> Weather:
