@@ -15,9 +15,11 @@ VERSION = 1
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
 MAX_NS = 1 << 62
-_MAX_ITEMS = 1024  # Entries of any list or map.
+_MAX_ITEMS = 256  # Entries of any list or map: as many as a model can have classes.
 _MAX_TEXT = 4096
+_MAX_BRANCHES = 1 << 12  # Lists and maps of one message: five megabytes of empty maps would take fifty times as much.
 
+B = TypeVar("B")
 C = TypeVar("C", bound=StrEnum)
 
 
@@ -42,6 +44,7 @@ class Fields:
         """Unpack a message and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        count = _Counter(_MAX_BRANCHES)
         try:
             fields = msgpack.unpackb(
                 payload,
@@ -50,12 +53,14 @@ class Fields:
                 max_str_len=_MAX_TEXT,
                 max_bin_len=MAX_MESSAGE_BYTES,
                 max_ext_len=0,
+                object_hook=count,
+                list_hook=count,
             )
         except (ValueError, msgpack.UnpackException) as error:
             raise MessageError(f"not a MessagePack map: {type(error).__name__} {error}"[:200]) from error
         message = cls(fields)
         if (version := message._fields.get("v")) != VERSION:
-            raise message.wrong("v", f"version {str(version)[:20]} is not spoken here: speak {VERSION}")
+            raise message.wrong("v", f"version {_brief(version)} is not spoken here: speak {VERSION}")
         return message
 
     def wrong(self, key: str, what: str) -> MessageError:
@@ -106,7 +111,7 @@ class Fields:
         """A whole number within bounds."""
         value = self.get(key)
         if type(value) is not int or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {str(value)[:40]}")
+            raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {_brief(value)}")
         return value
 
     def bytes(self, key: str) -> bytes:
@@ -134,7 +139,8 @@ class Fields:
         """The shape of a picture with as many dimensions as one of `dimensions`."""
         value = self.list(key)
         if len(value) not in dimensions or not all(type(side) is int and 0 < side <= MAX_SIDE for side in value):
-            raise self.wrong(key, f"{str(value)[:60]} is not a picture's shape with sides up to {MAX_SIDE}")
+            sides = ", ".join(_brief(side) for side in value[:4])
+            raise self.wrong(key, f"[{sides}] is not a picture's shape with sides up to {MAX_SIDE}")
         return tuple(value)
 
     def geometry(self, key: str) -> Geometry:
@@ -158,7 +164,29 @@ class Fields:
 
 def _id_of(fields: Mapping[Any, Any]) -> FrameId | None:
     """The frame's id, where a broken message still tells it."""
+    told = fields.get("id")
     try:
-        return FrameId.parse(fields["id"])
-    except (KeyError, TypeError, TopicNameError):
+        return FrameId.parse(told) if isinstance(told, str) else None
+    except TopicNameError:
         return None
+
+
+def _brief(value: object) -> str:
+    """A value for a message; a text is cut and of a larger thing only the kind is told."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return str(value) if value is None or isinstance(value, int | float) else type(value).__name__
+
+
+class _Counter:
+    """Lets so many lists and maps pass."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+
+    def __call__(self, branch: B) -> B:
+        self._count += 1
+        if self._count > self._limit:
+            raise ValueError(f"more than {self._limit} lists and maps")
+        return branch
