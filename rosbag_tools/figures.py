@@ -105,7 +105,8 @@ def riding(body: Figure, phase: float) -> list[Limb]:
         limbs.append(Limb(elbow, (side * 0.26, 1.06, 0.42), 0.09, body.skin))
     limbs += _trunk(body, hip, shoulder, head)
     if body.helmet:
-        limbs.append(Limb((0.0, head[1] + 0.06, head[2]), (0.0, head[1] + 0.06, head[2] + 0.02), 0.23, (225, 225, 60)))
+        crown = (0.0, head[1] + 0.06, head[2] - 0.03)
+        limbs.append(Limb(crown, crown, 0.23, (225, 225, 60)))
     return limbs
 
 
