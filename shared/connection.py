@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from shared.address import Address, Certificates
 from shared.bus import Will
-from shared.mqtt import Address, Certificates, MqttBus
+from shared.mqtt import MqttBus
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -11,10 +11,11 @@ import uuid
 
 import click
 
+from shared.address import Address
 from shared.connection import DEFAULT_BROKER
 from shared.errors import SkylaneError
 from shared.messages import NodeState, unpack_status
-from shared.mqtt import Address, MqttBus
+from shared.mqtt import MqttBus
 from shared.topics import VEHICLE_STATUS, WORKER_STATUS
 
 

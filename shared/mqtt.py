@@ -1,6 +1,5 @@
 """The bus over MQTT: paho-mqtt, made to tell the truth (connected, refused, too large, thread dead)."""
 
-import os
 import queue
 import random
 import socket
@@ -8,10 +7,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -21,6 +18,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from shared import clock
+from shared.address import Address, BrokerAddressError, Certificates
 from shared.bus import Ack, Acknowledged, Delivery, Handler, Properties, Will, matches
 from shared.errors import SkylaneError
 from shared.fields import MAX_MESSAGE_BYTES
@@ -28,11 +26,9 @@ from shared.fields import MAX_MESSAGE_BYTES
 KEEPALIVE_S = 15  # A payload that takes longer to send than this never arrives: the ping waits behind it.
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
-_PORTS = {"mqtt": 1883, "mqtts": 8883}
-
-
-class BrokerAddressError(SkylaneError):
-    """A broker's address cannot be read."""
+_TAKEN_OVER = 0x8E
+_LAST_WORDS_S = 2.0
+_LOOK_S = 0.05
 
 
 class BrokerUnreachableError(SkylaneError):
@@ -41,52 +37,6 @@ class BrokerUnreachableError(SkylaneError):
 
 class BrokerRefusedError(SkylaneError):
     """A broker answered and said no."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a broker is and how to be let in. The password stays out of every text."""
-
-    host: str
-    port: int
-    tls: bool = False
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, url: str) -> "Address":
-        """Read `mqtt://[user@]host[:port]` or `mqtts://…`; the password comes from SKYLANE_BROKER_PASSWORD.
-
-        Raises:
-            BrokerAddressError: it is no such URL.
-        """
-        try:
-            parts = urlsplit(url if "//" in url else f"mqtt://{url}")
-            port = parts.port or _PORTS[parts.scheme]
-        except (KeyError, ValueError) as error:
-            raise BrokerAddressError(f"broker address {url!r} cannot be read: write mqtt://host:1883") from error
-        if not parts.hostname or parts.password is not None or parts.path.strip("/"):
-            hint = "put the password into SKYLANE_BROKER_PASSWORD" if parts.password else "write mqtt://host:1883"
-            raise BrokerAddressError(f"broker address of host {parts.hostname!r} cannot be used: {hint}")
-        return cls(
-            host=parts.hostname,
-            port=port,
-            tls=parts.scheme == "mqtts",
-            username=unquote(parts.username) if parts.username else None,
-            password=os.environ.get("SKYLANE_BROKER_PASSWORD"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """Files for mutual TLS, in PEM."""
-
-    authority: str
-    certificate: str | None = None
-    key: str | None = None
 
 
 class MqttBus:
@@ -124,6 +74,7 @@ class MqttBus:
         self._acknowledged: dict[int, Acknowledged] = {}
         self._early_acks: dict[int, Ack] = {}  # Those that overtook the publish() call they belong to.
         self._publishing = 0
+        self._progress = threading.Event()
         self._outcome: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._settled = False
         self.largest_payload = MAX_MESSAGE_BYTES
@@ -170,7 +121,7 @@ class MqttBus:
     ) -> None:
         """See Bus."""
         packed = self._to_paho(properties)
-        if acknowledged is None:
+        if qos == 0:
             self._client.publish(topic, payload, qos, retained, packed)
             return
         with self._lock:
@@ -181,17 +132,18 @@ class MqttBus:
             self._publishing -= 1
             ack = self._early_acks.pop(info.mid, None)
             if ack is None:
-                self._acknowledged[info.mid] = acknowledged
+                self._acknowledged[info.mid] = acknowledged or _ignore
             if not self._publishing:
                 self._early_acks.clear()
-        if ack is not None:
+        if ack is not None and acknowledged is not None:
             acknowledged(ack)
 
     def close(self) -> None:
-        """See Bus. Waits at most two seconds for what is still queued."""
-        deadline = time.monotonic() + 2.0
-        while self._client.want_write() and self._client.is_connected() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        """See Bus. Waits at most two seconds until the broker has taken what was published."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._is_busy() and self.is_connected and time.monotonic() < deadline:
+            self._progress.wait(_LOOK_S)
+            self._progress.clear()
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -209,6 +161,7 @@ class MqttBus:
             if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
                 protocol = MQTTProtocolVersion.MQTTv311
                 continue
+            protocol = MQTTProtocolVersion.MQTTv5  # A broker that was only starting deserves to be asked again.
             if code in _REFUSALS:
                 raise BrokerRefusedError(f"broker {self._address} refuses {self._client_id}: {text}: {_REFUSALS[code]}")
             if time.monotonic() >= deadline:
@@ -229,7 +182,12 @@ class MqttBus:
             client.connect(
                 self._address.host, self._address.port, KEEPALIVE_S, **_clean_start(client.protocol == paho.MQTTv5)
             )
-        except (OSError, ValueError, ssl.SSLError) as error:
+        except ssl.SSLCertVerificationError as error:
+            raise BrokerRefusedError(
+                f"the certificate of broker {self._address} is not trusted ({error.verify_message}): "
+                "give the authority that signed it with --tls-ca"
+            ) from error
+        except (OSError, ValueError) as error:
             return (0, str(error) or type(error).__name__)
         client.loop_start()
         try:
@@ -291,18 +249,27 @@ class MqttBus:
             self._guarded(self._on_connected)
         outcome.put(None)
 
-    def _disconnected(self, _client: Any, outcome: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
+    def _disconnected(self, client: paho.Client, outcome: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
         if not self._settled:
             # A broker that knows no MQTT 5 may hang up without a word.
-            outcome.put((_UNSPECIFIED, str(code)))
+            outcome.put((_UNSPECIFIED, "it hung up without an answer"))
+        elif code.value == _TAKEN_OVER:
+            client.disconnect()  # Or the two would throw each other out for ever.
+            error = BrokerRefusedError(
+                f"broker {self._address} has another client {self._client_id}: choose another --vehicle or --worker name"
+            )
+            if self._on_fault:
+                self._on_fault(error)
 
     def _received(self, _client: Any, _outcome: Any, message: paho.MQTTMessage) -> None:
         received_ns = clock.now_ns()
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:  # No broker should let it pass; none of our topics is meant.
+            return
         with self._lock:
-            handlers = [
-                handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, message.topic)
-            ]
-        delivery = Delivery(message.topic, bytes(message.payload), received_ns, _from_paho(message.properties))
+            handlers = [handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, topic)]
+        delivery = Delivery(topic, bytes(message.payload), received_ns, _from_paho(message.properties))
         for handler in handlers:
             self._guarded(partial(handler, delivery))
 
@@ -314,6 +281,11 @@ class MqttBus:
                 self._early_acks[mid] = ack
         if acknowledged:
             self._guarded(lambda: acknowledged(ack))
+        self._progress.set()
+
+    def _is_busy(self) -> bool:
+        with self._lock:
+            return bool(self._acknowledged) or self._client.want_write()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a callback; what it raises would kill paho's thread while it still says it is connected."""
@@ -350,10 +322,14 @@ _NOT_MQTT5 = (_UNSPECIFIED, 0x81, 0x82, 0x84)  # Unspecified, malformed, protoco
 _REFUSALS = {
     0x85: "choose another --vehicle or --worker name",
     0x86: "check the user name and SKYLANE_BROKER_PASSWORD",
-    0x87: "this user or certificate may not connect; ask whoever runs the broker",
+    0x87: "check the user (mqtt://user@host) and SKYLANE_BROKER_PASSWORD, or the certificate",
     0x8A: "this client is banned; ask whoever runs the broker",
     0x8C: "the broker wants another way of authentication",
 }
+
+
+def _ignore(_: Ack) -> None:
+    """Nobody asked to be told of this one."""
 
 
 def _clean_start(mqtt5: bool) -> dict[str, Any]:  # noqa: FBT001 (one private caller)

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
+from shared.address import Address
 from shared.fields import MessageError
 from shared.health import NotOnlineError, assert_online
 from shared.messages import NodeState, NodeStatus, pack_status
-from shared.mqtt import Address, BrokerUnreachableError, MqttBus
+from shared.mqtt import BrokerUnreachableError, MqttBus
 from shared.topics import WORKER_STATUS
 
 pytestmark = pytest.mark.mosquitto
