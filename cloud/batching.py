@@ -13,6 +13,7 @@ from cloud.request import Request
 from shared.errors import SkylaneError
 from shared.messages import Status
 from shared.stages import Stage
+from shared.threads import Handover
 
 HandOn = Callable[[Request, npt.NDArray[np.uint8]], None]
 
@@ -25,33 +26,34 @@ class Batcher:
         self._model = model
         self._replier = replier
         self._hand_on = hand_on
-        self._max_size = model.manifest.batching.max_size
+        self._max_size = model.max_batch_size
         self._max_wait_s = max_wait_ms / 1e3
-        self._queue: queue.Queue[Request | None] = queue.Queue(2 * self._max_size)
+        self._handover: Handover[Request] = Handover(2 * self._max_size)
 
     def put(self, request: Request) -> None:
         """Queue a decoded frame; waits while the engine is behind, which fills admission and so answers `overloaded`."""
-        self._queue.put(request)
+        self._handover.put(request)
 
     def close(self) -> None:
         """No more frames will come."""
-        self._queue.put(None)
+        self._handover.close()
 
     def run(self) -> None:
         """Infer until closed; the body of the engine thread."""
-        while (first := self._queue.get()) is not None:
-            batch, ended = self._gather(first)
-            self._infer(batch)
-            if ended:
-                return
+        with self._handover.reader() as get:
+            while (first := get()) is not None:
+                batch, ended = self._gather(first, get)
+                self._infer(batch)
+                if ended:
+                    return
 
-    def _gather(self, first: Request) -> tuple[list[Request], bool]:
+    def _gather(self, first: Request, get: Callable[..., Request | None]) -> tuple[list[Request], bool]:
         """The first frame and those that are there, or come within the wait; and whether the end came with them."""
         batch = [first]
         until = time.monotonic() + self._max_wait_s
         while len(batch) < self._max_size:
             try:
-                request = self._queue.get(timeout=max(0.0, until - time.monotonic()))
+                request = get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             if request is None:
@@ -79,7 +81,8 @@ class Batcher:
             for request in live:
                 self._replier.refuse(request, Status.FAILED, str(error))
             return
-        for request, mask in zip(live, masks, strict=True):
+        for request in live:
             request.stamp(Stage.INFERRED)
             request.picture = None
+        for request, mask in zip(live, masks, strict=True):
             self._hand_on(request, mask)

@@ -49,7 +49,7 @@ def serve(config: Path | None, **flags: Any) -> None:
         WorkerSettings(
             worker=worker,
             session=session,
-            group=settings.group,
+            group=checked("group", settings.group),
             qos=settings.qos,
             max_frames=settings.max_frames,
             max_bytes=settings.max_bytes,

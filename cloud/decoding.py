@@ -49,11 +49,7 @@ class Decoder:
             self._hand_on[request.model](request)
 
     def _decode(self, request: Request) -> None:
-        message = _unpacked(request)
-        if (message.id.vehicle, message.id.camera, message.model) != (request.vehicle, request.camera, request.model):
-            # Not answered under the id it claims: that may be another vehicle's.
-            raise MessageError("vehicle, camera and model of the message must be those of its topic")
-        request.message = message
+        message = read(request)
         if message.want.mask_codec not in MASK_CODECS:
             raise MessageError(f"no mask codec {message.want.mask_codec[:40]!r}: ask for {', '.join(MASK_CODECS)}")
         card = self._cards[request.model]
@@ -69,8 +65,12 @@ class Decoder:
         request.stamp(Stage.DECODED)
 
 
-def _unpacked(request: Request) -> FrameMessage:
-    """The message; where only its id can be read, at least the refusal finds its way."""
+def read(request: Request) -> FrameMessage:
+    """Read the message into the request; where only its id can be read, at least the refusal finds its way.
+
+    Raises:
+        MessageError: it cannot be read, or does not belong to the topic it came by.
+    """
     try:
         message = unpack_frame(request.payload)
     except MessageError as error:
@@ -79,4 +79,8 @@ def _unpacked(request: Request) -> FrameMessage:
             request.correlation = told
         raise
     request.payload = b""
+    if (message.id.vehicle, message.id.camera, message.model) != (request.vehicle, request.camera, request.model):
+        # Not answered under the id it claims: that may be another vehicle's.
+        raise MessageError("vehicle, camera and model of the message must be those of its topic")
+    request.message = message
     return message

@@ -3,8 +3,10 @@
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from cloud.admission import Admission
+from cloud.decoding import read
 from cloud.replies import Replier
 from cloud.request import Request
 from shared import topics
@@ -23,8 +25,12 @@ from shared.messages import (
 )
 from shared.model_card import ModelCard
 from shared.stages import Stage
+from shared.threads import Handover
 from shared.topics import FrameId, TopicNameError
 
+_MAX_REFUSED = 1024
+_MAX_REFUSED_BYTES = 64 << 20
+_ROOM_BYTES = 1 << 16  # For what a mask message holds beside the mask.
 _RETAINED_WITHIN_S = 1.0  # A broker sends what it retains right after the subscription.
 
 
@@ -60,7 +66,9 @@ class Intake:
         self._session = session
         self._group = group
         self._qos = qos
-        self._refused: queue.Queue[tuple[Request, Status, str] | None] = queue.Queue(1024)
+        self._refused: Handover[tuple[Request, Status, str]] = Handover(_MAX_REFUSED)
+        self._refused_bytes = 0
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Take frames from now on.
@@ -90,16 +98,25 @@ class Intake:
         for topic_filter in self._filters():
             self._bus.unsubscribe(topic_filter)
 
+    def end_refusals(self) -> None:
+        """No more frames will be refused: let the refusing thread end when it has answered."""
+        self._refused.close()
+
     def close(self) -> None:
-        """End the refusing thread and leave the broker."""
-        self._refused.put(None)
+        """Leave the broker; every answer must have been published."""
         self.announce(NodeState.OFFLINE)
         self._bus.close()
 
     def run(self) -> None:
         """Answer what could not be admitted, off the network thread; the body of the refusing thread."""
-        while (item := self._refused.get()) is not None:
-            self._replier.refuse(*item)
+        with self._refused.reader() as get:
+            while (item := get()) is not None:
+                request, status, reason = item
+                if request.correlation is None:
+                    self._count_refused(-len(request.payload))
+                    with suppress(MessageError):  # Then nothing tells whose it is.
+                        read(request)
+                self._replier.refuse(request, status, reason)
 
     def _filters(self) -> Sequence[str]:
         filters = [topics.FRAMES.filter(model=model) for model in self._cards]
@@ -119,6 +136,7 @@ class Intake:
             model=names["model"],
             answer=lambda message: self._publish(reply_topic, message),
             times={Stage.RECEIVED: delivery.received_ns},
+            largest_answer=self._bus.largest_payload - _ROOM_BYTES,
             correlation=_correlation(delivery.properties, names),
         )
         if delivery.properties.response_topic not in (None, reply_topic):
@@ -127,11 +145,16 @@ class Intake:
             self._refuse(request, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
 
     def _refuse(self, request: Request, status: Status, reason: str) -> None:
-        try:
-            self._refused.put_nowait((request, status, reason))
-        except queue.Full:
-            # Beyond a thousand unanswered refusals silence is the only bound left; the edge closes it by time.
-            return
+        if request.correlation or self._refused_bytes > _MAX_REFUSED_BYTES:
+            request.payload = b""  # Only MQTT 3.1.1 tells within it alone whose it is.
+        self._count_refused(len(request.payload))
+        if not self._refused.offer((request, status, reason)):
+            # Beyond so many unanswered refusals silence is the only bound left; the edge closes it by time.
+            self._count_refused(-len(request.payload))
+
+    def _count_refused(self, size: int) -> None:
+        with self._lock:
+            self._refused_bytes += size
 
     def _publish(self, topic: str, message: MaskMessage) -> None:
         self._bus.publish(

@@ -18,6 +18,8 @@ from shared.threads import ThreadGroup
 
 _DRAIN_S = 30.0
 
+Room = tuple[Callable[[], None], Sequence[threading.Thread]]  # How it is closed, and who works in it.
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
@@ -87,8 +89,7 @@ class CloudNode:
             group=self._settings.group,
             qos=self._settings.qos,
         )
-        decoders, engines = self._start()
-        self._threads.start("refusals", intake.run)
+        rooms = self._start(intake)
         try:
             intake.open()
             on_ready()
@@ -96,11 +97,16 @@ class CloudNode:
                 on_tick()
             intake.stop()
         finally:
-            self._drain(decoders, engines)
+            # Each room is closed when the one before it is empty, and the door when all is answered.
+            for close, threads in rooms:
+                close()
+                for thread in threads:
+                    thread.join(_DRAIN_S)
             intake.close()
         self._threads.join(_DRAIN_S)
 
-    def _start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
+    def _start(self, intake: Intake) -> list[Room]:
+        """Start all threads; the rooms come back in the order in which frames pass them."""
         decoder = Decoder(
             self._admission,
             self._replier,
@@ -108,18 +114,15 @@ class CloudNode:
             {name: batcher.put for name, batcher in self._batchers.items()},
             PictureLimits(max_pixels=self._settings.max_pixels),
         )
-        self._threads.start("postprocess", self._postprocessor.run)
-        engines = [self._threads.start(f"engine-{name}", batcher.run) for name, batcher in self._batchers.items()]
-        decoders = [self._threads.start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)]
-        return decoders, engines
-
-    def _drain(self, decoders: Sequence[threading.Thread], engines: Sequence[threading.Thread]) -> None:
-        """Close the rooms in the order in which frames pass them, each when the one before is empty."""
-        self._admission.close()
-        for thread in decoders:
-            thread.join(_DRAIN_S)
-        for batcher in self._batchers.values():
-            batcher.close()
-        for thread in engines:
-            thread.join(_DRAIN_S)
-        self._postprocessor.close()
+        return [
+            (
+                self._admission.close,
+                [self._threads.start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)],
+            ),
+            *(
+                (batcher.close, [self._threads.start(f"engine-{name}", batcher.run)])
+                for name, batcher in self._batchers.items()
+            ),
+            (self._postprocessor.close, [self._threads.start("postprocess", self._postprocessor.run)]),
+            (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
+        ]

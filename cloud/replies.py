@@ -9,9 +9,14 @@ import numpy.typing as npt
 
 from cloud.request import Request
 from shared import clock, masks
+from shared.errors import SkylaneError
 from shared.messages import MaskMessage, Status
 from shared.model_card import ModelCard
 from shared.stages import Stage, Stamp
+
+
+class ReplyTooLargeError(SkylaneError):
+    """An answer that the broker would cut the connection for."""
 
 
 class Replier:
@@ -34,6 +39,11 @@ class Replier:
         message = request.message
         assert message is not None
         data = masks.encode(mask, message.want.mask_codec)
+        if len(data) > request.largest_answer:
+            raise ReplyTooLargeError(
+                f"a mask of {len(data)} bytes, more than the {request.largest_answer} that the way back takes: "
+                "ask for another mask codec or size"
+            )
         request.stamp(Stage.MASK_ENCODED)
         height, width = mask.shape
         self._send(

@@ -20,6 +20,7 @@ class Request:
     model: str
     answer: Callable[[MaskMessage], None]  # Through the door it came in by.
     times: dict[Stage, int]  # RECEIVED first.
+    largest_answer: int  # Bytes of a mask that this door takes.
     correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
     message: FrameMessage | None = None
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
