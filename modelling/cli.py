@@ -157,7 +157,7 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
     write_png(paths[0], whole)
     for path, painted in zip(paths[1:], pictures.values(), strict=True):
         write_png(path, painted if card.trained else stamp_untrained(painted))
-    table = Table(title=f"{image} · {whole.shape[0]}×{whole.shape[1]}")
+    table = Table(box=SIMPLE)
     table.add_column("class")
     table.add_column("share", justify="right")
     counts = np.bincount(whole.ravel(), minlength=256)

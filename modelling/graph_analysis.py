@@ -170,11 +170,12 @@ class GraphAnalysis:
             node_of(each.node) in needed and each.shape != () and not _is_picture(each) for each in self.placeholders
         )
 
-    def _rank(self, tensor: Tensor) -> tuple[bool, bool, bool, int]:
-        """Class ids before scores, named as outputs are, of known shape, and last in the graph."""
+    def _rank(self, tensor: Tensor) -> tuple[bool, bool, bool, bool, int]:
+        """Class ids before scores, named as outputs are, of known shape, an arg max itself, and last in the graph."""
         named = any(word in tensor.name.lower() for word in _OUTPUT_NAMES)
         is_ids = self._kind(tensor) is OutputKind.CLASS_IDS
-        return is_ids, named, tensor.shape is not None, self._order.get(node_of(tensor.node), 0)
+        is_choice = self._graph.get_tensor_by_name(tensor.node).op.type == "ArgMax"
+        return is_ids, named, tensor.shape is not None, is_choice, self._order.get(node_of(tensor.node), 0)
 
     def _kind(self, tensor: Tensor) -> OutputKind:
         if tensor.dtype in _ID_TYPES or (tensor.shape is not None and tensor.shape[-1] == 1):

@@ -15,7 +15,7 @@ Picture = npt.NDArray[np.uint8]
 UNTRAINED = "untrained weights"
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
-_RED, _BLACK = (255, 64, 64), (0, 0, 0)
+_WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 
 
 class PictureFileError(SkylaneError):
@@ -77,6 +77,6 @@ def stamp_untrained(rgb: Picture) -> Picture:
     scale = max(0.3, rgb.shape[1] / 3 / width)
     place = (round(8 * scale), round(1.5 * height * scale))
     stroke = max(1, round(2 * scale))
-    for colour, thickness in ((_BLACK, stroke + 2 * max(1, round(scale))), (_RED, stroke)):  # Legible on any ground.
+    for colour, thickness in ((_BLACK, stroke + 2 * max(1, round(scale))), (_WHITE, stroke)):  # Legible on any ground.
         cv2.putText(stamped, UNTRAINED, place, _FONT, scale, colour, thickness, cv2.LINE_AA)
     return stamped

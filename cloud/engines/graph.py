@@ -10,6 +10,12 @@ from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow_device import tf
 from shared.errors import suggestion
 
+# A graph is a program. A network needs none of these, which read or write files, or call into Python.
+_FOREIGN_OPERATIONS = {
+    *("ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "MergeV2Checkpoints"),
+    *("Save", "SaveV2", "SaveSlices", "Restore", "RestoreV2", "RestoreSlice", "ShardedFilename"),
+}
+
 MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's own limit.
 
 
@@ -78,6 +84,18 @@ def cut(graph: Any, output: str) -> Any:
     part.library.CopyFrom(graph.library)
     part.node.extend(node for node in graph.node if node.name in needed)
     return part
+
+
+def refuse_foreign(graph: Any, path: Path) -> None:
+    """Check that nothing in `graph`, already cut to what is needed, nor in its functions, reaches out of the network.
+
+    Raises:
+        EngineError: it reads or writes files, or calls into Python; names the operation.
+    """
+    functions = [node for function in graph.library.function for node in function.node_def]
+    for node in (*graph.node, *functions):
+        if node.op in _FOREIGN_OPERATIONS or node.op.endswith(("Dataset", "DatasetV2", "ReaderV2")):
+            raise EngineError(path, f"its operation {node.name!r} ({node.op}) reaches out of the network: not run")
 
 
 def require(graph: Any, path: Path, role: str, tensor: str) -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import ClassIds, EngineError, Images, InferenceError, Placement
-from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, require
+from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
 from cloud.engines.tensorflow_device import choose, convert_variables_to_constants, tf
 from cloud.manifest import Manifest, OutputKind
 
@@ -113,6 +113,7 @@ def _normalised(images: Any, manifest: Manifest) -> Any:
 def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> Any:
     """Bring the model into the current graph with `values` as its input; returns its output tensor."""
     graph = cut(frozen.graph, frozen.output_tensor)
+    refuse_foreign(graph, frozen.path)
     fed = {_full(frozen.input_tensor): values}
     for tensor, constant in manifest.input.constants.items():
         node = require(frozen.graph, frozen.path, "constant", tensor)

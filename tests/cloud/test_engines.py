@@ -158,6 +158,17 @@ def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
         workshop.repository.load("m")
 
 
+def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
+    """A graph is a program: a model from elsewhere must not read what the worker can read."""
+
+    def peeking(images: Any) -> Any:
+        return images + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
+
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), prepare=peeking))
+    with pytest.raises(EngineError, match=r"\(ReadFile\) reaches out of the network"):
+        workshop.repository.load("m")
+
+
 def test_a_model_that_fails_on_a_batch_says_so_and_serves_the_next(workshop: Any, pictures: Pictures) -> None:
     """A fault of one frame is answered to its sender; it is no reason to stop."""
 
