@@ -88,11 +88,12 @@ class DataFile:
         They come in the order of their times as far as the index reaches. Where it fails, what it had not reached
         follows in the order of the file, with every damage met.
         """
-        reached = -1
+        given: Counter[tuple[str, int]] = Counter()
         try:
-            for message in self._indexed(topics, start_ns, stop_ns):
-                yield message
-                reached = message.time_ns
+            for item in self._indexed(topics, start_ns, stop_ns):
+                yield item
+                if item.channel is not None:
+                    given[item.channel.topic, item.time_ns] += 1
             if self._reader is not None:
                 return
             failure = ""
@@ -100,12 +101,12 @@ class DataFile:
             failure = str(error)
         damaged = False
         for item in self.scan():
-            if isinstance(item, Damage):
+            if item.channel is None:
                 damaged = True
-                if item.channel is not None and not _wanted(item.channel, item.time_ns, topics, start_ns, stop_ns):
-                    continue
                 yield item
-            elif item.time_ns > reached and _wanted(item.channel, item.time_ns, topics, start_ns, stop_ns):
+            elif given[item.channel.topic, item.time_ns]:
+                given[item.channel.topic, item.time_ns] -= 1
+            elif _wanted(item.channel, item.time_ns, topics, start_ns, stop_ns):
                 yield item
         if failure and not damaged:
             yield Damage("index", failure)

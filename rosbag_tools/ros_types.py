@@ -1,6 +1,7 @@
 """Message definitions: those a bag carries, those we write, and what converts bytes between the two wires."""
 
 from collections.abc import Iterable
+from functools import cache
 
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
@@ -40,8 +41,9 @@ class UnknownTypeError(SkylaneError):
     """A message's type is defined neither in its bag nor here."""
 
 
+@cache
 def own_types(wire: Wire) -> Typestore:
-    """The types we write: those of ROS 1 Noetic or ROS 2 Humble, and the detections of `vision_msgs`."""
+    """The types we write: those of ROS 1 Noetic or ROS 2 Humble, and the detections of `vision_msgs`. Only to be read."""
     store = get_typestore(_STORES[wire])
     for name, definition in _VISION[wire].items():
         store.register(get_types_from_msg(definition, f"vision_msgs/msg/{name}"))

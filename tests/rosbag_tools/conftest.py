@@ -54,6 +54,12 @@ def random_frames(count: int, height: int = 8, width: int = 12) -> tuple[Pixels,
 
 
 @pytest.fixture(scope="session")
+def real_frames() -> tuple[Pixels, ...]:
+    """Frames large enough that each fills a chunk of its own, as a camera's do."""
+    return random_frames(10, 1024, 1100)
+
+
+@pytest.fixture(scope="session")
 def write_drive() -> Callable[..., Drive]:
     """Writes a bag of Bayer frames with their camera_info at 10 Hz."""
 

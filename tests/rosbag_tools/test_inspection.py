@@ -1,0 +1,73 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rosbag_tools.bag_format import BagFormat
+from rosbag_tools.inspection import inspect
+from rosbag_tools.writer import BagWriter
+from shared.hashing import file_sha256
+
+FindBag = Callable[[str], Path]
+WriteDrive = Callable[..., Any]
+
+PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_report_tells_what_was_written(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """The first thing anyone asks of a bag."""
+    drive = write_drive(tmp_path / PATHS[bag_format], bag_format)
+    report = inspect(drive.path)
+    info, image = report.topics
+    assert (report.format, report.messages, report.notes) == (bag_format, 10, ())
+    assert report.duration_s == pytest.approx(0.4)
+    assert report.sha256 == file_sha256(drive.data_file)
+    assert report.size_bytes == drive.data_file.stat().st_size
+    assert (info.name, info.type) == ("/cam/camera_info", "sensor_msgs/msg/CameraInfo")
+    assert (info.encodings, info.resolutions) == ({}, {})
+    assert (image.name, image.count) == ("/cam/image_raw", 5)
+    assert (image.encodings, image.resolutions) == ({"bayer_rggb8": 5}, {"12×8": 5})
+    assert image.rate_hz == pytest.approx(10)
+    assert (image.gaps, image.worst_gap_s) == (0, None)
+    assert json.loads(json.dumps(report.as_dict()))["topics"][1]["rate_hz"] == pytest.approx(10)
+
+
+def test_gaps_are_counted_against_the_usual_period(tmp_path: Path) -> None:
+    """Two lost frames in a row are one gap of three periods."""
+    with BagWriter(tmp_path / "drive") as writer:
+        for tenth in (0, 1, 2, 5, 6, 7, 9, 10):
+            writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1 + tenth * 10**8, "cam")
+    (topic,) = inspect(tmp_path / "drive").topics
+    assert topic.gaps == 2
+    assert topic.worst_gap_s == pytest.approx(0.3)
+    assert topic.rate_hz == pytest.approx(7)
+
+
+def test_zero_stamps_are_noted(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """Whoever compares stamps must know that they are the recorder's."""
+    report = inspect(write_drive(tmp_path / "drive", stamps=False).path)
+    assert report.notes == ("stamps of zero on /cam/image_raw are replaced by the bag's time",)
+
+
+def test_real_bag_with_compressed_messages(real_bag: FindBag) -> None:
+    """The encodings are inside what is compressed."""
+    (topic,) = inspect(real_bag("amber_soccer_goal")).topics
+    assert (topic.type, topic.encodings, topic.resolutions) == ("sensor_msgs/msg/Image", {"rgb8": 2}, {"640×480": 2})
+
+
+def test_real_bag_with_jpeg(real_bag: FindBag) -> None:
+    """A compressed picture's size is in its own header."""
+    _, topic = inspect(real_bag("fiducials_aruco_images.bag")).topics
+    assert (topic.encodings, topic.resolutions) == ({"jpg": 1}, {"1280×960": 1})
+
+
+def test_empty_bag_has_a_report(tmp_path: Path) -> None:
+    """A recorder that saw nothing."""
+    with BagWriter(tmp_path / "drive", "sqlite3"):
+        pass
+    report = inspect(tmp_path / "drive")
+    assert (report.messages, report.duration_s, report.topics) == (0, 0, ())

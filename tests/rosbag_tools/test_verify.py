@@ -1,0 +1,116 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rosbag_tools.bag_format import BagFormat
+from rosbag_tools.image_messages import Wire
+from rosbag_tools.records import Channel
+from rosbag_tools.ros_types import own_types
+from rosbag_tools.verification import Finding, verify
+from rosbag_tools.writer import BagWriter
+
+FindBag = Callable[[str], Path]
+WriteDrive = Callable[..., Any]
+
+PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+PIXELS = np.zeros((2, 4), np.uint8)
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_a_whole_bag_has_no_faults(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+    """A tool that cries wolf is switched off."""
+    assert list(verify(write_drive(tmp_path / PATHS[bag_format], bag_format).path)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fiducials_aruco_images.bag", "ros_numpy_test.bag", "amber_soccer_goal", "ros2bag_tools_images"],
+)
+def test_real_bags_have_no_faults(real_bag: FindBag, name: str) -> None:
+    """Stamps of zero, old type names and missing definitions are habits, not faults."""
+    assert list(verify(real_bag(name))) == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shape", "reason"),
+    [
+        ("32FC1", (2, 4), "is no picture"),
+        ("rgb8", (2, 4), "takes 12 bytes, but the step is 4"),
+        ("mono16", (2, 4), "takes 8 bytes, but the step is 4"),
+    ],
+)
+def test_undecodable_images_are_named(tmp_path: Path, encoding: str, shape: tuple[int, int], reason: str) -> None:
+    """By topic, place in the topic, place in the file, and stamp: enough to find it in any other tool."""
+    with BagWriter(tmp_path / "drive") as writer:
+        writer.write_image("/cam", PIXELS, "mono8", 10, 20, "cam")
+        writer.write_image("/cam", np.zeros(shape, np.uint8), encoding, 11, 21, "cam")
+    (finding,) = verify(tmp_path / "drive")
+    assert (finding.topic, finding.sequence, finding.stamp_ns) == ("/cam", 1, 11)
+    assert finding.place.startswith("byte ")
+    assert reason in finding.reason
+
+
+def test_stamps_that_go_backwards_are_named(tmp_path: Path) -> None:
+    """A clock was set, or two drivers publish on one topic; zero is no stamp at all."""
+    with BagWriter(tmp_path / "drive", "sqlite3") as writer:
+        for index, stamp_ns in enumerate((1_000_000_000, 0, 500_000_000, 2_000_000_000)):
+            writer.write_image("/cam", PIXELS, "mono8", stamp_ns, index + 1, "cam")
+    assert list(verify(tmp_path / "drive")) == [
+        Finding("row 3", "/cam", 2, 500_000_000, "its stamp lies 0.500000 s before an earlier message's")
+    ]
+
+
+def write_raw(path: Path, message_type: str, *messages: bytes) -> None:
+    """A bag of messages that may be anything."""
+    channel = Channel("/raw", message_type, Wire.CDR)
+    with BagWriter(path) as writer:
+        for index, data in enumerate(messages):
+            writer.write_raw(channel, data, index + 1, own_types(Wire.CDR))
+
+
+@pytest.mark.parametrize("message_type", ["sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo", "std_msgs/msg/String"])
+def test_truncated_messages_of_any_type_are_named(tmp_path: Path, message_type: str) -> None:
+    """A torn message is found by its definition, whatever it is."""
+    write_raw(tmp_path / "drive", message_type, b"\0\1\0\0\5\0\0\0", b"")
+    findings = list(verify(tmp_path / "drive"))
+    assert [(finding.topic, finding.sequence) for finding in findings] == [("/raw", 0), ("/raw", 1)]
+
+
+def test_huge_images_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    """Four billion pixels in thirty bytes."""
+    header = b"\0\1\0\0" + bytes(8) + b"\1\0\0\0\0\0\0\0"
+    write_raw(tmp_path / "drive", "sensor_msgs/msg/Image", header + b"\xff" * 8 + b"\6\0\0\0mono8\0" + bytes(14))
+    (finding,) = verify(tmp_path / "drive")
+    assert "4294967295×4294967295: more than" in finding.reason
+
+
+def test_cut_off_file_is_named_by_its_place(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """Where the file ends is where the copy stopped."""
+    drive = write_drive(tmp_path / "drive.bag", "ros1")
+    data = drive.path.read_bytes()
+    drive.path.write_bytes(data[:-100])
+    findings = list(verify(drive.path))
+    assert findings
+    assert all(finding.place.startswith("byte ") for finding in findings)
+
+
+def test_a_damaged_index_alone_is_named(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """All messages are whole, and still no other reader opens the bag."""
+    drive = write_drive(tmp_path / "drive.bag", "ros1")
+    data = bytearray(drive.path.read_bytes())
+    at = data.rindex(b"chunk_pos=") + len(b"chunk_pos=")
+    data[at : at + 4] = b"\xff" * 4
+    drive.path.write_bytes(data)
+    (finding,) = verify(drive.path)
+    assert finding.place == "index"
+    assert "the messages themselves are whole" in finding.reason
+
+
+def test_progress_is_told_every_message(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A long bag shows that it is being read."""
+    seen: list[object] = []
+    list(verify(write_drive(tmp_path / "drive").path, seen.append))
+    assert len(seen) == 10
