@@ -20,7 +20,7 @@ def report(run: Path, *, repairs: bool, as_json: bool) -> None:
     console = Console()
     if repairs:
         aborted = repair(run)
-        console.print(f"{aborted} frames were open and are closed as aborted")
+        click.echo(f"{aborted} frames were open and are closed as aborted", err=as_json)
     rows = list(read_rows(run))
     summaries = summarise(rows)
     if as_json:

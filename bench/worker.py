@@ -40,7 +40,8 @@ class Worker(AbstractContextManager["Worker"]):
         self.name = name
         self._on_line = on_line
         self._said: deque[str] = deque(maxlen=20)
-        self._ready = threading.Event()
+        self._is_ready = False
+        self._told = threading.Event()  # That it is ready, or that it has no more to say.
         arguments = [
             "--broker",
             broker,
@@ -61,7 +62,12 @@ class Worker(AbstractContextManager["Worker"]):
         )
         self._listener = threading.Thread(target=self._listen, name=f"{name}-lines", daemon=True)
         self._listener.start()
-        if not self._ready.wait(_READY_S) or self._process.poll() is not None:
+        try:
+            self._told.wait(_READY_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        if not self._is_ready:
             self.__exit__()
             raise WorkerError(f"the worker was not ready: {' / '.join(self._said) or 'it said nothing'}")
 
@@ -79,6 +85,7 @@ class Worker(AbstractContextManager["Worker"]):
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
         self._listener.join()
 
     def _listen(self) -> None:
@@ -88,5 +95,6 @@ class Worker(AbstractContextManager["Worker"]):
                 self._said.append(line.rstrip())
                 self._on_line(line.rstrip())
                 if line.startswith(f"worker {self.name}: ready"):
-                    self._ready.set()
-        self._ready.set()  # The end of its lines is an answer too.
+                    self._is_ready = True
+                    self._told.set()
+        self._told.set()

@@ -9,12 +9,14 @@ from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.geometry import Resize
 
+_DAY_S = 86_400.0
+
 
 class EdgeConfig(Section):
     """`configs/edge.yaml`."""
 
     broker: str = DEFAULT_BROKER
-    connect_timeout_s: float = Field(default=10.0, gt=0)
+    connect_timeout_s: float = Field(default=10.0, gt=0, le=_DAY_S)
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -23,9 +25,9 @@ class EdgeConfig(Section):
     qos: int = Field(default=1, ge=0, le=1)
 
     topics: tuple[str, ...] = ()
-    rate: float = Field(default=1.0, gt=0)
+    rate: float = Field(default=1.0, ge=1e-3, le=1e6)
     loop: bool = False
-    delay_s: float = Field(default=0.0, ge=0)
+    delay_s: float = Field(default=0.0, ge=0, le=_DAY_S)
     start_offset_s: float = Field(default=0.0, ge=0)
     playback_duration_s: float | None = Field(default=None, gt=0)
     frames: int | None = Field(default=None, ge=1)  # Stop after so many.
@@ -40,8 +42,8 @@ class EdgeConfig(Section):
     mask_size: Literal["model", "frame"] = "model"
 
     window: int = Field(default=4, ge=1, le=1024)
-    deadline_ms: float | None = Field(default=None, gt=0)
-    answer_timeout_s: float = Field(default=30.0, gt=0)
+    deadline_ms: float | None = Field(default=None, gt=0, le=_DAY_S * 1e3)
+    answer_timeout_s: float = Field(default=30.0, gt=0, le=_DAY_S)
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag"], ...] = ("png",)

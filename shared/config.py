@@ -20,7 +20,11 @@ M = TypeVar("M", bound=BaseModel)
 class Section(BaseModel):
     """A section of a configuration file. Frozen; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FlagError(SkylaneError):
+    """A value on the command line cannot be used."""
 
 
 class ConfigError(SkylaneError):
@@ -44,9 +48,17 @@ def read_yaml(path: Path, model: type[M]) -> M:
 
 
 def override(section: M, flags: Mapping[str, Any]) -> M:
-    """The section with every flag that was given (is not None, nor empty) in the place of its key."""
+    """The section with every flag that was given (is not None, nor empty) in the place of its key.
+
+    Raises:
+        FlagError: a flag's value does not fit.
+    """
     given = {key: value for key, value in flags.items() if value is not None and value != ()}
-    return type(section).model_validate(section.model_dump() | given)
+    try:
+        return type(section).model_validate(section.model_dump() | given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise FlagError(f"{_dotted(first['loc'])}: {_problem(first, type(section))}") from error
 
 
 def load_mapping(path: Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class _Film:
         try:
             self._container = av.open(str(path), "w", options={"movflags": "+faststart"})
             self._stream: Any = self._container.add_stream("libx264", options={"preset": "veryfast", "crf": "23"})
-        except (OSError, ValueError) as error:
+        except (av.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"{path} cannot be written: {error}: make room or choose another --out") from error
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = "yuv420p"
@@ -80,11 +80,12 @@ class _Film:
     def close(self) -> None:
         """Write what the encoder still holds."""
         self._mux(None)
-        self._container.close()
 
     def _mux(self, frame: av.VideoFrame | None) -> None:
         try:
             for packet in self._stream.encode(frame):
                 self._container.mux(packet)
-        except (OSError, ValueError) as error:
+            if frame is None:
+                self._container.close()
+        except (av.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"{self._path} cannot be written: {error}: make room or choose another --out") from error

@@ -20,7 +20,7 @@ class CameraSource:
         number = name.removeprefix("camera:")
         self._name = name
         self._duration_ns = None if duration_s is None else round(duration_s * 1e9)
-        self._capture = cv2.VideoCapture(int(number) if number.isdigit() else number)
+        self._capture = cv2.VideoCapture(int(number) if number.isdecimal() else number)
         if not self._capture.isOpened():
             raise SourceError(f"camera {name!r} cannot be opened: check that it is plugged in and not in use")
         self._capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)

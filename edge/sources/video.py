@@ -48,7 +48,7 @@ class VideoSource:
                 begun_ns = clock.now_ns()
                 try:
                     picture = next(decoded, None)
-                except (OSError, ValueError) as error:
+                except (av.FFmpegError, OSError, ValueError) as error:
                     yield UnreadableFrame(self._path.name, index, stamp_ns + 1, stamp_ns + 1, 0, str(error))
                     return
                 if picture is None:
@@ -69,7 +69,7 @@ class VideoSource:
     def _opened(self) -> Any:
         try:
             container: Any = av.open(str(self._path))
-        except (OSError, ValueError) as error:
+        except (av.FFmpegError, OSError, ValueError) as error:
             raise SourceError(f"{self._path} cannot be played: {error}: give an MP4, MKV, AVI or WebM file") from error
         if not container.streams.video:
             container.close()
