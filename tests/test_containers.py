@@ -177,9 +177,9 @@ def test_every_frame_of_a_drive_is_answered(
 ) -> None:
     """The whole journey between containers: rendered, sent, answered, and a row a frame in the volume."""
     assert stack
-    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/drive.mcap", "--frames", str(FRAMES)])
+    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/drive", "--frames", str(FRAMES)])
     assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
-    play = ["edge", "play", "/runs/drive.mcap", "--closed-loop", "--out", "/runs/test"]
+    play = ["edge", "play", "/runs/drive", "--closed-loop", "--out", "/runs/test"]
     edge = start("edge", command=play)
     assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
     volume = next(mount["Name"] for mount in edge.attrs["Mounts"] if mount["Destination"] == "/runs")
