@@ -3,6 +3,8 @@
 import json
 import re
 import time
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +17,18 @@ from rich.table import Table
 
 from cloud.engines.engine import Placement
 from cloud.repository import Repository, default_root
+from modelling.recipes import RECIPES, Recipe
+from modelling.tables import confusion_table, model_rows, models_table, told
 from shared.demosaic import DEMOSAICS
-from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.labels import colourise, overlay, read_labels
 from shared.pictures import read_picture, stamp_untrained, write_png
 
 if TYPE_CHECKING:
-    from modelling.evaluation import Evaluation
+    from modelling.weights import Weights
 
 _OPACITY = 0.5
+_STREET = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
 
 _models = click.option(
     "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
@@ -59,24 +63,56 @@ def model() -> None:
 def list_models(root: Path | None, *, as_json: bool) -> None:
     """List the models of the repository, and whether their files are what their manifests say."""
     repository = Repository(root or default_root())
-    rows = [_row(repository, name) for name in repository.names()]
+    rows = model_rows(repository)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
-        return
-    if not rows:
+    elif rows:
+        Console().print(models_table(rows, f"Models in {repository.root}"))
+    else:
         click.echo(f"{repository.root} holds no model: `skylane model build road-small` makes one")
-        return
-    table = Table(title=f"Models in {repository.root}", box=SIMPLE)
-    for column in ("name", "format", "input", "classes", "MB", "trained", "file"):
-        table.add_column(
-            column,
-            justify="right" if column in ("classes", "MB") else "left",
-            no_wrap=column in ("name", "format"),
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(_told(row.get(str(column.header))) for column in table.columns))
-    Console().print(table)
+
+
+@model.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(sorted(RECIPES)))
+@click.option("--train", is_flag=True, help="Train its weights on the synthetic drive first; takes hours on a CPU.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="End the training by then.")
+@click.option("--steps", type=click.IntRange(min=1), help="Of the training.")
+@click.option("--seed", type=int, help="Of the training, or of random weights.")
+@click.option(
+    "--work", type=click.Path(file_okay=False, path_type=Path), help="For frames and checkpoints. [runs/training]"
+)
+@click.option("--untrained", is_flag=True, help="Take random weights, whatever ships; every picture will say so.")
+@click.option(
+    "--labels", type=click.Path(dir_okay=False, path_type=Path), default=_STREET, help="Of the twelve classes."
+)
+@_models
+def build(
+    names: tuple[str, ...],
+    root: Path | None,
+    *,
+    train: bool,
+    untrained: bool,
+    labels: Path,
+    work: Path | None,
+    seed: int | None,
+    **course: Any,
+) -> None:
+    """Build models into the repository: from the weights that ship, or random ones where none do, or trained now."""
+    if train and untrained:
+        raise click.UsageError("--train and --untrained exclude each other")
+    import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
+    from modelling import building  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
+
+    for name in names:
+        recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
+        weights = None
+        if train:
+            given = {key: value for key, value in {**course, "seed": seed}.items() if value is not None}
+            weights = _train(recipe, work or Path("runs/training") / name, given)
+        elif untrained:
+            recipe = replace(recipe, trained=False)
+        for folder in building.build(recipe, root or default_root(), read_labels(labels), weights):
+            click.echo(f"built {folder}")
 
 
 @model.command()
@@ -101,7 +137,7 @@ def inspect(
 
     FILE is a frozen graph, a SavedModel's folder or a Keras file. It is run once: inspect only files that you trust.
     """
-    from modelling import inspection  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
+    from modelling import inspection  # noqa: PLC0415  As in `build`.
 
     found = inspection.inspect(
         file,
@@ -120,7 +156,7 @@ def inspect(
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
     table.add_row("output", f"{answer}, {manifest.output.kind}")
-    table.add_row("classes", _told(found.ends.classes))
+    table.add_row("classes", told(found.ends.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)
     for note in found.notes:
@@ -139,8 +175,8 @@ def inspect(
 @_device
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG), without any broker: class ids, colours and overlay as PNG files."""
-    from modelling.evaluation import UNSEEN, prepared  # noqa: PLC0415  As in `inspect`.
-    from shared.geometry import lay_back  # noqa: PLC0415  As in `inspect`.
+    from modelling.evaluation import UNSEEN, prepared  # noqa: PLC0415  As in `build`.
+    from shared.geometry import lay_back  # noqa: PLC0415  As in `build`.
 
     rgb = read_picture(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
@@ -190,7 +226,7 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Compare MODEL's masks with a BAG's true labels: mean IoU, pixel accuracy, IoU by class, confusion."""
-    from modelling.evaluation import evaluate as judge  # noqa: PLC0415  As in `inspect`.
+    from modelling.evaluation import evaluate as judge  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -209,7 +245,7 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    _print_confusion(result, f"{name} on {bag}")
+    Console().print(confusion_table(result, f"{name} on {bag}"))
     untrained = "" if result.card.trained else " (untrained weights)"
     click.echo(
         f"mean IoU {result.mean_iou:.4f} over the classes but `none` · pixel accuracy "
@@ -217,48 +253,18 @@ def evaluate(
     )
 
 
-def _print_confusion(result: "Evaluation", title: str) -> None:
-    """Of each true class (row), how many percent were taken for which class (column)."""
-    names, counts = result.card.labels.names, result.confusion.counts
-    held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
-    table = Table(
-        title=title, caption="true class by row, predicted class by column, %", box=SIMPLE, padding=(0, 1, 0, 0)
-    )
-    table.add_column("true class")
-    table.add_column("IoU", justify="right")
-    for i in held:
-        table.add_column(str(i), justify="right", no_wrap=True)
-    iou = result.confusion.intersection_over_union()
-    for i in held:
-        shares = 100 * counts[i] / max(1, counts[i].sum())
-        told = (f"{shares[j]:.0f}" if counts[i, j] else "·" for j in held)
-        table.add_row(f"{i:2} {names[i]}", f"{iou[i]:.3f}", *told)
-    Console().print(table)
+def _train(recipe: Recipe, folder: Path, course: dict[str, Any]) -> "Weights":
+    """Train a recipe's weights and fold them, with a progress bar."""
+    from modelling.training import Course, Report, mean_iou, train  # noqa: PLC0415  As in `build`.
+    from modelling.weights import fold  # noqa: PLC0415  As in `build`.
 
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"{recipe.name}: rendering the drive", total=1.0)
 
-def _row(repository: Repository, name: str) -> dict[str, Any]:
-    """A line of the list; a model that is broken has its line too, and says why."""
-    try:
-        manifest, card = repository.manifest(name), repository.card(name)
-    except SkylaneError as error:
-        return {"name": name, "file": str(error)}
-    row = {
-        "name": name,
-        "version": card.version,
-        "format": manifest.format,
-        "input": f"{card.height}×{card.width} {card.layout} {manifest.input.dtype}",
-        "classes": len(card.labels.names),
-        "trained": card.trained,
-    }
-    try:
-        path = repository.file(name)
-    except SkylaneError as error:
-        return row | {"file": str(error)}
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return row | {"MB": round(sum(each.stat().st_size for each in files) / 1e6, 1), "file": "ok"}
+        def tell(report: Report) -> None:
+            judged = f", mIoU {mean_iou(report.confusion):.3f}" if report.confusion.counts.any() else ""
+            told = f"{recipe.name}: step {report.step}, loss {report.loss:.3f}{judged}"
+            progress.update(task, completed=report.progress, description=told)
 
-
-def _told(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "?" if value is None else str(value)
+        return fold(train(recipe, folder, Course(**course), tell))
