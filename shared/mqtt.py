@@ -179,9 +179,9 @@ class MqttBus:
         self._settled = False
         client.user_data_set(self._outcome)
         try:
-            client.connect(
-                self._address.host, self._address.port, KEEPALIVE_S, **_clean_start(client.protocol == paho.MQTTv5)
-            )
+            # No properties: a broker of 3.1.1 reads them as something else and waits for the rest. A session then
+            # ends with its connection, so that a worker that was away finds no queue of old frames.
+            client.connect(self._address.host, self._address.port, KEEPALIVE_S, clean_start=_clean_start(client))
         except ssl.SSLCertVerificationError as error:
             raise BrokerRefusedError(
                 f"the certificate of broker {self._address} is not trusted ({error.verify_message}): "
@@ -191,9 +191,9 @@ class MqttBus:
             return (0, str(error) or type(error).__name__)
         client.loop_start()
         try:
-            outcome = self._outcome.get(timeout=max(0.5, deadline - time.monotonic()))
+            outcome = self._outcome.get(timeout=min(_ANSWER_S, max(0.5, deadline - time.monotonic())))
         except queue.Empty:
-            return (0, "it took the connection but never answered")
+            return (_SILENT, "it took the connection but never answered")
         self._settled = outcome is None
         return outcome
 
@@ -317,8 +317,10 @@ class MqttBus:
         return packed
 
 
+_ANSWER_S = 3.0  # A broker that knows no MQTT 5 may say nothing at all.
+_SILENT = -1
 _UNSPECIFIED = 0x80
-_NOT_MQTT5 = (_UNSPECIFIED, 0x81, 0x82, 0x84)  # Unspecified, malformed, protocol error, unsupported version.
+_NOT_MQTT5 = (_SILENT, _UNSPECIFIED, 0x81, 0x82, 0x84)  # Unspecified, malformed, protocol error, unsupported version.
 _REFUSALS = {
     0x85: "choose another --vehicle or --worker name",
     0x86: "check the user name and SKYLANE_BROKER_PASSWORD",
@@ -332,14 +334,9 @@ def _ignore(_: Ack) -> None:
     """Nobody asked to be told of this one."""
 
 
-def _clean_start(mqtt5: bool) -> dict[str, Any]:  # noqa: FBT001 (one private caller)
-    """A worker that was away must not find a queue of old frames: nothing survives a session."""
-    if not mqtt5:
-        return {}
-    properties = PahoProperties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = 0
-    properties.MaximumPacketSize = MAX_MESSAGE_BYTES
-    return {"clean_start": True, "properties": properties}
+def _clean_start(client: paho.Client) -> bool | int:
+    """MQTT 5 asks for a clean start at every connect; 3.1.1 says it once, as its clean session."""
+    return True if client.protocol == paho.MQTTv5 else paho.MQTT_CLEAN_START_FIRST_ONLY
 
 
 def _without_delay(_client: Any, _outcome: Any, sock: Any) -> None:
