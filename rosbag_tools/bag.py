@@ -71,9 +71,9 @@ class Bag:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = _data_files(path)
         self._stack = ExitStack()
         try:
+            self.files = _data_files(path)
             folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="skylane-bag-")))
             self._parts = [self._open(file, folder) for file in self.files]
         except OSError as error:

@@ -195,7 +195,7 @@ def verify(path: Path) -> None:
                 where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
             bar.console.print(f"{where}: {finding.reason}", markup=False, highlight=False, soft_wrap=True)
     if count:
-        raise FaultyBagError(f"{path}: {count} faults among {total} messages: they are named above")
+        raise FaultyBagError(f"{path}: faults among its {total} messages: {count}, named above")
     click.echo(f"{path}: {total} messages, all whole")
 
 

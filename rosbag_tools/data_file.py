@@ -113,7 +113,10 @@ class DataFile:
 
     def scan(self) -> Iterator[Message | Damage]:
         """Yield every message in the order of the file, with its place, and every damage met."""
-        return _FORMATS[self.format].scan(self.path)
+        try:
+            yield from _FORMATS[self.format].scan(self.path)
+        except OSError as error:
+            yield Damage("disk", f"the file cannot be read further: {error.strerror}")
 
     def close(self) -> None:
         """Release the file."""

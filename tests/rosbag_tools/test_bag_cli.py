@@ -34,30 +34,28 @@ def error_of(result: Result) -> str:
         ("drive", [], "mcap"),
         ("drive", ["--format", "sqlite3"], "sqlite3"),
         ("drive.bag", ["--compression", "lz4"], "ros1"),
-        ("drive", ["--compression", "zstd"], "mcap"),
-        ("drive", ["--compression", "zstd-file"], "mcap"),
         ("drive", ["--format", "sqlite3", "--compression", "zstd"], "sqlite3"),
     ],
 )
 def test_make_writes_every_format(tmp_path: Path, name: str, options: list[str], bag_format: str) -> None:
     """The first command a new user types."""
     path = tmp_path / name
-    result = run("make", path, "--frames", 2, "--width", 64, "--height", 48, *options)
+    result = run("make", path, "--frames", 1, "--width", 48, "--height", 32, *options)
     assert result.exit_code == 0, result.output
-    assert "2 frames" in result.output
+    assert "1 frames" in result.output
     with Bag(path) as opened:
         assert opened.format == bag_format
-        assert {topic.count for topic in opened.topics} == {2}
+        assert {topic.count for topic in opened.topics} == {1}
 
 
 def test_make_by_duration_weather_and_layout(tmp_path: Path) -> None:
     """Every knob of the drive."""
-    options = ["--width", 64, "--height", 48, "--seed", 5, "--static-camera", "--layout", "bayer_gbrg16"]
+    options = ["--width", 48, "--height", 32, "--seed", 5, "--static-camera", "--layout", "bayer_gbrg16"]
     result = run("make", tmp_path / "drive", "--duration", 0.5, "--rate", 4, "--weather", "rain", *options)
     assert result.exit_code == 0, result.output
     report = json.loads(run("info", tmp_path / "drive", "--json").stdout)
     image = next(topic for topic in report["topics"] if topic["name"].endswith("image_raw"))
-    assert (image["count"], image["encodings"], image["resolutions"]) == (2, {"bayer_gbrg16": 2}, {"64×48": 2})
+    assert (image["count"], image["encodings"], image["resolutions"]) == (2, {"bayer_gbrg16": 2}, {"48×32": 2})
 
 
 def test_make_refuses_frames_and_duration_together(tmp_path: Path) -> None:
@@ -68,7 +66,7 @@ def test_make_refuses_frames_and_duration_together(tmp_path: Path) -> None:
 def test_make_replaces_a_bag_only_by_force(tmp_path: Path, write_drive: WriteDrive) -> None:
     """A recording may be the only one."""
     drive = write_drive(tmp_path / "drive")
-    arguments = ("make", drive.path, "--frames", 1, "--width", 64, "--height", 48)
+    arguments = ("make", drive.path, "--frames", 1, "--width", 48, "--height", 32)
     assert "--force" in error_of(run(*arguments))
     assert run(*arguments, "--force").exit_code == 0
 
@@ -114,7 +112,7 @@ def test_verify_names_every_fault_and_fails(tmp_path: Path) -> None:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono9", 2_500_000_000, 2, "cam")
     result = run("verify", tmp_path / "drive")
     assert "row 2, /cam message 1, stamp 2.500000000: encoding 'mono9' is no picture" in result.output
-    assert "1 faults among 2 messages" in error_of(result)
+    assert "faults among its 2 messages: 1, named above" in error_of(result)
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "crop", "convert", "extract"])

@@ -13,7 +13,7 @@ from rosbag_tools.data_file import ForeignBagError
 from rosbag_tools.reader import BagSource, NoImagesError
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
-from shared.frames import Frame, Layout, UnreadableFrame
+from shared.frames import Frame, FrameSource, Layout, UnreadableFrame
 from shared.opencv import cv2
 
 START_NS = 1_600_000_000_000_000_000
@@ -33,7 +33,7 @@ EVERY_KIND = [
 
 def read(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
     """All frames of a bag."""
-    source = BagSource(path, **options)
+    source: FrameSource = BagSource(path, **options)
     try:
         return list(source.frames())
     finally:
