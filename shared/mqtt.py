@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -334,9 +334,9 @@ def _ignore(_: Ack) -> None:
     """Nobody asked to be told of this one."""
 
 
-def _clean_start(client: paho.Client) -> bool | int:
+def _clean_start(client: paho.Client) -> bool | Literal[3]:
     """MQTT 5 asks for a clean start at every connect; 3.1.1 says it once, as its clean session."""
-    return True if client.protocol == paho.MQTTv5 else paho.MQTT_CLEAN_START_FIRST_ONLY
+    return True if client.protocol == paho.MQTTv5 else 3  # paho.MQTT_CLEAN_START_FIRST_ONLY
 
 
 def _without_delay(_client: Any, _outcome: Any, sock: Any) -> None:
