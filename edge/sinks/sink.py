@@ -15,7 +15,6 @@ from shared.frames import Layout
 from shared.geometry import Geometry
 from shared.model_card import ModelCard
 from shared.opencv import cv2
-from shared.pictures import stamp_untrained
 from shared.registry import Entry
 from shared.threads import Handover, step_back
 
@@ -71,8 +70,6 @@ class SinkFeed:
         picture: Any = journey.picture
         if self._card.layout is Layout.BGR8:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
-        if not self._card.trained:
-            picture = stamp_untrained(picture)
         self._handover.put(
             Segmented(
                 camera=journey.camera,

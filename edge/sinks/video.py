@@ -12,6 +12,7 @@ from shared.errors import SkylaneError
 from shared.labels import overlay
 from shared.model_card import ModelCard
 from shared.opencv import cv2
+from shared.pictures import stamp_untrained
 from shared.topics import camera_name
 
 _OPACITY = 0.55
@@ -39,6 +40,8 @@ class VideoSink:
         if mask.shape != picture.shape[:2]:
             picture = cv2.resize(picture, mask.shape[::-1])
         sides = np.concatenate((picture, overlay(picture, mask, self._card.labels, _OPACITY)), axis=1)
+        if not self._card.trained:
+            sides = stamp_untrained(sides)
         if segmented.camera not in self._films:
             path = self._folder / f"overlay_{camera_name(segmented.camera)}.mp4"
             self._films[segmented.camera] = _Film(path, sides, segmented.source_ns)
