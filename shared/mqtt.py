@@ -26,7 +26,6 @@ from shared.fields import MAX_MESSAGE_BYTES
 KEEPALIVE_S = 15  # A payload that takes longer to send than this never arrives: the ping waits behind it.
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
-_TAKEN_OVER = 0x8E
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.05
 
@@ -249,17 +248,10 @@ class MqttBus:
             self._guarded(self._on_connected)
         outcome.put(None)
 
-    def _disconnected(self, client: paho.Client, outcome: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
+    def _disconnected(self, _client: Any, outcome: Any, _flags: Any, _code: Any, _properties: Any) -> None:
         if not self._settled:
             # A broker that knows no MQTT 5 may hang up without a word.
             outcome.put((_UNSPECIFIED, "it hung up without an answer"))
-        elif code.value == _TAKEN_OVER:
-            client.disconnect()  # Or the two would throw each other out for ever.
-            error = BrokerRefusedError(
-                f"broker {self._address} has another client {self._client_id}: choose another --vehicle or --worker name"
-            )
-            if self._on_fault:
-                self._on_fault(error)
 
     def _received(self, _client: Any, _outcome: Any, message: paho.MQTTMessage) -> None:
         received_ns = clock.now_ns()

@@ -1,0 +1,6 @@
+"""Hypothesis without its stopwatch: a test must not fail because the machine was busy."""
+
+from hypothesis import settings
+
+settings.register_profile("skylane", deadline=None)
+settings.load_profile("skylane")

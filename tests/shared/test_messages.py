@@ -1,0 +1,281 @@
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.fields import MAX_MESSAGE_BYTES, MAX_NS, MAX_SIDE, MessageError
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.labels import Labels
+from shared.messages import (
+    FrameMessage,
+    MaskMessage,
+    NodeState,
+    NodeStatus,
+    Status,
+    Want,
+    pack_frame,
+    pack_mask,
+    pack_status,
+    unpack_frame,
+    unpack_mask,
+    unpack_status,
+)
+from shared.model_card import ModelCard
+from shared.stages import Stamp
+from shared.topics import FrameId
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+IDS = st.builds(FrameId, NAMES, NAMES, NAMES, st.integers(0, 10**18 - 1))
+STAMPS = st.lists(st.builds(Stamp, st.text(max_size=20), st.text(max_size=40), st.integers(0, MAX_NS)), max_size=16)
+SIDES = st.integers(1, 4096)
+GEOMETRIES = st.builds(plan, st.sampled_from(Resize), SIDES, SIDES, SIDES, SIDES)
+CARD = ModelCard(
+    "road",
+    "1",
+    "ab" * 32,
+    "segmentation",
+    64,
+    96,
+    Layout.RGB8,
+    Resize.CROP,
+    Labels(("a", "b"), ((0, 0, 0), (1, 2, 3))),
+    trained=True,
+)
+FRAME = FrameMessage(
+    id=FrameId("car", "left", "s1", 7),
+    model="road",
+    layout=Layout.RGB8,
+    shape=(2, 3, 3),
+    codec="raw",
+    geometry=plan(Resize.CROP, 4, 6, 2, 3),
+    frame_stamp_ns=5,
+    data=bytes(18),
+    budget_ms=100,
+    stamps=(Stamp("due", "edge/car/s1", 1),),
+)
+MASK = MaskMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
+
+
+@st.composite
+def _frames(draw: st.DrawFn) -> FrameMessage:
+    layout = draw(st.sampled_from(Layout))
+    return FrameMessage(
+        id=draw(IDS),
+        model=draw(NAMES),
+        layout=layout,
+        shape=layout.shape(draw(st.integers(1, MAX_SIDE)), draw(st.integers(1, MAX_SIDE))),
+        codec=draw(st.text(max_size=10)),
+        geometry=draw(GEOMETRIES),
+        frame_stamp_ns=draw(st.integers(0, MAX_NS)),
+        data=draw(st.binary(max_size=50)),
+        attempt=draw(st.integers(1, 100)),
+        budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
+        want=Want(draw(st.text(max_size=10)), draw(st.sampled_from(["model", "frame"]))),
+        stamps=tuple(draw(STAMPS)),
+    )
+
+
+@given(_frames())
+def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
+    """Geometry and stamps decide where a mask lies and where the time went."""
+    assert unpack_frame(pack_frame(message)) == message
+
+
+@given(
+    st.builds(
+        MaskMessage,
+        id=IDS,
+        attempt=st.integers(1, 100),
+        status=st.sampled_from(Status),
+        worker=NAMES,
+        reason=st.text(max_size=100),
+        geometry=st.none() | GEOMETRIES,
+        shape=st.tuples(SIDES, SIDES),
+        data=st.binary(max_size=50),
+        batch_size=st.integers(0, 4096),
+        stamps=STAMPS.map(tuple),
+    )
+)
+def test_an_answer_survives_the_wire(message: MaskMessage) -> None:
+    """One field mixed up and the log tells of another frame."""
+    assert unpack_mask(pack_mask(message)) == message
+
+
+def test_a_status_survives_the_wire_with_its_cards() -> None:
+    """All that a vehicle knows of a model comes by this."""
+    status = NodeStatus(NodeState.ONLINE, "s1", 64, (CARD, CARD))
+    assert unpack_status(pack_status(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"v": 2}, "'v': version 2 is not spoken here: speak 1"),
+        ({"v": "x" * 4000}, "'v': version 'xxxx"),
+        ({"v": [1] * 200}, "'v': version list"),
+        ({"layout": "cmyk"}, "'layout': 'cmyk' is not one of"),
+        ({"layout": "mono8"}, "'shape': .* does not fit layout mono8"),
+        ({"shape": [2, 3]}, "'shape'"),
+        ({"shape": [0, 3, 3]}, "not a picture's shape"),
+        ({"shape": [MAX_SIDE + 1, 3, 3]}, "not a picture's shape"),
+        ({"shape": [True, 3, 3]}, "not a picture's shape"),
+        ({"shape": [2.0, 3, 3]}, "not a picture's shape"),
+        ({"shape": [b"x" * 1000] * 3}, "bytes, bytes, bytes"),
+        ({"dtype": "float64"}, "'dtype'"),
+        ({"want": {"size": "huge"}}, "'want'"),
+        ({"want": {"mask_codec": 7}}, "'want'"),
+        ({"want": []}, "'want': a map belongs here"),
+        ({"attempt": 0}, "'attempt': a whole number from 1 to 100"),
+        ({"attempt": True}, "'attempt'"),
+        ({"budget_ms": -1}, "'budget_ms'"),
+        ({"budget_ms": 1e3}, "'budget_ms'"),
+        ({"frame_stamp_ns": -1}, "'frame_stamp_ns'"),
+        ({"model": "a/b"}, "'model'"),
+        ({"data": "text"}, "'data': bytes belong here"),
+        ({"stamps": [["due", "edge", -1]]}, "no time"),
+        ({"stamps": [["due", "edge"]]}, "a stamp is"),
+        ({"stamps": [["due", "edge", 2.5]]}, "a stamp is"),
+        ({"stamps": [["due", "edge", 1]] * 300}, "not a MessagePack map"),
+        ({"geometry": None}, "'geometry'"),
+        ({"geometry": {"source_height": 1}}, "'geometry'"),
+        ({"codec": None}, "'codec': a text belongs here"),
+    ],
+)
+def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[str, Any], reason: str) -> None:
+    """The sender is answered `rejected`, so the refusal must know whose frame it was, and why."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | change
+    with pytest.raises(MessageError, match=reason) as caught:
+        unpack_frame(msgpack.packb(fields))
+    assert caught.value.frame_id in (FRAME.id, None)
+    assert caught.value.frame_id == FRAME.id or "MessagePack" in reason
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "frame_id", [5, None, True, 1.5, b"a/b/c/1", ["a"], {"a": 1}, "", "a/b/c", "a/b/c/x", "x" * 4000]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_id_that_is_none_belongs_to_nobody(frame_id: object, version: int) -> None:
+    """Whatever stands there, the refusal is all that happens."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {"id": frame_id, "v": version}
+    with pytest.raises(MessageError) as caught:
+        unpack_frame(msgpack.packb(fields))
+    assert caught.value.frame_id is None
+
+
+@pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms"}))
+def test_a_missing_field_is_named(key: str) -> None:
+    """A sender of an older version is told what it lacks."""
+    fields = msgpack.unpackb(pack_frame(FRAME))
+    del fields[key]
+    with pytest.raises(MessageError, match=f"'{key}'"):
+        unpack_frame(msgpack.packb(fields))
+
+
+def test_unknown_keys_and_stages_are_no_error() -> None:
+    """A later version may say more."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {"colour_space": "bt709"}
+    fields["stamps"].append(["polished", "edge/car/s1", 2])
+    message = unpack_frame(msgpack.packb(fields))
+    assert message.stamps[-1].stage == "polished"
+
+
+def test_an_answer_without_its_mask_is_refused() -> None:
+    """`answered` promises one."""
+    fields = msgpack.unpackb(pack_mask(MASK)) | {"shape": None}
+    with pytest.raises(MessageError, match="an answered frame has a mask"):
+        unpack_mask(msgpack.packb(fields))
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_a_damaged_message_is_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
+    """Any other exception would end the thread that reads; anybody may publish anything."""
+    whole, unpack = data.draw(
+        st.sampled_from(
+            [
+                (pack_frame(FRAME), unpack_frame),
+                (pack_mask(MASK), unpack_mask),
+                (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
+            ]
+        )
+    )
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 4))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    assert "\n" not in _refusal(unpack, bytes(damaged))
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(msgpack.unpackb(pack_frame(FRAME)))), VALUES)
+def test_any_value_in_any_field_is_refused_or_read(key: str, value: object) -> None:
+    """The same, for messages that MessagePack itself has nothing against."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {key: value}
+    assert len(_refusal(unpack_frame, msgpack.packb(fields))) < 600
+
+
+def _nested(inner: bytes) -> bytes:
+    """About 4 MB: lists of lists of `inner`, none longer than what is allowed."""
+    row = b"\xdc\x01\x00" + inner * 256
+    table = b"\xdc\x01\x00" + row * 256
+    return b"\x82\xa1v\x01\xa1x\x9f" + table * 15
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [_nested(b"\x80"), _nested(b"\x90"), _nested(b"\xcd\xff\xff"), _nested(b"\xa2ab")],
+    ids=["maps", "lists", "numbers", "texts"],
+)
+def test_a_bomb_takes_no_memory_worth_speaking_of(bomb: bytes) -> None:
+    """Five megabytes of empty maps took 265 MB."""
+    with pytest.raises(MessageError, match="not a MessagePack map"):
+        unpack_frame(bomb[:64])
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MessageError):
+        unpack_frame(bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 100_000
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x91" * 5000,
+        b"\x81\x01\x02",
+        b"\xd6\xff\x00\x00\x00\x00",
+        b"\x81\xa1v\x01trailing",
+        bytes(MAX_MESSAGE_BYTES + 1),
+    ],
+    ids=["empty", "reserved", "list", "map", "array", "bin", "deep", "number as key", "timestamp", "trailing", "large"],
+)
+def test_what_is_no_map_of_ours_is_refused(payload: bytes) -> None:
+    """False lengths, deep nesting, extension types, other formats."""
+    with pytest.raises(MessageError):
+        unpack_frame(payload)
+
+
+def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
+    """Why a message is refused; nothing where it can be read."""
+    try:
+        unpack(payload)
+    except MessageError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,41 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.errors import MissingExtraError, UnknownNameError
+from shared.registry import Entry, load
+
+TABLE = {"queue": Entry("queue:SimpleQueue", "edge"), "deque": Entry("collections:deque", "edge")}
+
+
+def test_a_plug_in_is_imported_when_it_is_chosen() -> None:
+    """A vehicle needs no TensorFlow, so naming an engine must not import it."""
+    from collections import deque  # noqa: PLC0415 (what the table names)
+
+    assert load("thing", TABLE, "deque") is deque
+
+
+def test_an_unknown_name_offers_the_nearest() -> None:
+    """A typing mistake is mended faster than a manual is read."""
+    with pytest.raises(UnknownNameError, match="no thing 'deqeu': did you mean deque"):
+        load("thing", TABLE, "deqeu")
+
+
+def test_a_missing_library_is_told_with_the_extra_that_brings_it() -> None:
+    """`ModuleNotFoundError: av` tells a user nothing about what to install."""
+    with pytest.raises(MissingExtraError, match=r"thing 'video' needs nowhere_lib.*skylane\[video\]"):
+        load("thing", {"video": Entry("tests_missing_part:Part", "video")}, "video")
+
+
+@pytest.fixture(autouse=True)
+def _part_that_lacks_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tests_missing_part.py").write_text("import nowhere_lib.inside\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("tests_missing_part", None)
+
+
+def test_a_module_of_ours_that_is_missing_is_our_bug() -> None:
+    """It must not be blamed on the user's installation."""
+    with pytest.raises(ModuleNotFoundError):
+        load("thing", {"gone": Entry("gone_altogether:Part", "x")}, "gone")
