@@ -159,8 +159,8 @@ class Bag:
 
 def _data_files(path: Path) -> tuple[Path, ...]:
     if not path.exists():
-        near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = [name for name in near if name.endswith((".bag", *_SUFFIXES)) or (path.parent / name).is_dir()]
+        beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        near = [each.name for each in beside if _looks_like_bag(each)]
         raise MissingBagError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
     if not path.is_dir():
         return (path,)
@@ -171,6 +171,10 @@ def _data_files(path: Path) -> tuple[Path, ...]:
     return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
         tuple(sorted(files, key=_natural_order))
     )
+
+
+def _looks_like_bag(path: Path) -> bool:
+    return path.name.endswith((".bag", *_SUFFIXES)) or (path / "metadata.yaml").is_file()
 
 
 def _listed(metadata: Path) -> list[str]:

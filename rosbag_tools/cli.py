@@ -184,18 +184,17 @@ def verify(path: Path) -> None:
     """Read every message of BAG and name those that are truncated, undecodable or absurd; exit 1 if there are any."""
     with Bag(path) as opened:
         total = sum(topic.count for topic in opened.topics)
-    count = 0
     with _progress("verifying", total) as (bar, task):
-        for finding in findings_of(path, lambda _: bar.advance(task)):
-            count += 1
-            where = finding.place
-            if finding.topic:
-                where = f"{where}, {finding.topic} message {finding.sequence}"
-            if finding.stamp_ns is not None:
-                where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
-            bar.console.print(f"{where}: {finding.reason}", markup=False, highlight=False, soft_wrap=True)
-    if count:
-        raise FaultyBagError(f"{path}: faults among its {total} messages: {count}, named above")
+        findings = list(findings_of(path, lambda _: bar.advance(task)))
+    for finding in findings:
+        where = finding.place
+        if finding.topic:
+            where = f"{where}, {finding.topic} message {finding.sequence}"
+        if finding.stamp_ns is not None:
+            where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
+        click.echo(f"{where}: {finding.reason}")
+    if findings:
+        raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all whole")
 
 
@@ -220,7 +219,8 @@ def _rewrite(path: Path, out: Path, part: Part, bag_format: str | None, compress
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar, bar.add_task(what, total=total)
 
 

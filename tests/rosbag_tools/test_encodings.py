@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rosbag_tools.encodings import (
@@ -18,6 +18,8 @@ from shared.frames import Layout
 from shared.opencv import MAX_PIXELS, cv2
 
 Array = npt.NDArray[Any]
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
 
 HEIGHT, WIDTH = 4, 6
 
@@ -233,6 +235,7 @@ def test_other_picture_formats_are_refused(data: bytes) -> None:
         decode_compressed_image(CompressedImageMessage(1, "", "tiff", memoryview(data)))
 
 
+@UNHURRIED
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**32 - 1),
@@ -259,6 +262,7 @@ def test_no_message_does_more_than_be_refused(  # noqa: PLR0917  Hypothesis's dr
         assert pixels.dtype == layout.dtype
 
 
+@UNHURRIED
 @given(st.data())
 def test_flipped_pictures_are_decoded_or_refused(data: st.DataObject) -> None:
     """A flipped bit in a picture is a frame with a fault or an error of ours, never another's."""

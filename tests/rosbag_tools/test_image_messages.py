@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rosbags.typesys import Stores, get_typestore
 
@@ -13,6 +13,8 @@ from rosbag_tools.image_messages import (
     read_image,
     read_stamp,
 )
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
 
 ROS1 = get_typestore(Stores.ROS1_NOETIC)
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)
@@ -35,6 +37,7 @@ def spell(spelling: str, message_type: str, stamp: tuple[int, int], frame_id: st
     return bytes(store.serialize_cdr(message, message_type, little_endian=spelling == "cdr")), Wire.CDR
 
 
+@UNHURRIED
 @given(SPELLINGS, SECONDS, NANOSECONDS, NAMES, NAMES, st.binary(max_size=40))
 def test_image_fields_are_those_rosbags_wrote(  # noqa: PLR0917  Hypothesis's drawn fields.
     spelling: str, seconds: int, nanoseconds: int, frame_id: str, encoding: str, data: bytes
@@ -48,6 +51,7 @@ def test_image_fields_are_those_rosbags_wrote(  # noqa: PLR0917  Hypothesis's dr
     assert (image.is_bigendian, image.step, bytes(image.data)) == (True, 21, data)
 
 
+@UNHURRIED
 @given(SPELLINGS, SECONDS, NANOSECONDS, NAMES, NAMES, st.binary(max_size=40))
 def test_compressed_image_fields_are_those_rosbags_wrote(  # noqa: PLR0917  The same.
     spelling: str, seconds: int, nanoseconds: int, frame_id: str, image_format: str, data: bytes
@@ -66,6 +70,7 @@ def test_pixels_are_not_copied() -> None:
     assert read_image(raw, wire).data.obj is raw
 
 
+@UNHURRIED
 @given(SPELLINGS, st.data())
 def test_every_truncation_is_refused(spelling: str, data: st.DataObject) -> None:
     """Half a message must not pass for a smaller picture."""
@@ -74,6 +79,7 @@ def test_every_truncation_is_refused(spelling: str, data: st.DataObject) -> None
         read_image(raw[: data.draw(st.integers(0, len(raw) - 1))], wire)
 
 
+@UNHURRIED
 @given(st.binary(max_size=80), st.sampled_from(Wire))
 def test_any_bytes_are_read_or_refused(raw: bytes, wire: Wire) -> None:
     """Damage may be anything; only our own error may come of it."""
