@@ -10,7 +10,7 @@ from cloud.decoding import read
 from cloud.replies import Replier
 from cloud.request import Request
 from shared import topics
-from shared.bus import Bus, Delivery, Properties, Will
+from shared.bus import Acknowledged, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
 from shared.fields import MessageError
 from shared.messages import (
@@ -31,6 +31,7 @@ from shared.topics import FrameId, TopicNameError
 _MAX_REFUSED = 1024
 _MAX_REFUSED_BYTES = 64 << 20
 _ROOM_BYTES = 1 << 16  # For what a mask message holds beside the mask.
+_KNOWN_WITHIN_S = 2.0  # A broker that is gone acknowledges nothing.
 _RETAINED_WITHIN_S = 1.0  # A broker sends what it retains right after the subscription.
 
 
@@ -82,7 +83,7 @@ class Intake:
             self._bus.subscribe(topic_filter, self._qos, self._received)
         self.announce()
 
-    def announce(self, state: NodeState = NodeState.ONLINE) -> None:
+    def announce(self, state: NodeState = NodeState.ONLINE, acknowledged: Acknowledged | None = None) -> None:
         """Tell where the worker stands and what it serves; again on every reconnect."""
         cards = tuple(self._cards.values()) if state is NodeState.ONLINE else ()
         self._bus.publish(
@@ -90,13 +91,16 @@ class Intake:
             pack_status(NodeStatus(state, self._session, self._admission.max_frames, cards)),
             qos=topics.WORKER_STATUS.qos,
             retained=True,
+            acknowledged=acknowledged,
         )
 
     def stop(self) -> None:
-        """Take no more frames; what is admitted is still answered."""
-        self.announce(NodeState.STOPPING)
+        """Take no more frames; what came until the broker knows of it is still answered."""
+        known = threading.Event()
         for topic_filter in self._filters():
             self._bus.unsubscribe(topic_filter)
+        self.announce(NodeState.STOPPING, lambda _: known.set())  # A broker does one thing after the other.
+        known.wait(_KNOWN_WITHIN_S)
 
     def end_refusals(self) -> None:
         """No more frames will be refused: let the refusing thread end when it has answered."""
