@@ -49,8 +49,10 @@ def embedded_url() -> Iterator[str]:
         yield broker.url
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     """End by saying how many tests were skipped for want of Mosquitto."""
+    yield
     reasons = [
         report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)
     ]
