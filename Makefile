@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
 
-.PHONY: venv demo test check bench soak lock clean
+.PHONY: venv demo test check bench lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -31,10 +31,6 @@ bench: venv
 	@$(BIN)/skylane bench overhead
 	@$(BIN)/skylane bench overhead --codec raw
 	@$(BIN)/skylane bench vehicle
-
-soak: venv
-	@.ci/install-mosquitto
-	@$(BIN)/python -m pytest -q -m soak
 
 # Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
