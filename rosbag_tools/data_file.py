@@ -140,6 +140,9 @@ class DataFile:
                 return
             except Exception as error:  # As above.
                 raise _IndexedReadError(_reason(error)) from error
+            if not isinstance(time_ns, int) or not isinstance(data, bytes):
+                # A column of SQLite's holds whatever is put there; the scan names the row.
+                raise _IndexedReadError("a row holds no time or no message")
             channel = self._channels[connection.id]
             try:
                 yield Message(channel, time_ns, unfold_message(data) if channel.wire is Wire.CDR else data)
@@ -153,6 +156,7 @@ class DataFile:
             self._reader = reader
         except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.
             self.counts.clear()
+            self.start_ns = self.end_ns = 0
             self.index_damage = _reason(error)
 
     def _take_index(self, reader: Reader) -> None:
@@ -162,7 +166,7 @@ class DataFile:
             self.counts[channel] += connection.msgcount
         times = reader if isinstance(reader, Ros1Reader) else reader.metadata
         if self.counts.total():
-            self.start_ns, self.end_ns = times.start_time, times.end_time - 1
+            self.start_ns, self.end_ns = int(times.start_time), int(times.end_time) - 1
 
     def _take_scan(self) -> None:
         for item in self.scan():
@@ -218,10 +222,10 @@ def _format_of(path: Path) -> str:
 def _channel(connection: Connection, name: str) -> Channel:
     definition = connection.msgdef
     return Channel(
-        connection.topic,
-        connection.msgtype,
+        str(connection.topic),  # A damaged database may hold anything.
+        str(connection.msgtype),
         Wire.ROS1 if name == "ros1" else Wire.CDR,
-        definition.data,
+        str(definition.data),
         definition.format is MessageDefinitionFormat.IDL,
         _is_latched(connection),
     )

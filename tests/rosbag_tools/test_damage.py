@@ -1,6 +1,8 @@
 import bz2
 import random
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,25 @@ def test_unindexed_ros1_bag_is_named_as_such(tmp_path: Path, write_drive: WriteD
     assert len(frames) == 5
     assert "its index is missing: the recording, or the copy, was cut off" in str(error)
     assert any("without its index" in note for note in inspect(drive.path).notes)
+
+
+@pytest.mark.parametrize(
+    "column", ["timestamp = NULL", "timestamp = 'noon'", "data = NULL", "data = 'text'", "topic_id = 9"]
+)
+def test_database_rows_may_hold_anything(tmp_path: Path, write_drive: WriteDrive, column: str) -> None:
+    """SQLite checks no types: one flipped byte turns a time into nothing."""
+    drive = write_drive(tmp_path / "drive", "sqlite3")
+    with closing(sqlite3.connect(drive.data_file)) as database, database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'messages'")
+    with closing(sqlite3.connect(drive.data_file)) as database, database:
+        database.execute(f"UPDATE messages SET {column} WHERE id = 5")
+    frames, error = frames_until_error(drive.path)
+    assert len(frames) == 4
+    assert error is None or "row 5" in str(error)
+    assert [finding.place for finding in verify(drive.path)] == ["row 5"]
+    assert inspect(drive.path).messages >= 9
 
 
 def test_mcap_of_another_profile_is_whole(tmp_path: Path, write_drive: WriteDrive) -> None:
