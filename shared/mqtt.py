@@ -70,6 +70,7 @@ class MqttBus:
         self._on_fault = on_fault
         self._lock = threading.Lock()
         self._subscriptions: dict[str, tuple[int, Handler]] = {}
+        self._left: set[str] = set()  # What is still on its way when a subscription ends finds its handler yet.
         self._acknowledged: dict[int, Acknowledged] = {}
         self._early_acks: dict[int, Ack] = {}  # Those that overtook the publish() call they belong to.
         self._publishing = 0
@@ -100,12 +101,13 @@ class MqttBus:
         """See Bus."""
         with self._lock:
             self._subscriptions[topic_filter] = (qos, handler)
+            self._left.discard(topic_filter)
         self._send_subscription(self._client, topic_filter, qos)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """See Bus."""
         with self._lock:
-            self._subscriptions.pop(topic_filter, None)
+            self._left.add(topic_filter)
         self._client.unsubscribe(topic_filter)
 
     def publish(
@@ -241,7 +243,7 @@ class MqttBus:
             self.largest_payload = min(MAX_MESSAGE_BYTES, limit - 2048)  # Topic and properties need room too.
         with self._lock:
             self.reconnects += 1
-            subscriptions = [(topic, qos) for topic, (qos, _) in self._subscriptions.items()]
+            subscriptions = [(topic, qos) for topic, (qos, _) in self._subscriptions.items() if topic not in self._left]
         for topic, qos in subscriptions:
             self._send_subscription(client, topic, qos)
         if self._on_connected:
