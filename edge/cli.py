@@ -18,7 +18,7 @@ from edge.node import EdgeNode, PlaySettings
 from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink
-from edge.sources.source import kind_of, open_source
+from edge.sources.source import SourceError, kind_of, open_source
 from edge.transports.mqtt import MqttTransport, vehicle_will
 from shared.config import override, read_yaml
 from shared.connection import Connection, broker_options
@@ -120,7 +120,9 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
             faults.append(error)
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    _report(folder, console)
+    rows = _report(folder, console)
+    if rows and all(row["reason"].startswith("undecodable") for row in rows):
+        faults.append(SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}"))
     for fault in faults:
         click.echo(f"skylane: {fault}", err=True)
     return 1 if faults else 0
@@ -242,14 +244,16 @@ class _Rate:
         return answered / max(0.1, now_s - self._began)
 
 
-def _report(folder: Path, console: Console) -> None:
+def _report(folder: Path, console: Console) -> list[dict[str, str]]:
+    """Print the tables of a run; returns its rows."""
     try:
         rows = list(read_rows(folder))
+        summaries = summarise(rows)
     except SkylaneError as error:
         console.print(str(error), markup=False)
-        return
-    summaries = summarise(rows)
+        return []
     if summaries:
         console.print(stage_table(summaries))
     console.print(outcome_table(rows))
     console.print(f"The run is in {folder}", markup=False, highlight=False)
+    return rows
