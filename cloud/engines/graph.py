@@ -48,6 +48,10 @@ def read_graph(path: Path) -> Any:
         raise EngineError(path, "is not a TensorFlow GraphDef: give a frozen graph in binary form") from error
     if not graph.node or any(not node.name or not node.op for node in graph.node):
         raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
+    for node in graph.node:
+        # TensorFlow's optimiser ends the whole process over such a constant.
+        if node.op == "Const" and node.attr["dtype"].type != node.attr["value"].tensor.dtype:
+            raise EngineError(path, f"its constant {node.name!r} is of another type than it says: the file is damaged")
     return graph
 
 

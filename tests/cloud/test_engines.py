@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,24 @@ def test_a_foreign_file_is_no_graph(workshop: Any, content: bytes) -> None:
     """Whatever is in a file, one line comes out."""
     workshop.add("m", content)
     with pytest.raises(EngineError, match="is not a TensorFlow GraphDef"):
+        workshop.repository.load("m")
+
+
+def test_a_graph_cut_short_anywhere_is_refused(workshop: Any) -> None:
+    """An interrupted download may end between two operations, where the bytes still read well."""
+    data = workshop.graph(lambda scores: tf.argmax(scores, -1)).SerializeToString()
+    for index, length in enumerate(range(0, len(data), len(data) // 40)):
+        workshop.add(f"cut-{index}", data[:length])
+        with pytest.raises(EngineError):
+            workshop.repository.load(f"cut-{index}")
+
+
+def test_a_constant_of_another_type_than_it_says_is_refused(workshop: Any) -> None:
+    """One flipped bit; TensorFlow would end the process, and every model with it."""
+    graph = workshop.graph(lambda scores: tf.argmax(scores, -1))
+    next(node for node in graph.node if node.op == "Const").attr["dtype"].type = tf.int64.as_datatype_enum
+    workshop.add("m", graph)
+    with pytest.raises(EngineError, match="is of another type than it says: the file is damaged"):
         workshop.repository.load("m")
 
 
@@ -301,6 +321,14 @@ def test_a_keras_file_is_bit_exact_with_the_model_in_inference_mode(
     with workshop.repository.load("m") as model:
         masks = model.predict(pictures)
     np.testing.assert_array_equal(masks, np.argmax(network(pictures.astype(np.float32), training=False), axis=-1))
+
+
+def test_tensorflow_says_nothing_of_its_own() -> None:
+    """Its greetings would bury the one line that a user must read."""
+    script = "from cloud.engines.tensorflow_device import choose, tf; choose('auto'); print(tf.zeros(1).numpy())"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert ran.stdout == "[0.]\n"
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
