@@ -77,9 +77,9 @@ class Sender:
         sent_ns = journey.times[Stage.SENT] = clock.now_ns()
         journey.stamps = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in journey.times.items())
         budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
-        payload = pack_frame(
-            replace(message, stamps=journey.stamps, budget_ms=None if budget_ns is None else max(0, budget_ns // 10**6))
-        )
+        budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
+        message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)
+        payload = pack_frame(message)
         if len(payload) > self._transport.largest_message:
             limit = self._transport.largest_message
             self._ledger.drop(journey, f"too_large: {len(payload)} bytes, the broker takes {limit}")
