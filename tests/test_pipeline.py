@@ -158,6 +158,13 @@ def _serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> 
 
 
 @contextmanager
+def _memory_bus() -> Iterator[MemoryBus]:
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        yield bus
+
+
+@contextmanager
 def _worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
     def bus(node: CloudNode) -> Bus:
         return _bus(url, will=worker_will("w", "s1"), on_connected=node.announce, on_fault=node.fault)
@@ -356,7 +363,7 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
         return predict(images)
 
     monkeypatch.setattr(model, "predict", slowly)
-    with MemoryBus() as bus, _serving(lambda _: bus, model):
+    with _memory_bus() as bus, _serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().read == count else None)
     assert len(rows) == count
@@ -368,7 +375,7 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
 
 def test_open_loop_keeps_the_sources_pace(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
     """A frame is due by the schedule, not when the pipeline found time for it: latency counts from there."""
-    with MemoryBus() as bus, _serving(lambda _: bus, model):
+    with _memory_bus() as bus, _serving(lambda _: bus, model):
         rows = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=20.0, window=8).play()
     due = [int(row["t_due_ns"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))]
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 9
@@ -376,7 +383,7 @@ def test_open_loop_keeps_the_sources_pace(model: Model, pictures: Callable[[int]
 
 def test_a_loop_goes_on_counting(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
     """Round two must not overwrite the masks of round one, nor turn time back."""
-    with MemoryBus() as bus, _serving(lambda _: bus, model):
+    with _memory_bus() as bus, _serving(lambda _: bus, model):
         rows = Vehicle(bus, pictures(10), tmp_path / "car", loop=True, frames=25).play()
     rows.sort(key=lambda row: int(row["sequence"]))
     assert _outcomes(rows) == {("answered", ""): 25}
@@ -433,7 +440,7 @@ def test_frames_past_their_deadline_are_expired_on_either_side(
         return predict(images)
 
     monkeypatch.setattr(model, "predict", slowly)
-    with MemoryBus() as bus, _serving(lambda _: bus, model) as node:
+    with _memory_bus() as bus, _serving(lambda _: bus, model) as node:
         vehicle = Vehicle(bus, pictures(3), tmp_path / "car", window=3, deadline_ms=300.0, answer_timeout_s=1.0)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.LOST) else None)
         gate.set()
@@ -453,7 +460,7 @@ def test_an_overloaded_worker_says_so(
         return predict(images)
 
     monkeypatch.setattr(model, "predict", slowly)
-    with MemoryBus() as bus, _serving(lambda _: bus, model, max_frames=2):
+    with _memory_bus() as bus, _serving(lambda _: bus, model, max_frames=2):
         vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.OVERLOADED) else None)
     outcomes = Counter(row["outcome"] for row in rows)
@@ -463,11 +470,9 @@ def test_an_overloaded_worker_says_so(
 
 def test_without_a_worker_every_frame_says_so(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
     """Never silent: the worker leaves in the middle, and each frame after it is dropped with that reason."""
-    with MemoryBus() as bus:
+    with _memory_bus() as bus:
         with _serving(lambda _: bus, model):
             vehicle = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e4)
-        bus = MemoryBus()  # noqa: PLW2901 (the worker closed the first one as it left)
-        bus.close()
         rows = vehicle.play()
     assert set(_outcomes(rows)) <= {("dropped", "no_worker"), ("dropped", "window")}
     assert ("dropped", "no_worker") in _outcomes(rows)

@@ -1,0 +1,192 @@
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from edge.ledger import Journey, Ledger
+from edge.replay import NewestSlot, Pace, Pacer, ReadAhead, Schedule
+from shared import clock
+from shared.errors import SkylaneError
+from shared.frames import Frame, UnreadableFrame
+from shared.latency_log import LogWriter, read_rows
+from shared.stages import Stage
+
+WAIT_S = 10.0
+Make = Callable[..., Frame]
+
+
+class Listed:
+    """A source of given frames, which may end in an error."""
+
+    provenance: dict[str, str | int | float | list[str]] = {"kind": "list"}  # noqa: RUF012 (the protocol's type)
+
+    def __init__(self, frames: Sequence[Frame | UnreadableFrame], error: Exception | None = None) -> None:
+        self._frames = frames
+        self._error = error
+        self.frame_count = len(frames)
+        self.yielded = 0
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """See FrameSource."""
+        for frame in self._frames:
+            self.yielded += 1
+            yield frame
+        if self._error:
+            raise self._error
+
+    def close(self) -> None:
+        """See FrameSource."""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger with a real log in `tmp_path`."""
+    with LogWriter(tmp_path) as log:
+        yield Ledger(log, vehicle="car", session="s1", model="tiny")
+
+
+def _read(source: Listed, schedule: Schedule) -> list[Frame | UnreadableFrame]:
+    ahead = ReadAhead(source, schedule, threading.Event())
+    reader = threading.Thread(target=ahead.run)
+    reader.start()
+    read = list(ahead)
+    reader.join(WAIT_S)
+    assert not reader.is_alive()
+    return read
+
+
+def test_a_source_is_read_once_in_order(frame: Make) -> None:
+    """Through a queue smaller than the source."""
+    frames = [frame(i) for i in range(20)]
+    assert _read(Listed(frames), Schedule(read_ahead=2)) == frames
+
+
+def test_no_more_is_read_ahead_than_was_asked_for(frame: Make) -> None:
+    """A bag of raw frames would fill the memory."""
+    source, stop = Listed([frame(i) for i in range(100)]), threading.Event()
+    ahead = ReadAhead(source, Schedule(read_ahead=4), stop)
+    reader = threading.Thread(target=ahead.run)
+    reader.start()
+    next(iter(ahead))
+    assert source.yielded <= 4 + 2
+    stop.set()
+    reader.join(WAIT_S)
+    assert not reader.is_alive()
+
+
+def test_a_loop_goes_on_in_index_and_time(frame: Make) -> None:
+    """Masks of round two must not overwrite those of round one; a gap in time must be the source's own period."""
+    source = Listed([frame(i, source_ns=1000 + 10 * i) for i in range(3)])
+    read = _read(source, Schedule(loop=True, frames=8))
+    assert [item.index for item in read] == list(range(8))
+    assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
+
+
+def test_a_loop_over_one_frame_or_none_ends(frame: Make) -> None:
+    """There is no period to go on with; an empty source would spin for ever."""
+    assert len(_read(Listed([frame()]), Schedule(loop=True, frames=3))) == 3
+    assert _read(Listed([]), Schedule(loop=True)) == []
+
+
+def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
+    """A truncated bag is played as far as it goes; the error is told at the end."""
+    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), Schedule(), threading.Event())
+    ahead.run()
+    assert len(list(ahead)) == 1
+    assert str(ahead.fault) == "truncated"
+
+
+def test_the_newest_frame_of_a_camera_replaces_the_older_one(ledger: Ledger, frame: Make) -> None:
+    """And no other camera's; the one that was due first is taken first."""
+    slot = NewestSlot()
+    offered = [(ledger.begin(frame(i, camera), i), frame(i, camera)) for i, camera in enumerate(("/l", "/r", "/l"))]
+    replaced = [slot.put(*item) for item in offered]
+    assert replaced == [None, None, offered[0][0]]
+    assert slot.take() == offered[1]
+    assert slot.take() == offered[2]
+    slot.close()
+    assert slot.take() is None
+
+
+def test_what_waits_when_nobody_will_take_it_is_handed_back(ledger: Ledger, frame: Make) -> None:
+    """So that it gets its row."""
+    slot = NewestSlot()
+    journey = ledger.begin(frame(), 1)
+    slot.put(journey, frame())
+    assert slot.drain() == [journey]
+    assert slot.drain() == []
+
+
+def _paced(source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None) -> list[Journey]:
+    """Every frame that a taker as quick as can be gets from a paced source."""
+    stop = stop or threading.Event()
+    slot = NewestSlot()
+    ahead = ReadAhead(source, schedule, stop)
+    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
+    for thread in threads:
+        thread.start()
+    taken = []
+    while (item := slot.take()) is not None:
+        taken.append(item[0])
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    return taken
+
+
+def test_open_loop_frames_are_due_by_the_sources_own_times(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """At twice the rate in half the time, whether anybody takes them or not; never before their time."""
+    source = Listed([frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
+    begun_ns = clock.now_ns()
+    taken = _paced(source, ledger, Schedule(rate=2.0))
+    due = [journey.times[Stage.DUE] for journey in taken]
+    dropped = [row for row in read_rows(tmp_path) if row["reason"] == "window"]
+    assert len(taken) + len(dropped) == 5
+    every = sorted(due + [int(row["t_due_ns"]) for row in dropped])
+    assert [later - earlier for earlier, later in pairwise(every)] == [10_000_000] * 4
+    assert begun_ns <= every[0]
+    assert every[-1] <= clock.now_ns()
+
+
+def test_closed_loop_takes_every_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """Deterministic: nothing is dropped, however slow the far side."""
+    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
+    assert [journey.frame_index for journey in taken] == list(range(50))
+    assert not list(read_rows(tmp_path))
+
+
+def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """They take no place and stop nothing."""
+    broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken picture")
+    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
+    assert [journey.frame_index for journey in taken] == [0, 2]
+    assert [(row["outcome"], row["reason"]) for row in read_rows(tmp_path)] == [
+        ("dropped", "undecodable: broken picture")
+    ]
+
+
+def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
+    """Reading and decoding it are part of its latency."""
+    (journey,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, Schedule(pace=Pace.LIVE))
+    assert journey.times[Stage.DUE] == 12345
+
+
+@pytest.mark.parametrize("pace", [Pace.OPEN_LOOP, Pace.CLOSED_LOOP])
+def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, pace: Pace) -> None:
+    """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
+    stop = threading.Event()
+    slot = NewestSlot()
+    schedule = Schedule(pace=pace)
+    frames = [frame(0), frame(1, source_ns=1 << 62)]
+    ahead = ReadAhead(Listed(frames), schedule, stop)
+    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
+    for thread in threads:
+        thread.start()
+    stop.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
