@@ -33,4 +33,4 @@ class Confusion:
         """Of each class, right / (true or predicted); NaN for a class that neither mask held."""
         right = np.diag(self.counts).astype(np.float64)
         either = self.counts.sum(axis=0) + self.counts.sum(axis=1) - right
-        return np.divide(right, either, out=np.full_like(right, np.nan), where=either > 0)
+        return np.asarray(np.divide(right, either, out=np.full_like(right, np.nan), where=either > 0))

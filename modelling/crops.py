@@ -78,15 +78,15 @@ class CropLoader:
     def _crop(self, index: int) -> Batch:
         whole = self._store.labels[index]
         corners = [
-            (
-                int(self._rng.integers(whole.shape[0] - self._height + 1)),
-                int(self._rng.integers(whole.shape[1] - self._width + 1)),
-            )
-            for _ in range(_TRIES)
+            (self._start(whole.shape[0], self._height), self._start(whole.shape[1], self._width)) for _ in range(_TRIES)
         ]
         top, left = max(corners, key=lambda corner: self._worth(whole, *corner))
         area = (slice(top, top + self._height), slice(left, left + self._width))
         return augmented(self._store.pictures[index][area], whole[area], self._rng)
+
+    def _start(self, whole: int, part: int) -> int:
+        """Where a part begins. A fifth of it may hang over and is pushed back: or the borders would hardly be seen."""
+        return min(max(int(self._rng.integers(-part // 5, whole - part + part // 5 + 1)), 0), whole - part)
 
     def _worth(self, labels: npt.NDArray[np.uint8], top: int, left: int) -> float:
         thinned = labels[top : top + self._height : _THINNING, left : left + self._width : _THINNING]

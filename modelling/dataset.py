@@ -76,7 +76,8 @@ def _render(folder: Path, index: int, view: View) -> None:
     mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
     method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
     picture = to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
-    picture = apply(picture, plan(Resize.CROP, *frame.class_ids.shape, HEIGHT, WIDTH))
+    rows, columns = mosaic.shape
+    picture = apply(picture, plan(Resize.CROP, rows, columns, HEIGHT, WIDTH))
     # One of the four pixels that a smaller one stands for, at random: always the same would shift all edges by a half.
     row, column = rng.randrange(2), rng.randrange(2)
     FrameStore.open(folder).put(index, picture, frame.class_ids[row::2, column::2])

@@ -5,22 +5,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from modelling.architectures.networks import Network
 from modelling.confusion import Confusion
 from modelling.crops import Batch
+from modelling.frameworks import keras, tf
 from modelling.weights import Weights, variables
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How fast to learn. The rate rises to its peak, then falls along a cosine to nothing."""
+    """How fast to learn. The rate rises to its peak, then falls along a cosine to its end."""
 
     peak_rate: float
+    final_rate: float = 0.0
     warm_up: float = 0.03  # The share of the training in which the rate rises.
     weight_decay: float = 0.02
 
@@ -29,16 +29,25 @@ class Schedule:
         if progress < self.warm_up:
             return self.peak_rate * (0.02 + 0.98 * progress / self.warm_up)
         fallen = (progress - self.warm_up) / (1 - self.warm_up)
-        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+        height = 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+        return self.final_rate + (self.peak_rate - self.final_rate) * height
 
 
 class Trainer:
     """One network being trained. `class_weights`: how much a pixel of each class counts."""
 
-    def __init__(self, network: Network, schedule: Schedule, class_weights: npt.NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        schedule: Schedule,
+        class_weights: npt.NDArray[np.float32],
+        *,
+        normalise_by_batch: bool = True,
+    ) -> None:
         self.network = network
         self.schedule = schedule
         self.step = 0
+        self._normalise_by_batch = normalise_by_batch
         self._optimizer = keras.optimizers.AdamW(
             schedule.peak_rate, weight_decay=schedule.weight_decay, beta_2=0.99, global_clipnorm=5.0
         )
@@ -65,7 +74,7 @@ class Trainer:
 
     def _one_step(self, pictures: Any, labels: Any, keep: Any) -> Any:
         with tf.GradientTape() as tape:
-            scores = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=True)
+            scores = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=self._normalise_by_batch)
             loss = self._loss(scores, labels)
         trainable = self.network.trainable_variables
         self._optimizer.apply(tape.gradient(loss, trainable), trainable)
@@ -99,11 +108,11 @@ def evaluate(network: Network, frames: Iterable[Batch], classes: int) -> Confusi
     """What a network makes of whole frames: pictures B×H×W×3 uint8 RGB and labels B×H×W."""
     confusion = Confusion.empty(classes)
 
-    @tf.function(autograph=False)
     def predict(pictures: Any) -> Any:
         scores = network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
         return tf.cast(tf.argmax(scores, axis=-1), tf.uint8)
 
+    run = tf.function(predict, autograph=False)
     for pictures, labels in frames:
-        confusion = confusion.with_masks(labels, predict(pictures).numpy())
+        confusion = confusion.with_masks(labels, run(pictures).numpy())
     return confusion

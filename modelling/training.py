@@ -10,18 +10,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
-from modelling.architectures.networks import NETWORKS
 from modelling.confusion import Confusion
 from modelling.crops import Batch, CropLoader
 from modelling.dataset import HELD_OUT_WEATHER, TRAINING_WEATHERS, rendering, training_views, validation_views
 from modelling.frame_store import FrameStore
+from modelling.frameworks import keras
+from modelling.recipes import Recipe
 from modelling.trainer import Schedule, Trainer, evaluate
-from rosbag_tools.scene import CLASSES
 from modelling.weights import Weights, assign, weights_of, write_weights
+from rosbag_tools.scene import CLASSES
 
 NONE = CLASSES.index("none")  # mIoU leaves it out: it is what belongs to no other.
 
@@ -47,7 +47,18 @@ class Course:
     crop_height: int = 320
     crop_width: int = 480
     peak_rate: float = 2e-3
+    final_rate: float = 0.0
+    normalise_by_batch: bool = True
+    thinned: bool = False
     steps_between_validations: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What to train on and what to validate on."""
+
+    training: FrameStore
+    validation: FrameStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,8 @@ def mean_iou(confusion: Confusion) -> float:
     return float(np.nanmean(confusion.intersection_over_union()[:NONE]))
 
 
-def train(name: str, folder: Path, course: Course, progress: Callable[[Report], None]) -> Weights:
-    """Render the frames, train the network `name` on them, and return its best weights, not folded.
+def train(recipe: Recipe, folder: Path, course: Course, progress: Callable[[Report], None]) -> Weights:
+    """Render the frames, train the recipe's network on them, and return its best weights, not folded.
 
     `folder` gets the frames (2.4 MB each), `checkpoint.npz` with the best weights so far, `latest.npz` with the last,
     and `training.json` with the figures. `progress` is called after every step.
@@ -76,31 +87,36 @@ def train(name: str, folder: Path, course: Course, progress: Callable[[Report], 
     with rendering(checks, folder / "validation") as validation, rendering(views, folder / "frames") as training:
         validation.wait(len(checks))
         training.wait(len(views))
-        return train_on(name, training.store, validation.store, folder, course, progress)
+        return train_on(recipe, Frames(training.store, validation.store), folder, course, progress)
 
 
 def train_on(
-    name: str,
-    training: FrameStore,
-    validation: FrameStore,
+    recipe: Recipe,
+    frames: Frames,
     folder: Path,
     course: Course,
     progress: Callable[[Report], None],
+    *,
     start: Weights | None = None,
 ) -> Weights:
     """Train on frames that are rendered, or being rendered; otherwise as `train`. `start`: weights to go on from."""
     began = time.monotonic()
     keras.utils.set_random_seed(course.seed)
-    network = NETWORKS[name](len(CLASSES), folded=False)
+    network = recipe.thinned_network() if course.thinned else recipe.network(folded=False)
     if start is not None:
-        assign(network, start, f"the checkpoint for {name}")
-    judged = NETWORKS[name](len(CLASSES), folded=False)
-    trainer = Trainer(network, Schedule(course.peak_rate), _CLASS_WEIGHTS)
+        assign(network, start, f"the checkpoint for {recipe.name}")
+    judged = recipe.network(folded=False)
+    trainer = Trainer(
+        network,
+        Schedule(course.peak_rate, course.final_rate),
+        _CLASS_WEIGHTS,
+        normalise_by_batch=course.normalise_by_batch,
+    )
     best, best_weights = Confusion.empty(len(CLASSES)), weights_of(network)
     confusion = best
     done = 0.0
     with CropLoader(
-        training,
+        frames.training,
         batch=course.batch,
         height=course.crop_height,
         width=course.crop_width,
@@ -113,12 +129,13 @@ def train_on(
             if trainer.step % course.steps_between_validations == 0 or done >= 1:
                 mean = trainer.mean_weights()
                 assign(judged, mean, "the running mean")
-                confusion = evaluate(judged, _whole_frames(validation), len(CLASSES))
+                confusion = evaluate(judged, _whole_frames(frames.validation), len(CLASSES))
                 write_weights(folder / "latest.npz", weights_of(network))
                 if not best.counts.any() or mean_iou(confusion) >= mean_iou(best):
                     best, best_weights = confusion, mean
                     write_weights(folder / "checkpoint.npz", best_weights)
-                    _write_figures(folder / "training.json", name, course, trainer.step, time.monotonic() - began, best)
+                    figures = _figures(recipe, course, trainer.step, time.monotonic() - began, best)
+                    (folder / "training.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
             progress(Report(trainer.step, min(1.0, done), loss, confusion))
             if done >= 1:
                 return best_weights
@@ -130,9 +147,9 @@ def _whole_frames(store: FrameStore) -> Iterator[Batch]:
         yield store.pictures[index : index + 1], store.labels[index : index + 1]
 
 
-def _write_figures(path: Path, name: str, course: Course, step: int, seconds: float, best: Confusion) -> None:
-    figures: dict[str, Any] = {
-        "network": name,
+def _figures(recipe: Recipe, course: Course, step: int, seconds: float, best: Confusion) -> dict[str, Any]:
+    return {
+        "model": recipe.name,
         **{key: value for key, value in asdict(course).items() if value != math.inf},
         "best_step": step,
         "wall_time_s": round(seconds),
@@ -142,7 +159,6 @@ def _write_figures(path: Path, name: str, course: Course, step: int, seconds: fl
         "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
         "processor": platform.machine(),
     }
-    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def figures_of(confusion: Confusion) -> dict[str, Any]:

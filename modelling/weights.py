@@ -6,10 +6,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from modelling.architectures.blocks import EPSILON
 from modelling.architectures.networks import Network
+from modelling.frameworks import tf
 from shared.errors import SkylaneError
 
 Weights = dict[str, npt.NDArray[np.float32]]  # By "layer.variable", such as "stem.conv.kernel".
@@ -42,7 +42,7 @@ def fold(weights: Weights) -> Weights:
     """
     folded: Weights = {}
     for name, values in weights.items():
-        layer, _, variable = name.rpartition(".")
+        layer = name.rpartition(".")[0]
         block, _, part = layer.rpartition(".")
         norm = f"{block}.norm"
         if part == "norm":

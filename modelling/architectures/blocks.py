@@ -12,8 +12,7 @@ every single dilated depthwise convolution; here it is made once for all the blo
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-import tensorflow as tf
+from modelling.frameworks import keras, tf
 
 EPSILON = 1e-3  # Added to the variance by normalisation.
 
@@ -29,6 +28,7 @@ class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         self.multiple = multiple
 
     def call(self, features: Tensor) -> Tensor:
+        """Cut."""
         shape = tf.shape(features)
         rows = -shape[1] % self.multiple
         columns = -shape[2] % self.multiple
@@ -56,6 +56,7 @@ class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no ty
         self.splits = splits
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:
+        """Join."""
         for _ in range(self.splits):
             features = tf.batch_to_space(features, [2, 2], [[0, 0], [0, 0]])
         shape = tf.shape(like)
@@ -73,6 +74,21 @@ class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no ty
 
 
 @keras.saving.register_keras_serializable("skylane")
+class OnePhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """N×H×W×C → N×H/2×W/2×C: one of the four phases, each time another at random; even sizes only."""
+
+    def call(self, features: Tensor) -> Tensor:
+        """Choose."""
+        start = tf.random.uniform([2], 0, 2, tf.int32)
+        return features[:, start[0] :: 2, start[1] :: 2]
+
+    def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Half the height and width."""
+        batch, height, width, channels = shape
+        return (batch, height and height // 2, width and width // 2, channels)
+
+
+@keras.saving.register_keras_serializable("skylane")
 class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """The mean of each channel over a whole picture, N×1×1×C, given to each of its 4**splits phases."""
 
@@ -81,6 +97,7 @@ class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         self.splits = splits
 
     def call(self, features: Tensor) -> Tensor:
+        """Pool."""
         means = tf.reduce_mean(features, axis=[1, 2], keepdims=True)
         if not self.splits:
             return means
@@ -103,6 +120,7 @@ class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
     """Bilinear resize of a map to the height and width of another, half-pixel centres."""
 
     def call(self, features: Tensor, like: Tensor) -> Tensor:
+        """Resize."""
         resized = tf.image.resize(features, tf.shape(like)[1:3], method="bilinear")
         return tf.cast(resized, features.dtype)
 
@@ -117,15 +135,26 @@ class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
 class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras ships no types.
     """Batch normalisation in one kernel. Keras writes it as a dozen operations: a third of a training step on a CPU."""
 
-    def call(self, features: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:  # noqa: FBT001  # Keras calls it so.
+    def call(self, features: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:  # noqa: ARG002, FBT001 - Keras calls it so.
+        """Normalise by the batch in training, else by the running mean and variance."""
+        scale, offset = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
         if not training:
-            return super().call(features, training=False, mask=mask)
-        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
-            features, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta), epsilon=self.epsilon
-        )
+            mean, variance = tf.convert_to_tensor(self.moving_mean), tf.convert_to_tensor(self.moving_variance)
+            return tf.compat.v1.nn.fused_batch_norm(
+                features, scale, offset, mean, variance, epsilon=self.epsilon, is_training=False
+            )[0]
+        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(features, scale, offset, epsilon=self.epsilon)
         self.moving_mean.assign(self.moving_mean * self.momentum + mean * (1 - self.momentum))
         self.moving_variance.assign(self.moving_variance * self.momentum + variance * (1 - self.momentum))
         return normalised
+
+
+def _unit_gain(kernel: int) -> Any:
+    """He's initialiser for depthwise kernels, each fed by one channel.
+
+    Keras counts all channels: its kernels start tens of times too small, and the first thousand steps shake them.
+    """
+    return keras.initializers.RandomNormal(stddev=2**0.5 / kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +197,10 @@ class Blocks:
             strides=stride,
             padding="same",
             use_bias=self.folded,
-            depthwise_initializer="he_normal",
+            depthwise_initializer=_unit_gain(kernel),
             name=f"{name}.conv",
         )(features)
         return self._normalised(features, name, activation)
-
-    def separable(self, features: Tensor, channels: int, name: str) -> Tensor:
-        """A 3×3 depthwise and a 1×1 convolution, ReLU after each."""
-        features = self.depthwise(features, f"{name}.spatial", activation="relu")
-        return self.convolution(features, channels, f"{name}.mix", activation="relu")
 
     def squeeze_excite(self, features: Tensor, name: str, *, splits: int) -> Tensor:
         """Scale each channel by a gate computed from all channels' means (Hu et al. 2018, as in MobileNetV3)."""

@@ -1,47 +1,41 @@
 """What turns a trunk's features into class scores: LR-ASPP with fine skips, and DeepLabV3+."""
 
-import keras
-
 from modelling.architectures.blocks import Blocks, ResizedLike, Tensor
 from modelling.architectures.mobilenet_v3 import Features
+from modelling.frameworks import keras
 
 
-def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int) -> Tensor:
+def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
     """Lite reduced ASPP (Howard et al. 2019, section 6.4), carried on to half the picture's size.
 
-    The paper's head ends at an eighth. Poles and persons are a few pixels wide there, so two separable steps follow,
-    each adding the trunk's finer map. Returns scores N×H/2×W/2×classes.
+    The paper's head ends at an eighth. Poles and persons are a few pixels wide there, so three steps follow, each
+    adding the trunk's finer map. `thinned`: as the trunk is. Returns scores N×H/2×W/2×classes.
     """
     local = blocks.convolution(features.last, width, "head.local", activation="relu")
-    gate = keras.layers.AveragePooling2D(13, strides=(5, 6), padding="same", name="head.pool")(features.last)
+    gate = keras.layers.AveragePooling2D(
+        7 if thinned else 13, strides=(3, 3) if thinned else (5, 6), padding="same", name="head.pool"
+    )(features.last)
     gate = keras.layers.Conv2D(width, 1, activation="sigmoid", name="head.gate")(gate)
     gate = ResizedLike(name="head.gate_resized")(gate, local)
     context = keras.layers.Multiply(name="head.gated")([local, gate])
 
     context = blocks.convolution(context, 64, "head.narrow")
-    eighth = context + blocks.convolution(features.eighth, 64, "head.eighth")
-    eighth = blocks.convolution(
-        keras.layers.Activation("relu", name="head.eighth_relu")(eighth),
-        48,
-        "head.refine8",
-        kernel=3,
-        activation="relu",
-    )
+    if thinned:
+        context = ResizedLike(name="head.to_eighth")(context, features.eighth)
+    eighth = _refined(blocks, context, features.eighth, "8", width=64, narrowed=48)
     quarter = ResizedLike(name="head.to_quarter")(eighth, features.quarter)
-    quarter = quarter + blocks.convolution(features.quarter, 48, "head.quarter")
-    quarter = blocks.convolution(
-        keras.layers.Activation("relu", name="head.quarter_relu")(quarter),
-        24,
-        "head.refine4",
-        kernel=3,
-        activation="relu",
-    )
+    quarter = _refined(blocks, quarter, features.quarter, "4", width=48, narrowed=24)
     half = ResizedLike(name="head.to_half")(quarter, features.half)
-    half = half + blocks.convolution(features.half, 24, "head.half")
-    half = blocks.convolution(
-        keras.layers.Activation("relu", name="head.half_relu")(half), 24, "head.refine2", kernel=3, activation="relu"
-    )
+    half = _refined(blocks, half, features.half, "2", width=24, narrowed=24)
     return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
+
+
+def _refined(blocks: Blocks, coarse: Tensor, fine: Tensor, place: str, *, width: int, narrowed: int) -> Tensor:
+    """Add the trunk's finer map to a coarse one of `width` channels, and look at both with one 3×3 convolution."""
+    fine = blocks.convolution(fine, width, f"head.skip{place}")
+    both = keras.layers.Add(name=f"head.sum{place}")([coarse, fine])
+    both = keras.layers.Activation("relu", name=f"head.relu{place}")(both)
+    return blocks.convolution(both, narrowed, f"head.refine{place}", kernel=3, activation="relu")
 
 
 def deeplab_v3_plus(

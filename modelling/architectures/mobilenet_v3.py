@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, JoinPhases, SplitPhases, Tensor
+from modelling.architectures.blocks import Blocks, JoinPhases, OnePhase, SplitPhases, Tensor
+from modelling.frameworks import keras
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,18 @@ def halved_tail(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
-def trunk(blocks: Blocks, picture: Tensor, rows: tuple[Row, ...], *, output_stride: int, last: int) -> Features:
+def trunk(
+    blocks: Blocks, picture: Tensor, rows: tuple[Row, ...], *, output_stride: int, last: int, thinned: bool = False
+) -> Features:
     """Build the trunk on `picture`, N×H×W×3 about zero, float.
 
     Beyond `output_stride` (8 or 16) a stride becomes a dilation of the blocks after it. `last` is the width of the
-    closing 1×1 convolution. The last map has the size of an `output_stride`-th of the picture.
+    closing 1×1 convolution. The last map has the size of an `output_stride`-th of the picture. `thinned`: where the
+    first dilation begins only one phase goes on, at random; its result stands for all four. A quarter of the work there
+    trains the same weights.
     """
     features = blocks.convolution(picture, 16, "stem", kernel=3, stride=2, activation=SWISH)
-    stride = 2
-    splits = 0
+    stride, splits, chosen = 2, 0, None
     finest = {2: features}
     halvings_left = sum(row.stride == 2 for row in rows)  # noqa: PLR2004  # A stride of two.
     for number, row in enumerate(rows, start=1):
@@ -87,16 +91,19 @@ def trunk(blocks: Blocks, picture: Tensor, rows: tuple[Row, ...], *, output_stri
         if step > 1:
             halvings_left -= 1
             if stride == output_stride:
-                features = SplitPhases(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
-                splits += 1
                 step = 1
+                if thinned and chosen is None:
+                    features = chosen = OnePhase(name=f"block{number}.choose")(features)
+                else:
+                    features = SplitPhases(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
+                    splits += 1
         features = _inverted_residual(blocks, features, row, f"block{number}", stride=step, splits=splits)
         stride *= step
-        if not splits:
+        if not splits and chosen is None:
             finest[stride] = features
     features = blocks.convolution(features, last, "last", activation=SWISH)
     if splits:
-        features = JoinPhases(splits, name="join")(features, finest[output_stride])
+        features = JoinPhases(splits, name="join")(features, finest[output_stride] if chosen is None else chosen)
     return Features(finest[2], finest[4], finest[8], features)
 
 
@@ -112,5 +119,5 @@ def _inverted_residual(blocks: Blocks, features: Tensor, row: Row, name: str, *,
         features = blocks.squeeze_excite(features, f"{name}.gate", splits=splits)
     features = blocks.convolution(features, row.channels, f"{name}.narrow")
     if stride == 1 and row.stride == 1 and row.channels == entering.shape[-1]:
-        features = features + entering
+        features = keras.layers.Add(name=f"{name}.sum")([features, entering])
     return features

@@ -1,0 +1,131 @@
+"""Building the models of `modelling.recipes` into a model repository."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cloud.engines.engine import EngineError
+from cloud.engines.graph import read_graph
+from cloud.manifest import InputSection, LabelSection, Manifest, OutputKind, OutputSection
+from cloud.repository import MANIFEST_NAME
+from modelling.export import INPUT, OUTPUT, frozen_graph, write_saved_model
+from modelling.frameworks import keras
+from modelling.recipes import Format, Output, Recipe
+from modelling.weights import Weights, assign, weights_in
+from rosbag_tools.scene import CLASSES
+from shared.errors import SkylaneError
+from shared.hashing import tree_sha256
+from shared.labels import Labels
+
+FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model"}
+
+
+class BuildError(SkylaneError):
+    """A model that cannot be built."""
+
+
+def build(
+    recipe: Recipe,
+    root: Path,
+    labels: Labels,
+    weights: Weights | None = None,
+    formats: Sequence[Format] | None = None,
+) -> list[Path]:
+    """Build a recipe into the repository `root`, in the given formats or all of its own; returns the models' folders.
+
+    `labels`: those of the twelve classes. `weights`: folded ones, just trained. Without, a trained recipe takes them
+    out of the frozen graph that ships in `root`, and an untrained one draws them from its seed. What was built before
+    is replaced.
+
+    Raises:
+        BuildError: the recipe's weights ship but are not there, or the folder cannot be written.
+        ForeignWeightsError: the weights are another network's.
+    """
+    network = _with_weights(recipe, root, weights)
+    trained = recipe.trained or weights is not None
+    folders = []
+    for each in formats or recipe.formats:
+        folder = root / recipe.folder_names()[each]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(network, recipe, each, folder / FILES[each])
+            manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
+            (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+        except OSError as error:
+            raise BuildError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
+        folders.append(folder)
+    return folders
+
+
+def shipped_weights(recipe: Recipe, root: Path) -> Weights:
+    """The folded weights in the frozen graph of a trained recipe.
+
+    Raises:
+        BuildError: the graph is not there, or is none that was built here.
+    """
+    path = root / recipe.name / FILES[Format.FROZEN_GRAPH]
+    try:
+        graph = read_graph(path)
+    except EngineError as error:
+        raise BuildError(f"no weights for {recipe.name}: {error}; {_MEND}") from error
+    weights = weights_in(graph)
+    if not weights:
+        raise BuildError(f"{path} was not built here and holds no named weights; {_MEND}")
+    return weights
+
+
+_MEND = "get the file back from the repository's history, or train anew with --train"
+
+
+def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:
+    if weights is None and recipe.trained:
+        weights = shipped_weights(recipe, root)
+    keras.utils.set_random_seed(recipe.seed)
+    network = recipe.network(folded=True)
+    if weights is not None:
+        assign(network, weights, recipe.name)
+    return network
+
+
+def _write(network: Any, recipe: Recipe, form: Format, path: Path) -> None:
+    if form is Format.SAVED_MODEL:
+        if path.exists():
+            shutil.rmtree(path)
+        write_saved_model(network, recipe.output, recipe.height, recipe.width, path)
+        return
+    graph = frozen_graph(network, recipe.output, recipe.height, recipe.width)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(graph.SerializeToString(deterministic=True))
+    partial.replace(path)
+
+
+def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:
+    port = ":0" if form is Format.FROZEN_GRAPH else ""  # A graph's tensor, or a signature's key.
+    scores = recipe.output is Output.SCORES
+    return Manifest(
+        name=recipe.folder_names()[form],
+        description=recipe.description,
+        trained=trained,
+        format=form.value,
+        file=path.name,
+        sha256=tree_sha256(path),
+        input=InputSection(
+            tensor=INPUT + port,
+            dtype="float32" if scores else "uint8",
+            height=recipe.height,
+            width=recipe.width,
+            scale=1 / 255 if scores else 1.0,
+        ),
+        output=OutputSection(tensor=OUTPUT[recipe.output] + port, kind=OutputKind(recipe.output.value)),
+        labels=_labels(recipe, labels),
+    )
+
+
+def _labels(recipe: Recipe, labels: Labels) -> tuple[LabelSection, ...]:
+    """The recipe's classes with their colours; the unused ones are black."""
+    colours = dict(zip(labels.names, labels.colours, strict=True))
+    for name in CLASSES:
+        if name not in colours:
+            raise BuildError(f"the labels have no {name!r}: take configs/labels/street12.yaml")
+    return tuple(LabelSection(name=name, colour=colours.get(name, (0, 0, 0))) for name in recipe.class_names)

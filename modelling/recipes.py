@@ -1,0 +1,127 @@
+"""The models that `skylane model build` makes: what each is, what goes in and what comes out."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rosbag_tools.scene import CLASSES
+from shared import registry
+from shared.errors import UnknownNameError
+
+
+class Format(StrEnum):
+    """A format that models are written in; the names of `cloud.engines`."""
+
+    FROZEN_GRAPH = "frozen_graph"
+    SAVED_MODEL = "saved_model"
+
+
+class Output(StrEnum):
+    """What a model answers for a pixel."""
+
+    CLASS_IDS = "class_ids"
+    SCORES = "scores"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A model to build.
+
+    Its input is 1×height×width×3 RGB: uint8 0..255 where it answers class ids, float32 0..1 where it answers scores.
+    `formats`: each is written from the same weights, the first into the folder `name`, a further one into
+    `name-<format>`, such as `road-small-saved-model`. `trained`: whether weights ship; if not they are random, drawn
+    from `seed`.
+    """
+
+    name: str
+    description: str
+    class_names: tuple[str, ...]
+    height: int
+    width: int
+    output: Output
+    formats: tuple[Format, ...]
+    trained: bool
+    seed: int = 1
+
+    def network(self, *, folded: bool) -> Any:
+        """A new network, a keras.Model with random weights; `folded` as `modelling.architectures.blocks` tells."""
+        build = registry.load("network", _NETWORKS, self.name)
+        return build(len(self.class_names), folded=folded)
+
+    def thinned_network(self) -> Any:
+        """A network with the variables of `network(folded=False)` that trains them at less cost; road models only."""
+        build = registry.load("network", _NETWORKS, self.name)
+        return build(len(self.class_names), folded=False, thinned=True)
+
+    def folder_names(self) -> dict[Format, str]:
+        """The name of the folder, which is the model's, for each format."""
+        return {
+            each: self.name if each is self.formats[0] else f"{self.name}-{each.replace('_', '-')}"
+            for each in self.formats
+        }
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a name.
+
+    Raises:
+        UnknownNameError: there is none; the nearest names are offered.
+    """
+    if name not in RECIPES:
+        raise UnknownNameError("model to build", name, RECIPES)
+    return RECIPES[name]
+
+
+_NETWORKS = {  # Paths, so that naming the models loads no TensorFlow.
+    "road-small": registry.Entry("modelling.architectures.networks:road_small", "cloud"),
+    "road-large": registry.Entry("modelling.architectures.networks:road_large", "cloud"),
+    "street-deeplab": registry.Entry("modelling.architectures.networks:street_deeplab", "cloud"),
+    "street-lite": registry.Entry("modelling.architectures.networks:street_lite", "cloud"),
+}
+_TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
+
+RECIPES = {
+    each.name: each
+    for each in (
+        Recipe(
+            name="road-small",
+            description="MobileNetV3-small, output stride 8, LR-ASPP",
+            class_names=CLASSES,
+            height=608,
+            width=968,
+            output=Output.CLASS_IDS,
+            formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
+            trained=True,
+        ),
+        Recipe(
+            name="road-large",
+            description="MobileNetV3-large with its last stage at half width, output stride 8, LR-ASPP",
+            class_names=CLASSES,
+            height=608,
+            width=968,
+            output=Output.CLASS_IDS,
+            formats=(Format.FROZEN_GRAPH,),
+            trained=False,
+        ),
+        Recipe(
+            name="street-deeplab",
+            description="MobileNetV3-large, output stride 8, DeepLabV3+",
+            class_names=_TWENTY,
+            height=1024,
+            width=2048,
+            output=Output.SCORES,
+            formats=(Format.SAVED_MODEL,),
+            trained=False,
+        ),
+        Recipe(
+            name="street-lite",
+            description="MobileNetV3-large, output stride 16, DeepLabV3+ of half the width",
+            class_names=_TWENTY,
+            height=1024,
+            width=2048,
+            output=Output.SCORES,
+            formats=(Format.SAVED_MODEL,),
+            trained=False,
+        ),
+    )
+}

@@ -1,0 +1,98 @@
+"""The networks: sizes, shapes, and the two tricks that make them quick, held to their definitions."""
+
+import numpy as np
+import pytest
+
+from modelling.architectures.blocks import FusedNormalization, JoinPhases, PooledPhases, SplitPhases
+from modelling.frameworks import keras, tf
+from modelling.recipes import RECIPES, recipe
+from modelling.weights import assign, fold, variables, weights_of
+from shared.errors import UnknownNameError
+
+
+def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A picture as a network takes it: 1×H×W×3 float32, -1..1."""
+    return np.random.default_rng(seed).uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "megabytes"), [("road-small", 4.6), ("road-large", 8.6), ("street-deeplab", 49.7), ("street-lite", 29.4)]
+)
+def test_a_network_is_of_the_size_class_of_the_one_it_stands_for(name: str, megabytes: float) -> None:
+    """Times measured with another size would say nothing about the systems that Skylane is compared with."""
+    network = recipe(name).network(folded=True)
+    assert network.count_params() * 4 / 1e6 == pytest.approx(megabytes, rel=0.08)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_scores_have_the_size_of_the_picture_even_where_no_stride_divides_it(name: str) -> None:
+    """968 is no multiple of 32: a mask a pixel short would not lie on its frame."""
+    made = recipe(name)
+    scores = made.network(folded=True)(picture(72, 104))
+    assert scores.shape == (1, 72, 104, len(made.class_names))
+
+
+@pytest.mark.parametrize("rate", [2, 4])
+def test_an_undilated_filter_on_phases_is_the_dilated_filter_on_the_whole_map(rate: int) -> None:
+    """The trunk's output stride of 8 rests on it."""
+    generator = np.random.default_rng(1)
+    features = generator.normal(size=(2, 12, 16, 5)).astype(np.float32)
+    kernel = generator.normal(size=(5, 5, 5, 1)).astype(np.float32)
+    dilated = tf.nn.depthwise_conv2d(features, kernel, [1, 1, 1, 1], "SAME", dilations=[rate, rate])
+
+    splits = rate // 2
+    phases = features
+    for _ in range(splits):
+        phases = SplitPhases()(phases)
+    phases = tf.nn.depthwise_conv2d(phases, kernel, [1, 1, 1, 1], "SAME")
+    np.testing.assert_allclose(JoinPhases(splits)(phases, features), dilated, atol=1e-5)
+
+
+def test_phases_are_padded_to_the_multiple_and_cropped_again() -> None:
+    """A map of odd size must come back whole, and in its place."""
+    features = np.arange(2 * 7 * 9 * 3, dtype=np.float32).reshape(2, 7, 9, 3)
+    phases = SplitPhases(2)(SplitPhases(4)(features))
+    assert phases.shape == (32, 2, 3, 3)
+    np.testing.assert_array_equal(JoinPhases(2)(phases, features), features)
+
+
+def test_pooled_phases_are_the_means_of_each_whole_picture() -> None:
+    """Gates computed a phase at a time would differ between neighbouring pixels and mix the pictures of a batch."""
+    features = np.random.default_rng(2).normal(size=(3, 8, 8, 4)).astype(np.float32)
+    pooled = PooledPhases(1)(SplitPhases()(features)).numpy()
+    for phase in np.split(pooled, 4):
+        np.testing.assert_allclose(phase[:, 0, 0], features.mean(axis=(1, 2)), atol=1e-6)
+
+
+def test_fused_normalisation_learns_and_normalises_as_keras_does() -> None:
+    """It replaces Keras's own for speed only."""
+    features = np.random.default_rng(3).normal(3, 2, size=(2, 6, 6, 4)).astype(np.float32)
+    fused, plain = FusedNormalization(momentum=0.9), keras.layers.BatchNormalization(momentum=0.9)
+    np.testing.assert_allclose(fused(features, training=True), plain(features, training=True), atol=1e-4)
+    np.testing.assert_allclose(fused.moving_mean, plain.moving_mean, atol=1e-5)
+    # The kernel divides by n - 1 where Keras divides by n.
+    np.testing.assert_allclose(fused.moving_variance, plain.moving_variance, rtol=0.02)
+    np.testing.assert_allclose(fused(features, training=False), plain(features, training=False), atol=0.05)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_folding_keeps_what_the_network_answers(name: str) -> None:
+    """What ships is folded: a slip there would ship another network than the one that was validated."""
+    made = recipe(name)
+    keras.utils.set_random_seed(4)
+    trained = made.network(folded=False)
+    generator = np.random.default_rng(5)
+    for key, variable in variables(trained).items():  # As after training: no statistic at its first value.
+        if ".norm." in key:
+            variable.assign(generator.uniform(0.5, 1.5, variable.shape))
+    folded = made.network(folded=True)
+    assign(folded, fold(weights_of(trained)), "the test")
+    pixels = picture(64, 96)
+    expected = trained(pixels, training=False).numpy()
+    np.testing.assert_allclose(folded(pixels).numpy(), expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_an_unknown_model_is_told_the_nearest_names() -> None:
+    """A typing error should cost one look."""
+    with pytest.raises(UnknownNameError, match="road-small"):
+        recipe("road-smal")
