@@ -1,9 +1,11 @@
-"""TensorFlow and the Keras on it, kept as quiet as the engines keep them."""
+"""TensorFlow and Keras, kept as quiet as the engines keep TensorFlow."""
 
+from importlib import import_module
 from typing import Any
 
 from cloud.engines.tensorflow_device import tf
 
-keras: Any = tf.keras  # By this road, so that nothing imports Keras, which imports TensorFlow, before it is quiet.
+# Imported here and after it only: Keras imports TensorFlow, and whoever is first decides how much it tells.
+keras: Any = import_module("keras")
 
 __all__ = ["keras", "tf"]

@@ -19,7 +19,6 @@ EPSILON = 1e-3  # Added to the variance by normalisation.
 Tensor = Any  # keras.KerasTensor; Keras ships no types.
 
 
-@keras.saving.register_keras_serializable("skylane")
 class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """N×H×W×C → 4N×⌈H/m⌉·m/2×⌈W/m⌉·m/2×C: every second row and column, zero-padded to a multiple m of the size."""
 
@@ -39,15 +38,10 @@ class SplitPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         batch, height, width, channels = shape
         return (None if batch is None else 4 * batch, self._halved(height), self._halved(width), channels)
 
-    def get_config(self) -> dict[str, Any]:
-        """What rebuilds the layer."""
-        return {**super().get_config(), "multiple": self.multiple}
-
     def _halved(self, length: int | None) -> int | None:
         return None if length is None else (length + -length % self.multiple) // 2
 
 
-@keras.saving.register_keras_serializable("skylane")
 class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """The inverse of `splits` nested `SplitPhases`, cropped to the size of `like`, a map of N×H×W×C'."""
 
@@ -68,12 +62,7 @@ class JoinPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no ty
         """The size of `like` with the channels of the phases."""
         return (*like_shape[:3], features_shape[3])
 
-    def get_config(self) -> dict[str, Any]:
-        """What rebuilds the layer."""
-        return {**super().get_config(), "splits": self.splits}
 
-
-@keras.saving.register_keras_serializable("skylane")
 class OnePhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """N×H×W×C → N×H/2×W/2×C: one of the four phases, each time another at random; even sizes only."""
 
@@ -88,7 +77,6 @@ class OnePhase(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no type
         return (batch, height and height // 2, width and width // 2, channels)
 
 
-@keras.saving.register_keras_serializable("skylane")
 class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """The mean of each channel over a whole picture, N×1×1×C, given to each of its 4**splits phases."""
 
@@ -110,12 +98,7 @@ class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         """One number a channel."""
         return (shape[0], 1, 1, shape[3])
 
-    def get_config(self) -> dict[str, Any]:
-        """What rebuilds the layer."""
-        return {**super().get_config(), "splits": self.splits}
 
-
-@keras.saving.register_keras_serializable("skylane")
 class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """Bilinear resize of a map to the height and width of another, half-pixel centres."""
 
@@ -131,7 +114,6 @@ class ResizedLike(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no t
         return (*like_shape[:3], features_shape[3])
 
 
-@keras.saving.register_keras_serializable("skylane")
 class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras ships no types.
     """Batch normalisation in one kernel. Keras writes it as a dozen operations: a third of a training step on a CPU."""
 
