@@ -1,7 +1,8 @@
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,10 @@ def test_everything_is_accounted_for_whoever_closes_it_first(
     messages = [answer(journey) for journey in journeys]
     ledger = book.ledger
     _at_once(
-        lambda: [_receive(ledger, message) for message in messages],
-        lambda: [ledger.withdraw(journey.id, "no_worker") for journey in reversed(journeys)],
-        lambda: [ledger.give_up_silent(1 << 62) for _ in range(20)],
-        lambda: [_receive(ledger, message) for message in reversed(messages)],
+        [partial(_receive, ledger, message) for message in messages],
+        [partial(ledger.withdraw, journey.id, "no_worker") for journey in reversed(journeys)],
+        [partial(ledger.give_up_silent, 1 << 62)] * 20,
+        [partial(_receive, ledger, message) for message in reversed(messages)],
     )
     assert book.ledger.wait_until_idle(1.0)
     rows = book.rows()
@@ -258,8 +259,14 @@ def _receive(ledger: Ledger, message: MaskMessage) -> None:
         ledger.finish(journey, message, 1)
 
 
-def _at_once(*bodies: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=body) for body in bodies]
+def _at_once(*works: Sequence[Callable[[], None]]) -> None:
+    """Do several lists of things at the same time, a thread a list."""
+
+    def work_through(work: Sequence[Callable[[], None]]) -> None:
+        for step in work:
+            step()
+
+    threads = [threading.Thread(target=work_through, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:

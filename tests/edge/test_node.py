@@ -1,0 +1,186 @@
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge import manifest
+from edge.config import EdgeConfig
+from edge.ledger import Tally
+from edge.node import EdgeNode, PlaySettings
+from edge.pipeline import Preparation
+from edge.replay import Pace, Schedule
+from edge.transports.mqtt import MqttTransport, vehicle_will
+from shared.bus import MemoryBus
+from shared.errors import SkylaneError
+from shared.frames import Frame, Layout, UnreadableFrame
+from shared.latency_log import LogWriter, Outcome, read_rows
+from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
+from shared.model_card import ModelCard
+from shared.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
+
+WAIT_S = 10.0
+
+
+class Endless:
+    """A source that never ends, unless in an error."""
+
+    frame_count = None
+    provenance: dict[str, str | int | float | list[str]] = {"kind": "endless"}  # noqa: RUF012 (the protocol's type)
+
+    def __init__(self, error_at: int = -1, error: Exception | None = None) -> None:
+        self._error_at = error_at
+        self._error = error
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """See FrameSource."""
+        index = 0
+        while True:
+            if index == self._error_at and self._error:
+                raise self._error
+            yield Frame(np.zeros((8, 12, 3), np.uint8), Layout.RGB8, "/left", index, 0, index, 0)
+            index += 1
+
+    def close(self) -> None:
+        """See FrameSource."""
+
+
+@pytest.fixture
+def bus(card: ModelCard) -> Iterator[MemoryBus]:
+    """A bus with a worker that announces itself, takes frames and never answers."""
+    with MemoryBus() as made:
+        made.publish(
+            WORKER_STATUS.of(worker="w"),
+            pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (card,))),
+            qos=1,
+            retained=True,
+        )
+        made.subscribe(FRAMES.filter(model="tiny"), 1, lambda _: None)
+        yield made
+
+
+def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> EdgeNode:
+    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+    assert transport.wait_for_card(WAIT_S) == card
+    schedule = Schedule(pace=Pace.CLOSED_LOOP)
+    settings = PlaySettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
+    return EdgeNode(source, transport, log, [], settings)
+
+
+def _no_threads_left() -> bool:
+    names = {thread.name for thread in threading.enumerate()}
+    return not names & {"pipeline", "sinks", "receiver", "pacer", "reader"}
+
+
+def test_a_source_that_breaks_off_ends_the_run_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """What was read has its row, the frames in flight are waited for, and the fault is told at the end."""
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless(5, SkylaneError("the rest is missing")))
+        tally = node.run(lambda: None)
+    assert [str(fault) for fault in node.faults] == ["the rest is missing"]
+    assert (tally.read, tally.outcomes) == (5, {Outcome.LOST: 5})
+    assert {row["reason"] for row in read_rows(tmp_path)} == {"no answer"}
+    assert _no_threads_left()
+
+
+def test_a_bug_ends_the_run_with_its_rows_written(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """Loudly, and without losing what is known."""
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless(5, ZeroDivisionError("a bug")))
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            node.run(lambda: None)
+    tally = node.tally()
+    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    assert _no_threads_left()
+
+
+def test_a_fault_of_the_bus_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """What a callback raised on the network thread is raised where it is seen."""
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless())
+        with pytest.raises(KeyError, match="lost"):
+            node.run(lambda: node.fault(KeyError("lost")))
+    assert node.tally().read == node.tally().closed
+    assert _no_threads_left()
+
+
+def test_a_stopped_run_balances(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """In the middle of everything."""
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless())
+        tally = node.run(lambda: node.stop() if node.tally().read >= 3 else None)
+    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    assert tally.in_flight == 0
+    assert set(tally.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
+    assert _no_threads_left()
+
+
+def test_a_vehicle_says_when_it_comes_and_when_it_goes() -> None:
+    """Retained, and by its will where it goes without a word."""
+    said: list[NodeStatus] = []
+    with MemoryBus() as bus:
+        bus.subscribe(VEHICLE_STATUS.filter(), 1, lambda delivery: said.append(unpack_status(delivery.payload)))
+        MqttTransport(bus, vehicle="car", session="s1", model="tiny").close()
+    assert [(status.state, status.session) for status in said] == [(NodeState.ONLINE, "s1"), (NodeState.OFFLINE, "s1")]
+    will = vehicle_will("car", "s1")
+    assert will.topic == "skylane/v1/status/vehicle/car"
+    assert unpack_status(will.payload).state is NodeState.OFFLINE
+
+
+def test_only_replies_of_this_vehicle_are_taken() -> None:
+    """The filter is the vehicle's own."""
+    with MemoryBus() as bus:
+        transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
+        for vehicle in ("bus", "car"):
+            bus.publish(f"skylane/v1/masks/{vehicle}/left", vehicle.encode(), qos=1)
+        reply = transport.replies.get(timeout=WAIT_S)
+        assert reply is not None
+        assert reply.payload == b"car"
+        assert transport.replies.empty()
+
+
+def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> None:
+    """And keeps no secret; its counts are of every outcome, nought included."""
+    config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
+    begun = manifest.begun(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
+    assert (begun["state"], begun["session"], begun["model"]["sha256"]) == ("running", "s1", card.sha256)
+    assert begun["source"]["sha256"] == "ab"
+    assert begun["configuration"]["codec"] == "jpeg"
+    assert begun["host"]["python"]
+    ended = manifest.ended(begun, Tally(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
+    assert ended["outcomes"].keys() == set(Outcome)
+    assert sum(ended["outcomes"].values()) == ended["frames_read"] == 3
+    assert ended["state"] == "complete"
+    assert manifest.ended(begun, Tally(3, 0, {}, {}, None), 1)["state"] == "incomplete"
+    assert "secret" not in json.dumps(ended)
+
+
+def test_a_vehicle_loads_no_tensorflow(tmp_path: Path) -> None:
+    """Nor anything of the cloud's: with all that it needs to play a bag, and to write every kind of output."""
+    program = """
+import sys
+import edge.cli
+from edge.sinks.sink import SINKS
+from edge.sources.source import SOURCES
+from edge.transports.transport import TRANSPORTS
+from shared.registry import load
+for table in (SINKS, SOURCES, TRANSPORTS):
+    for name in table:
+        load("part", table, name)
+from pathlib import Path
+from rosbag_tools.writer import BagWriter
+import numpy as np
+with BagWriter(Path(sys.argv[1]) / "drive.bag") as bag:
+    bag.write_image("/left", np.zeros((4, 4), np.uint8), "mono8", 1, 1, "camera")
+source = load("source", SOURCES, "bag")(Path(sys.argv[1]) / "drive.bag")
+assert len(list(source.frames())) == 1
+found = {name.partition(".")[0] for name in sys.modules}
+print(sorted(found & {"tensorflow", "keras", "cloud", "modelling", "bench", "amqtt"}))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,202 @@
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edge.ledger import Journey
+from edge.sinks.bag import BagSink
+from edge.sinks.png import PngError, PngSink
+from edge.sinks.sink import Segmented, SinkFeed
+from edge.sinks.video import VideoSink
+from edge.sources.source import open_source
+from shared.errors import SkylaneError
+from shared.frames import Frame
+from shared.geometry import Resize, lay_back, plan
+from shared.labels import colourise
+from shared.model_card import ModelCard
+from shared.stages import Stage
+from shared.topics import FrameId
+
+HEIGHT, WIDTH = 48, 64
+WAIT_S = 10.0
+
+
+def _segmented(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Segmented:
+    noise = np.random.default_rng(sequence)
+    return Segmented(
+        camera="/cam/left/image_raw",
+        sequence=sequence,
+        frame_index=sequence,
+        stamp_ns=10**18 + sequence,
+        source_ns=10**18 + sequence * 10**8,
+        picture=noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
+        mask=noise.integers(0, 2, (HEIGHT, WIDTH), np.uint8),
+        geometry=plan(Resize.CROP, *size, HEIGHT, WIDTH),
+    )
+
+
+@pytest.fixture
+def card(card: ModelCard) -> ModelCard:
+    """A model large enough to look at."""
+    return replace(card, height=HEIGHT, width=WIDTH)
+
+
+def test_masks_become_pictures_of_ids_and_of_colours(card: ModelCard, tmp_path: Path) -> None:
+    """The one for programs, bit-exact; the other for people."""
+    segmented = _segmented(7)
+    PngSink(tmp_path, card).write(segmented)
+    ids: Any = cv2.imread(str(tmp_path / "masks" / "cam_left_image_raw" / "000007.png"), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(ids, segmented.mask)
+    colours: Any = cv2.imread(str(tmp_path / "masks_colour" / "cam_left_image_raw" / "000007.png"))
+    np.testing.assert_array_equal(colours[..., ::-1], colourise(segmented.mask, card.labels))
+
+
+def test_pictures_made_with_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
+    """But the ids stay what the model said."""
+    segmented = _segmented()
+    PngSink(tmp_path, replace(card, trained=False)).write(segmented)
+    ids: Any = cv2.imread(str(next((tmp_path / "masks").rglob("*.png"))), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(ids, segmented.mask)
+    colours: Any = cv2.imread(str(next((tmp_path / "masks_colour").rglob("*.png"))))
+    assert (colours[..., ::-1] != colourise(segmented.mask, card.labels)).any()
+
+
+def test_a_picture_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
+    """One line that says what to do."""
+    (tmp_path / "masks").write_text("in the way")
+    with pytest.raises(PngError, match="make room or choose another --out"):
+        PngSink(tmp_path, card).write(_segmented())
+
+
+def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path) -> None:
+    """Two of one millisecond, and sides of odd length included."""
+    sink = VideoSink(tmp_path, card)
+    for sequence in (0, 1, 2, 5):
+        sink.write(_segmented(sequence))
+    sink.write(replace(_segmented(6), source_ns=10**18 + 5 * 10**8))
+    sink.close()
+    frames = list(open_source(str(tmp_path / "overlay_cam_left_image_raw.mp4")).frames())
+    assert [round(frame.stamp_ns / 1e6) for frame in frames] == [0, 100, 200, 500, 501]
+
+
+def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_path: Path) -> None:
+    """A viewer shows both together only so."""
+    segmented = _segmented(3, (2 * HEIGHT, 3 * WIDTH))
+    sink = BagSink(tmp_path, card)
+    sink.write(segmented)
+    sink.close()
+    source = open_source(str(tmp_path / "masks_bag"), topics=("/cam/left/masks",))
+    (frame,) = source.frames()
+    source.close()
+    assert isinstance(frame, Frame)
+    np.testing.assert_array_equal(frame.pixels, lay_back(segmented.mask, segmented.geometry, 255))
+    assert (frame.stamp_ns, frame.source_ns) == (segmented.stamp_ns, segmented.source_ns)
+
+
+class Recorder:
+    """A sink that keeps the numbers it gets."""
+
+    def __init__(self, *, in_order: bool, fail_at: int = -1, error: Exception | None = None) -> None:
+        self.in_order = in_order
+        self.got: list[int] = []
+        self.is_closed = False
+        self._fail_at = fail_at
+        self._error = error
+
+    def write(self, segmented: Segmented) -> None:
+        """See Sink."""
+        if self._error and segmented.sequence == self._fail_at:
+            raise self._error
+        self.got.append(segmented.sequence)
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True
+
+
+def _journey(sequence: int) -> Journey:
+    segmented = _segmented(sequence)
+    journey = Journey(
+        id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
+        source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
+    )  # fmt: skip
+    journey.picture, journey.geometry = segmented.picture, segmented.geometry
+    return journey
+
+
+def _fed(feed: SinkFeed, sequences: list[int]) -> None:
+    thread = threading.Thread(target=feed.run)
+    thread.start()
+    for sequence in sequences:
+        feed.put(_journey(sequence), _segmented(sequence).mask)
+    feed.end()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_frames_that_overtook_each_other_come_in_order_again(card: ModelCard) -> None:
+    """Several workers answer as they like; a film must not jump back."""
+    sink = Recorder(in_order=True)
+    _fed(SinkFeed([sink], card), [3, 0, 2, 1, 7, 4, 6, 5])
+    assert sink.got == list(range(8))
+    assert sink.is_closed
+
+
+def test_a_frame_far_too_late_is_left_out_only_where_the_order_matters(card: ModelCard) -> None:
+    """Every answered frame has its PNG."""
+    film, pictures = Recorder(in_order=True), Recorder(in_order=False)
+    feed = SinkFeed([film, pictures], card)
+    _fed(feed, [*range(1, 40), 0])
+    assert film.got == list(range(1, 40))
+    assert sorted(pictures.got) == list(range(40))
+    assert feed.overtaken == 1
+
+
+def test_a_sink_that_fails_is_left_out_and_told(card: ModelCard) -> None:
+    """The run and the other sinks go on."""
+    failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
+    healthy = Recorder(in_order=True)
+    feed = SinkFeed([failing, healthy], card)
+    _fed(feed, list(range(30)))
+    assert failing.got == [0, 1]
+    assert healthy.got == list(range(30))
+    assert [str(fault) for fault in feed.faults] == ["disk full"]
+
+
+def test_a_bug_in_a_sink_keeps_the_receiver_from_nothing(card: ModelCard) -> None:
+    """The thread ends with its traceback, and whoever feeds it is not kept waiting for ever."""
+    feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], card)
+    raised: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            feed.run()
+        except ZeroDivisionError as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    putting = threading.Thread(target=_put_many, args=(feed,))
+    putting.start()
+    putting.join(WAIT_S)
+    assert not putting.is_alive()
+    thread.join(WAIT_S)
+    assert raised == [ZeroDivisionError]
+
+
+def _put_many(feed: SinkFeed) -> None:
+    for sequence in range(200):
+        feed.put(_journey(sequence), _segmented(sequence).mask)
+    feed.end()
+
+
+def test_without_sinks_no_picture_is_kept(card: ModelCard) -> None:
+    """Nothing beside what is measured."""
+    put: Callable[..., None] = SinkFeed([], card).put
+    for sequence in range(200):
+        put(_journey(sequence), _segmented(sequence).mask)

@@ -1,0 +1,165 @@
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from edge.sources.source import SourceError, kind_of, open_source
+from shared.errors import SkylaneError
+from shared.frames import Frame, Layout, UnreadableFrame
+
+HEIGHT, WIDTH = 32, 48
+
+
+def _noise(index: int, shape: tuple[int, ...] = (HEIGHT, WIDTH, 3)) -> Any:
+    return np.random.default_rng(index).integers(0, 256, shape, np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ten pictures, and a file that is none."""
+    path = tmp_path / "street"
+    path.mkdir()
+    for index in range(10):
+        cv2.imwrite(str(path / f"{index:02d}.png"), _noise(index))
+    (path / "notes.txt").write_text("x")
+    return path
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    """A second of video at ten frames a second."""
+    path = tmp_path / "street.mp4"
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=Fraction(10))
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for index in range(10):
+            picture = np.full((HEIGHT, WIDTH, 3), 20 * index, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+def test_a_folder_is_played_in_the_order_of_its_names(folder: Path) -> None:
+    """Bit for bit, ten a second."""
+    source = open_source(str(folder))
+    frames = list(source.frames())
+    assert source.frame_count == len(frames) == 10
+    for index, frame in enumerate(frames):
+        assert isinstance(frame, Frame)
+        np.testing.assert_array_equal(frame.pixels, _noise(index))
+        assert (frame.layout, frame.camera, frame.index) == (Layout.BGR8, "street", index)
+        assert frame.stamp_ns == frame.source_ns == index * 10**8
+        assert frame.read_ns > 0
+    assert list(source.frames())[0].index == 0  # noqa: RUF015 (a second reading is the point)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "layout"),
+    [
+        (_noise(0, (HEIGHT, WIDTH)), Layout.MONO8),
+        (_noise(0, (HEIGHT, WIDTH)).astype(np.uint16) * 257, Layout.MONO16),
+        (_noise(0, (HEIGHT, WIDTH, 4)), Layout.BGR8),
+        (_noise(0).astype(np.uint16) * 257, Layout.BGR8),
+    ],
+    ids=["grey", "16-bit grey", "with alpha", "16-bit colour"],
+)
+def test_pictures_of_every_kind_are_read(tmp_path: Path, pixels: Any, layout: Layout) -> None:
+    """As near to what is stored as a layout of ours is."""
+    cv2.imwrite(str(tmp_path / "0.png"), pixels)
+    (frame,) = open_source(str(tmp_path)).frames()
+    assert isinstance(frame, Frame)
+    assert (frame.layout, frame.pixels.dtype, frame.pixels.shape) == (
+        layout, layout.dtype, layout.shape(HEIGHT, WIDTH),
+    )  # fmt: skip
+    if layout is not Layout.BGR8:
+        np.testing.assert_array_equal(frame.pixels, pixels)
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(50)])
+def test_a_picture_that_cannot_be_read_is_a_frame_all_the_same(folder: Path, content: bytes) -> None:
+    """It is accounted for with its reason, and the others are played."""
+    (folder / "05.png").write_bytes(content)
+    frames = list(open_source(str(folder)).frames())
+    assert len(frames) == 10
+    broken = frames[5]
+    assert isinstance(broken, UnreadableFrame)
+    assert "05.png" in broken.reason
+    assert all(isinstance(frame, Frame) for frame in frames[:5] + frames[6:])
+
+
+def test_a_part_of_a_folder_can_be_played(folder: Path) -> None:
+    """By its ten pictures a second."""
+    source = open_source(str(folder), start_offset_s=0.3, duration_s=0.4)
+    pixels = [frame.pixels for frame in source.frames() if isinstance(frame, Frame)]
+    np.testing.assert_array_equal(pixels, [_noise(index) for index in (3, 4, 5, 6)])
+    with pytest.raises(SourceError, match="has 10 pictures, none in the time asked for"):
+        open_source(str(folder), start_offset_s=1.0)
+
+
+def test_a_folder_is_known_by_what_is_in_it(folder: Path) -> None:
+    """A figure must be traceable to its input."""
+    before = open_source(str(folder)).provenance
+    assert before == open_source(str(folder)).provenance
+    cv2.imwrite(str(folder / "03.png"), _noise(99))
+    assert before["sha256"] != open_source(str(folder)).provenance["sha256"]
+
+
+def test_a_video_is_played_at_its_own_times(video: Path) -> None:
+    """And a part of it from there."""
+    source = open_source(str(video))
+    frames = [frame for frame in source.frames() if isinstance(frame, Frame)]
+    assert source.frame_count == 10
+    assert [frame.source_ns for frame in frames] == [index * 10**8 for index in range(10)]
+    assert [abs(int(frame.pixels.mean()) - 20 * index) < 8 for index, frame in enumerate(frames)] == [True] * 10
+    part = [frame.stamp_ns for frame in open_source(str(video), start_offset_s=0.2, duration_s=0.3).frames()]
+    assert part == [200_000_000, 300_000_000, 400_000_000]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+def test_a_damaged_video_ends_in_a_reason(video: Path, share: float) -> None:
+    """Never in another exception, wherever it is damaged."""
+    data = bytearray(video.read_bytes())
+    start = int(len(data) * share)
+    data[start : start + 200] = bytes(len(data[start : start + 200]))
+    video.write_bytes(data)
+    try:
+        frames = list(open_source(str(video)).frames())
+    except SkylaneError as error:
+        assert "street.mp4" in str(error)  # noqa: PT017 (either end is right)
+    else:
+        assert all(isinstance(frame, Frame | UnreadableFrame) for frame in frames)
+
+
+@pytest.mark.parametrize("make", [lambda path: path / "street", lambda path: path / "street.mp4"])
+def test_topics_are_a_bags(folder: Path, video: Path, make: Callable[[Path], Path]) -> None:
+    """A flag that does nothing would be a lie."""
+    del folder
+    with pytest.raises(SourceError, match="leave --topics out"):
+        open_source(str(make(video.parent)), topics=("/left",))
+
+
+def test_a_camera_that_is_not_there_is_told() -> None:
+    """One line that says what to check."""
+    with pytest.raises(SourceError, match="camera 'camera:63' cannot be opened: check that it is plugged in"):
+        open_source("camera:63")
+    with pytest.raises(SourceError, match="is live: leave --topics and --start-offset out"):
+        open_source("camera:0", start_offset_s=1.0)
+
+
+def test_what_an_argument_means_is_seen_from_it(folder: Path, tmp_path: Path) -> None:
+    """No flag is needed."""
+    (tmp_path / "a.BAG").touch()
+    (tmp_path / "ros2").mkdir()
+    (tmp_path / "ros2" / "part_0.db3").touch()
+    assert kind_of(str(folder)) == "folder"
+    assert kind_of(str(tmp_path / "a.BAG")) == "bag"
+    assert kind_of(str(tmp_path / "ros2")) == "bag"
+    assert kind_of("/dev/video0") == kind_of("camera:0") == "camera"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="holds neither a bag nor pictures"):
+        kind_of(str(tmp_path / "empty"))

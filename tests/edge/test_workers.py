@@ -1,0 +1,82 @@
+import threading
+from dataclasses import replace
+
+import pytest
+
+from edge.workers import NoWorkerError, Workers
+from shared.bus import Delivery
+from shared.messages import NodeState, NodeStatus, pack_status
+from shared.model_card import ModelCard
+from shared.topics import WORKER_STATUS
+
+WAIT_S = 10.0
+
+
+def _said(worker: str, payload: bytes) -> Delivery:
+    return Delivery(WORKER_STATUS.of(worker=worker), payload, 0)
+
+
+def _status(state: NodeState, *cards: ModelCard) -> bytes:
+    return pack_status(NodeStatus(state, "s9", 4, cards))
+
+
+def test_a_worker_serves_what_it_announces_while_it_is_online(card: ModelCard) -> None:
+    """A stopping worker takes no more, and one that is gone none at all."""
+    workers = Workers()
+    assert not workers.serves("tiny")
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    assert workers.serves("tiny")
+    assert not workers.serves("huge")
+    workers.announced(_said("w", _status(NodeState.STOPPING, card)))
+    assert not workers.serves("tiny")
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    workers.announced(_said("w", _status(NodeState.OFFLINE)))
+    assert not workers.serves("tiny")
+
+
+def test_another_worker_keeps_a_model_served(card: ModelCard) -> None:
+    """Which of them gets a frame is the broker's to say."""
+    workers = Workers()
+    for name in ("a", "b"):
+        workers.announced(_said(name, _status(NodeState.ONLINE, card)))
+    workers.announced(_said("a", _status(NodeState.OFFLINE)))
+    assert workers.serves("tiny")
+
+
+@pytest.mark.parametrize("payload", [b"", b"garbage", b"\x81\xa1v\x02"])
+def test_a_broken_announcement_is_as_good_as_none(card: ModelCard, payload: bytes) -> None:
+    """It runs on the network thread, where nothing may raise; an empty payload is how a retained one is removed."""
+    workers = Workers()
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    workers.announced(_said("w", payload))
+    assert not workers.serves("tiny")
+    workers.announced(Delivery("skylane/v1/status/worker/a/b", b"", 0))
+
+
+def test_so_many_workers_are_remembered_and_no_more(card: ModelCard) -> None:
+    """Whoever may publish could announce millions."""
+    workers = Workers()
+    for number in range(300):
+        workers.announced(_said(f"w{number}", _status(NodeState.ONLINE, card)))
+    assert len(workers._known) == 256
+
+
+def test_a_card_is_waited_for(card: ModelCard) -> None:
+    """Vehicle and worker are often started together."""
+    workers, found = Workers(), []
+    waiting = threading.Thread(target=lambda: found.append(workers.wait_for_card("tiny", WAIT_S)))
+    waiting.start()
+    workers.announced(_said("w", _status(NodeState.ONLINE, replace(card, name="other"))))
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    waiting.join(WAIT_S)
+    assert found == [card]
+
+
+def test_what_is_served_instead_is_told(card: ModelCard) -> None:
+    """One line that says what to do."""
+    workers = Workers()
+    with pytest.raises(NoWorkerError, match="no worker is online after 0 s: start one with 'skylane cloud serve'"):
+        workers.wait_for_card("tiny", 0.0)
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    with pytest.raises(NoWorkerError, match=r"no worker serves model 'tinny': did you mean tiny\?"):
+        workers.wait_for_card("tinny", 0.0)
