@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from shared.latency_log import outcomes, read_manifest, read_rows, repair
+from shared.latency_log import outcomes, read_rows
 from shared.latency_table import outcome_table, stage_table, summarise
+from shared.repair import repair
+from shared.run_manifest import read_manifest
 
 
 @click.command()

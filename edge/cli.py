@@ -23,12 +23,14 @@ from edge.transports.mqtt import MqttTransport, vehicle_will
 from shared.config import override, read_yaml
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
-from shared.latency_log import CSV_NAME, JOURNAL_NAME, LogError, LogWriter, Outcome, read_rows, repair, write_manifest
+from shared.latency_log import CSV_NAME, LogError, LogWriter, Outcome, read_rows
 from shared.latency_table import outcome_table, stage_table, summarise
 from shared.messages import Want
 from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
 from shared.registry import load
+from shared.repair import repair_all
+from shared.run_manifest import write_manifest
 from shared.topics import checked
 
 
@@ -100,7 +102,8 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         stack.callback(transport.close)
         hooks.announce = transport.announce
         card = transport.wait_for_card(config.connect_timeout_s)
-        log = stack.enter_context(_log(folder, console))
+        _close_killed_runs(folder, console)
+        log = stack.enter_context(LogWriter(folder))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
         sinks = _sinks(config, folder, card)
@@ -155,12 +158,12 @@ def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console
     )
 
 
-def _log(folder: Path, console: Console) -> LogWriter:
-    """A log in a new folder; a run that was killed in this folder is closed first, and stays."""
-    if (folder / JOURNAL_NAME).exists():
-        aborted = repair(folder)
-        console.print(f"{folder} holds an earlier run: {aborted} frames it left open are now closed as aborted")
-    return LogWriter(folder)
+def _close_killed_runs(folder: Path, console: Console) -> None:
+    """What an earlier run beside this one left open when it was killed is closed now."""
+    for killed, aborted in repair_all(folder.parent).items():
+        console.print(
+            f"{killed} was killed: {aborted} open frames are closed as aborted", markup=False, highlight=False
+        )
 
 
 def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:

@@ -4,15 +4,14 @@ import csv
 import errno
 import fcntl
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from shared.clock import Offset
 from shared.errors import SkylaneError
@@ -20,7 +19,6 @@ from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
 
 CSV_NAME = "latency.csv"
 JOURNAL_NAME = "latency.journal"
-MANIFEST_NAME = "manifest.json"
 
 
 class LogError(SkylaneError):
@@ -169,11 +167,11 @@ class LogWriter:
 
     def open(self, row: Row) -> None:
         """Note a frame in the journal before it is published; `row.outcome` is what a death would make of it."""
-        self._append(self._journal, _line(fields_of(row)))
+        self._append(self._journal, line_of(fields_of(row)))
 
     def close(self, row: Row) -> None:
         """Write a frame's row."""
-        if not self._append(self._csv, _line(fields_of(row))):
+        if not self._append(self._csv, line_of(fields_of(row))):
             self.rows_lost += 1
 
     def _append(self, file: int, text: str) -> bool:
@@ -189,7 +187,8 @@ class LogWriter:
         return False
 
 
-def _line(fields: Mapping[str, str]) -> str:
+def line_of(fields: Mapping[str, str]) -> str:
+    """A row by column as one line of CSV."""
     text = io.StringIO()
     csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n").writerow(fields)
     return text.getvalue()
@@ -201,10 +200,15 @@ def read_rows(folder: Path) -> Iterator[dict[str, str]]:
     Raises:
         LogError: there is no log, or it is not one of ours.
     """
-    yield from _read(folder / CSV_NAME, header=None)
+    yield from read_lines(folder / CSV_NAME, header=None)
 
 
-def _read(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+def read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+    """Yield a file's rows by column; `header`: the columns where the file itself does not name them.
+
+    Raises:
+        LogError: the file is not one of ours.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -225,86 +229,3 @@ def _read(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]
 def outcomes(rows: Iterable[Mapping[str, str]]) -> Counter[Outcome]:
     """How many frames ended how."""
     return Counter(Outcome(row["outcome"]) for row in rows)
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest whole or not at all.
-
-    Raises:
-        LogError: the disk does not take it.
-    """
-    path, draft = folder / MANIFEST_NAME, folder / f"{MANIFEST_NAME}.new"
-    try:
-        draft.write_text(json.dumps(manifest, indent=2, sort_keys=False, default=str) + "\n", encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise LogError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a run's manifest.
-
-    Raises:
-        LogError: there is none, or it is not one.
-    """
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LogError(f"{path} cannot be read: {error.strerror}: give the folder of a run") from error
-    except ValueError as error:
-        raise LogError(f"{path} is not JSON: {error}") from error
-    if not isinstance(manifest, dict):
-        raise LogError(f"{path} is not a run's manifest")
-    return manifest
-
-
-def repair(folder: Path) -> int:
-    """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
-
-    Raises:
-        LogError: `folder` holds no run or one that still goes on, or cannot be written.
-    """
-    with _locked(folder / JOURNAL_NAME):
-        closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
-        # A frame that was sent twice has two lines; the last one knows more.
-        opened = {(row["session"], row["sequence"]): row for row in _read(folder / JOURNAL_NAME, header=COLUMNS)}
-        lost = [row for frame, row in opened.items() if frame not in closed]
-        _append_rows(folder / CSV_NAME, [row | {"reason": "edge_died"} for row in lost])
-        if (folder / MANIFEST_NAME).exists():  # It is written a moment later than the log begins.
-            _close_manifest(folder)
-    return len(lost)
-
-
-@contextmanager
-def _locked(journal: Path) -> Iterator[None]:
-    """Hold a run's journal, which its writer holds as long as it lives."""
-    try:
-        with journal.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise LogError(f"{journal.parent} is being written by a node that still runs: stop it first") from error
-    except OSError as error:
-        raise LogError(f"{journal} cannot be read: {error.strerror}: give the folder of a run") from error
-
-
-def _append_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    try:
-        text = path.read_bytes()
-        with path.open("r+b") as file:
-            file.truncate(text.rfind(b"\n") + 1)
-            file.seek(0, os.SEEK_END)
-            for row in rows:
-                file.write(_line(row).encode())
-    except OSError as error:
-        raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
-
-
-def _close_manifest(folder: Path) -> None:
-    manifest = read_manifest(folder)
-    if manifest.get("state") == "running":
-        counts = outcomes(read_rows(folder))
-        read = sum(counts.values())
-        state = {"state": "repaired", "frames_read": read, "outcomes": {name.value: counts[name] for name in Outcome}}
-        write_manifest(folder, manifest | state)

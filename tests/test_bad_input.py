@@ -35,10 +35,11 @@ from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.hashing import tree_sha256
 from shared.labels import Labels
-from shared.latency_log import JOURNAL_NAME, read_manifest, read_rows
+from shared.latency_log import JOURNAL_NAME, read_rows
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
 from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
+from shared.run_manifest import read_manifest, write_manifest
 from shared.topics import FRAMES, MASKS, FrameId
 
 HEIGHT, WIDTH = 16, 24
@@ -403,6 +404,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
         before = [row["sequence"] for row in read_rows(out)]
         with (out / JOURNAL_NAME).open("a") as journal:
             journal.write((out / JOURNAL_NAME).read_text().splitlines()[0].replace(",0,aborted", ",9,aborted") + "\n")
+        write_manifest(out, read_manifest(out) | {"state": "running"})
         assert "already holds a run: choose another --out" in fails("edge", "play", source, *_flags(mosquitto_url, out))
     assert [row["sequence"] for row in read_rows(out)] == [*before, "9"]
 

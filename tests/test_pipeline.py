@@ -43,9 +43,11 @@ from shared.bus import Bus, MemoryBus
 from shared.demosaic import to_colour
 from shared.frames import Layout
 from shared.hashing import tree_sha256
-from shared.latency_log import LogWriter, Outcome, read_manifest, read_rows, repair
+from shared.latency_log import LogWriter, Outcome, read_rows
 from shared.messages import Want
 from shared.mqtt import MqttBus
+from shared.repair import repair
+from shared.run_manifest import read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12

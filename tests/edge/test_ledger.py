@@ -11,8 +11,9 @@ import pytest
 from edge.ledger import Journey, Ledger
 from shared import clock
 from shared.frames import Frame, UnreadableFrame
-from shared.latency_log import LogWriter, Outcome, read_rows, repair
+from shared.latency_log import LogWriter, Outcome, read_rows
 from shared.messages import MaskMessage, Status
+from shared.repair import repair
 from shared.stages import Stage, Stamp
 
 Make = Callable[..., Any]

@@ -24,11 +24,10 @@ from shared.latency_log import (
     fields_of,
     milliseconds,
     outcomes,
-    read_manifest,
     read_rows,
-    repair,
-    write_manifest,
 )
+from shared.repair import repair
+from shared.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 ROW = Row(

@@ -1,0 +1,86 @@
+"""Closing what a killed run left open: its frames are in the journal and not in the log."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from shared.latency_log import (
+    COLUMNS,
+    CSV_NAME,
+    JOURNAL_NAME,
+    LogError,
+    Outcome,
+    line_of,
+    outcomes,
+    read_lines,
+    read_rows,
+)
+from shared.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
+
+
+def repair_all(parent: Path) -> dict[Path, int]:
+    """Repair every run directly under `parent` that says it is going on and is not; how many frames each had open.
+
+    A run that cannot be repaired is left as it is: `repair` says why.
+    """
+    repaired = {}
+    for journal in sorted(parent.glob(f"*/{JOURNAL_NAME}")):
+        try:
+            if read_manifest(journal.parent).get("state") == "running":
+                repaired[journal.parent] = repair(journal.parent)
+        except LogError:
+            continue
+    return repaired
+
+
+def repair(folder: Path) -> int:
+    """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
+
+    Raises:
+        LogError: `folder` holds no run or one that still goes on, or cannot be written.
+    """
+    with _locked(folder / JOURNAL_NAME):
+        closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
+        # A frame that was sent twice has two lines; the last one knows more.
+        opened = {(row["session"], row["sequence"]): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
+        lost = [row for frame, row in opened.items() if frame not in closed]
+        _append_rows(folder / CSV_NAME, [row | {"reason": "edge_died"} for row in lost])
+        if (folder / MANIFEST_NAME).exists():  # It is written a moment later than the log begins.
+            _close_manifest(folder)
+    return len(lost)
+
+
+@contextmanager
+def _locked(journal: Path) -> Iterator[None]:
+    """Hold a run's journal, which its writer holds as long as it lives."""
+    try:
+        with journal.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise LogError(f"{journal.parent} is being written by a node that still runs: stop it first") from error
+    except OSError as error:
+        raise LogError(f"{journal} cannot be read: {error.strerror}: give the folder of a run") from error
+
+
+def _append_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    try:
+        text = path.read_bytes()
+        with path.open("r+b") as file:
+            file.truncate(text.rfind(b"\n") + 1)
+            file.seek(0, os.SEEK_END)
+            for row in rows:
+                file.write(line_of(row).encode())
+    except OSError as error:
+        raise LogError(f"{path} cannot be repaired: {error.strerror}") from error
+
+
+def _close_manifest(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    if manifest.get("state") == "running":
+        counts = outcomes(read_rows(folder))
+        read = sum(counts.values())
+        state = {"state": "repaired", "frames_read": read, "outcomes": {name.value: counts[name] for name in Outcome}}
+        write_manifest(folder, manifest | state)
