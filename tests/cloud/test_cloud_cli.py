@@ -1,0 +1,120 @@
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+import skylane
+from bench.worker import Worker, WorkerError
+from cloud.engines.tensorflow_device import tf
+from shared import masks
+from shared.address import Address
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.messages import (
+    FrameMessage,
+    MaskMessage,
+    NodeState,
+    NodeStatus,
+    Status,
+    pack_frame,
+    unpack_mask,
+    unpack_status,
+)
+from shared.mqtt import MqttBus
+from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+
+WAIT_S = 120.0
+HEIGHT, WIDTH = 8, 12
+
+
+@pytest.fixture
+def repository(workshop: Any) -> Path:
+    """A repository with one real model."""
+    graph = workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8), batch=1)
+    workshop.add("tiny", graph, warm_up={"runs": 1})
+    root: Path = workshop.root
+    return root
+
+
+def test_a_worker_process_serves_and_drains_on_sigterm(
+    mosquitto_url: str, repository: Path, workshop: Any, pictures: Any
+) -> None:
+    """As a container is stopped: it says that it stops, answers, says that it is gone, and ends with 0."""
+    name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
+    answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+    said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+    lines: list[str] = []
+    with MqttBus(Address.parse(mosquitto_url), f"test-{vehicle}") as bus:
+        bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: said.put(unpack_status(delivery.payload)))
+        with Worker(
+            mosquitto_url, models=repository, model="tiny", name=name, device="cpu", on_line=lines.append
+        ) as worker:
+            online = said.get(timeout=WAIT_S)
+            assert (online.state, online.cards[0].name) == (NodeState.ONLINE, "tiny")
+            frame = FrameMessage(
+                id=FrameId(vehicle, "left", "s1", 0),
+                model="tiny",
+                layout=Layout.RGB8,
+                shape=(HEIGHT, WIDTH, 3),
+                codec="raw",
+                geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+                frame_stamp_ns=0,
+                data=pictures[0].tobytes(),
+            )
+            bus.publish(FRAMES.of(model="tiny", vehicle=vehicle, camera="left"), pack_frame(frame), qos=1)
+            answer = answers.get(timeout=WAIT_S)
+            assert (answer.status, answer.shape) == (Status.ANSWERED, (HEIGHT, WIDTH))
+            mask = masks.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
+            np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
+            os.kill(worker.pid, signal.SIGTERM)
+            assert said.get(timeout=WAIT_S).state is NodeState.STOPPING
+            assert said.get(timeout=WAIT_S).state is NodeState.OFFLINE
+        assert worker._process.returncode == 0
+    assert lines[-1] == f"worker {name}: drained and gone"
+    assert "answered 1" in lines
+
+
+def test_a_worker_that_cannot_start_tells_why(repository: Path) -> None:
+    """Whoever starts one in the background sees its last words."""
+    with pytest.raises(WorkerError, match=r"the worker was not ready: .*no model 'huge'"):
+        Worker("mqtt://127.0.0.1:1", models=repository, model="huge")
+    assert not [thread for thread in threading.enumerate() if thread.name == "worker-lines"]
+
+
+def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Falling back to the CPU in silence would be a figure that means something else."""
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "gpu:0"])
+    assert ended.value.code == 1
+    assert "device 'gpu:0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
+    """It answers at once."""
+    program = "import sys, runpy; sys.argv = ['skylane', 'cloud', *sys.argv[1:]]; "
+    program += "\ntry: runpy.run_module('skylane', run_name='__main__')\nexcept SystemExit: pass"
+    program += "\nprint('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_an_empty_repository_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the command that fills it."""
+    run: Callable[[list[str]], None] = skylane.main
+    with pytest.raises(SystemExit) as ended:
+        run(["cloud", "serve", "--models", str(tmp_path)])
+    assert ended.value.code
+    assert "skylane model build road-small" in capsys.readouterr().err

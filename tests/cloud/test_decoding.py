@@ -1,0 +1,168 @@
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud.admission import Admission
+from cloud.decoding import Decoder
+from cloud.replies import Replier
+from cloud.request import Request
+from shared import clock, images
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.images import PictureLimits
+from shared.labels import Labels
+from shared.messages import FrameMessage, MaskMessage, Status, pack_frame
+from shared.model_card import ModelCard
+from shared.stages import Stage
+from shared.topics import FrameId
+
+WAIT_S = 20.0
+HEIGHT, WIDTH = 8, 12
+CARD = ModelCard(
+    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+)  # fmt: skip
+RGB = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+
+
+def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
+    pixels = RGB if layout.channels == 3 else RGB[..., 0]
+    return FrameMessage(
+        id=FrameId("car", "left", "s1", 7),
+        model="tiny",
+        layout=layout,
+        shape=pixels.shape,
+        codec=codec,
+        geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+        frame_stamp_ns=0,
+        data=bytes(images.encode(pixels, layout, codec, 95)),
+    )
+
+
+class Bench:
+    """A decoder in its thread, and what comes out of it on either side."""
+
+    def __init__(self) -> None:
+        self.admission = Admission()
+        self.replier = Replier("w", "cloud/w/s9")
+        self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
+        self.decoder = Decoder(
+            self.admission, self.replier, {"tiny": CARD}, {"tiny": self.out.put}, PictureLimits(max_pixels=1 << 16)
+        )
+
+    def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
+        """What becomes of a payload: a request with its picture, or a refusal."""
+        self.admission.offer(
+            Request(
+                payload=payload,
+                vehicle="car",
+                camera="left",
+                model="tiny",
+                answer=self.out.put,
+                times={Stage.RECEIVED: received_ns or clock.now_ns()},
+                largest_answer=1 << 20,
+                correlation=FrameId("car", "left", "s1", 7),
+            )
+        )
+        return self.out.get(timeout=WAIT_S)
+
+
+@contextmanager
+def _bench() -> Iterator[Bench]:
+    bench = Bench()
+    thread = threading.Thread(target=bench.decoder.run)
+    thread.start()
+    try:
+        yield bench
+    finally:
+        bench.admission.close()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])
+def test_a_frame_becomes_the_models_input(codec: str) -> None:
+    """In the model's colour order, whatever the vehicle sent; each stage stamped."""
+    with _bench() as bench:
+        request = bench.decode(pack_frame(_frame(codec)))
+    assert isinstance(request, Request)
+    np.testing.assert_array_equal(request.picture, RGB[..., ::-1])
+    assert request.picture.flags.c_contiguous
+    assert list(request.times) == [Stage.RECEIVED, Stage.DEQUEUED, Stage.DECODED]
+    assert list(request.times.values()) == sorted(request.times.values())
+    assert request.payload == b""
+
+
+def test_a_jpeg_is_decoded_too() -> None:
+    """The usual codec; nearly the same picture."""
+    with _bench() as bench:
+        request = bench.decode(pack_frame(_frame("jpeg")))
+    assert isinstance(request, Request)
+    assert request.picture.shape == (HEIGHT, WIDTH, 3)
+
+
+def test_a_budget_is_counted_from_the_receipt() -> None:
+    """Two clocks need not agree; what is used up is not worth decoding further."""
+    with _bench() as bench:
+        frame = replace(_frame(), budget_ms=500)
+        late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
+        assert isinstance(late, MaskMessage)
+        assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended before inference")
+        assert isinstance(bench.decode(pack_frame(replace(frame, budget_ms=500_000))), Request)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [HEIGHT, WIDTH + 1, 3]},
+        {"shape": [16384, 16384, 3]},
+        {"layout": "mono8", "shape": [HEIGHT, WIDTH], "data": bytes(96)},
+        {"data": bytes(10)},
+        {"codec": "zstd", "data": b"\x28\xb5\x2f\xfd" + bytes(20)},
+        {"codec": "jpeg", "data": b"\xff\xd8\xff" + bytes(20)},
+        {"model": "other"},
+        {"id": "bus/left/s1/7"},
+        {"want": {"mask_codec": "x" * 4000}},
+        {"geometry": plan(Resize.CROP, 8, 8, 4, 4).to_wire()},
+    ],
+    ids=["size", "huge", "grey", "short", "zstd", "jpeg", "model", "vehicle", "mask codec", "geometry"],
+)
+def test_what_does_not_fit_is_rejected_under_the_senders_own_id(change: dict[str, object]) -> None:
+    """And the next frame is served."""
+    with _bench() as bench:
+        refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
+        assert isinstance(refusal, MaskMessage)
+        assert (refusal.status, str(refusal.id)) == (Status.REJECTED, "car/left/s1/7")
+        assert isinstance(bench.decode(pack_frame(_frame())), Request)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) -> None:
+    """Truncated, flipped bits, bytes put in: an answer with a reason or a picture, never a dead thread."""
+    codec = data.draw(st.sampled_from(["raw", "png", "jpeg", "lz4", "zstd"]))
+    damaged = bytearray(pack_frame(_frame(codec)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        match data.draw(st.sampled_from(["flip", "cut", "insert"])):
+            case "flip":
+                damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del damaged[max(1, place) :]
+            case _:
+                damaged[place:place] = data.draw(st.binary(min_size=1, max_size=4))
+    with _bench() as bench:
+        found = bench.decode(bytes(damaged))
+        if isinstance(found, MaskMessage):
+            assert found.status in (Status.REJECTED, Status.EXPIRED)
+            assert found.reason
+        else:
+            assert found.picture.shape == (HEIGHT, WIDTH, 3)
+            assert found.picture.dtype == np.uint8

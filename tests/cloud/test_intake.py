@@ -1,0 +1,198 @@
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from cloud.admission import Admission
+from cloud.intake import Intake, SecondWorkerError, worker_will
+from cloud.replies import Replier
+from shared.bus import Delivery, MemoryBus, Properties
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.labels import Labels
+from shared.messages import (
+    FrameMessage,
+    MaskMessage,
+    NodeState,
+    NodeStatus,
+    Status,
+    pack_frame,
+    pack_status,
+    unpack_mask,
+    unpack_status,
+)
+from shared.model_card import ModelCard
+from shared.stages import Stage
+from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+
+WAIT_S = 20.0
+CARD = ModelCard(
+    "tiny", "1", "ab" * 32, "segmentation", 8, 12, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+)
+FRAME = FrameMessage(
+    id=FrameId("car", "left", "s1", 7),
+    model="tiny",
+    layout=Layout.RGB8,
+    shape=(8, 12, 3),
+    codec="raw",
+    geometry=plan(Resize.CROP, 8, 12, 8, 12),
+    frame_stamp_ns=0,
+    data=bytes(288),
+)
+
+
+class Door:
+    """An intake on a bus in memory, and what the world outside hears of it."""
+
+    def __init__(self, bus: MemoryBus, admission: Admission) -> None:
+        self.bus = bus
+        self.admission = admission
+        self.replier = Replier("w", "cloud/w/s9")
+        self.intake = Intake(bus, admission, self.replier, {"tiny": CARD}, worker="w", session="s9")
+        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.said: list[NodeStatus] = []
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(
+            WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.said.append(unpack_status(delivery.payload))
+        )
+
+    def send(self, payload: bytes, properties: Properties | None = None) -> None:
+        """A vehicle publishes a frame."""
+        self.bus.publish(FRAMES.of(model="tiny", vehicle="car", camera="left"), payload, qos=1, properties=properties)
+
+    def settle(self) -> None:
+        """Wait until the bus has delivered all that was published."""
+        done = threading.Event()
+        self.bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
+        assert done.wait(WAIT_S)
+
+
+@contextmanager
+def _open_door(admission: Admission, *, shares: bool = True) -> Iterator[Door]:
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = shares
+        door = Door(bus, admission)
+        thread = threading.Thread(target=door.intake.run)
+        thread.start()
+        try:
+            door.intake.open()
+            yield door
+        finally:
+            door.intake.end_refusals()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+def test_a_frame_is_stamped_and_admitted() -> None:
+    """Nothing else happens on the network thread."""
+    admission = Admission()
+    with _open_door(admission) as door:
+        door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
+        door.settle()
+    admission.close()
+    request = admission.take()
+    assert request is not None
+    assert (request.vehicle, request.camera, request.model) == ("car", "left", "tiny")
+    assert request.correlation == FRAME.id
+    assert list(request.times) == [Stage.RECEIVED]
+    assert request.message is None
+
+
+@pytest.mark.parametrize("properties", [None, Properties(correlation=b"car/left/s1/7")], ids=["MQTT 3.1.1", "MQTT 5"])
+def test_what_the_queue_does_not_hold_is_answered_overloaded(properties: Properties | None) -> None:
+    """Where nothing beside the payload tells whose it is, the payload does."""
+    admission = Admission(max_frames=1)
+    with _open_door(admission) as door:
+        for _ in range(3):
+            door.send(pack_frame(FRAME), properties)
+        for _ in range(2):
+            answer = door.answers.get(timeout=WAIT_S)
+            assert (answer.id, answer.status, answer.reason) == (FRAME.id, Status.OVERLOADED, "1 frames are waiting")
+    assert door.replier.counts == {"overloaded": 2}
+
+
+def test_overloaded_frames_take_no_memory() -> None:
+    """A flood of large frames must cost answers only."""
+    admission = Admission(max_frames=1)
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True
+        door = Door(bus, admission)
+        door.intake.open()
+        for _ in range(100):
+            door.send(bytes(2 << 20))
+        door.settle()
+        assert door.intake._refused_bytes <= (64 << 20) + (2 << 20)
+
+
+def test_a_worker_says_when_it_comes_and_when_it_goes() -> None:
+    """Its cards only while it serves; vehicles send to nobody else."""
+    with _open_door(Admission(max_frames=5)) as door:
+        door.intake.stop()
+        door.send(pack_frame(FRAME))
+        door.settle()
+        assert door.admission.depth == 0
+        door.intake.close()
+    assert [(status.state, status.session, status.cards) for status in door.said] == [
+        (NodeState.ONLINE, "s9", (CARD,)),
+        (NodeState.STOPPING, "s9", ()),
+        (NodeState.OFFLINE, "s9", ()),
+    ]
+    assert door.said[0].capacity == 5
+    assert unpack_status(worker_will("w", "s9").payload).state is NodeState.OFFLINE
+
+
+def _other(state: NodeState, *cards: ModelCard) -> Callable[[MemoryBus], None]:
+    def announce(bus: MemoryBus) -> None:
+        bus.publish(
+            WORKER_STATUS.of(worker="other"), pack_status(NodeStatus(state, "s8", 1, cards)), qos=1, retained=True
+        )
+
+    return announce
+
+
+def test_a_second_worker_is_refused_where_frames_cannot_be_shared() -> None:
+    """Both would answer every frame."""
+    with MemoryBus() as bus:
+        _other(NodeState.ONLINE, CARD)(bus)
+        door = Door(bus, Admission())
+        with pytest.raises(SecondWorkerError, match=r"worker 'other' already serves tiny .* use Mosquitto, or stop"):
+            door.intake.open()
+        door.send(pack_frame(FRAME))
+        door.settle()
+        assert door.admission.depth == 0
+
+
+@pytest.mark.parametrize(
+    "announce",
+    [
+        _other(NodeState.OFFLINE),
+        _other(NodeState.STOPPING, CARD),
+        _other(NodeState.ONLINE),
+        lambda bus: bus.publish(WORKER_STATUS.of(worker="other"), b"garbage", qos=1, retained=True),
+    ],
+    ids=["gone", "going", "of other models", "garbled"],
+)
+def test_a_worker_that_is_no_rival_keeps_nobody_away(announce: Callable[[MemoryBus], None]) -> None:
+    """What is retained may be of yesterday."""
+    with MemoryBus() as bus:
+        announce(bus)
+        door = Door(bus, Admission())
+        door.intake.open()
+        door.send(pack_frame(FRAME))
+        door.settle()
+        assert door.admission.depth == 1
+
+
+def test_frames_of_other_models_and_topics_that_are_none_are_left_alone() -> None:
+    """A broker may deliver more than was meant."""
+    with _open_door(Admission()) as door:
+        topics: Sequence[str] = (
+            "skylane/v1/frames/huge/car/left",
+            "skylane/v1/frames/tiny/car",
+            "frames/tiny/car/left",
+        )
+        for topic in topics:
+            door.intake._received(Delivery(topic, b"", 0))
+        assert door.admission.depth == 0

@@ -1,0 +1,207 @@
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from shared import masks
+from shared.bus import MemoryBus
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.labels import Labels
+from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame, unpack_mask
+from shared.model_card import ModelCard
+from shared.topics import FRAMES, MASKS, FrameId
+
+WAIT_S = 20.0
+HEIGHT, WIDTH = 4, 6
+CARD = ModelCard(
+    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+)  # fmt: skip
+
+
+class Engine:
+    """An engine that answers each picture's first channel, or does what it is told to."""
+
+    device = "cpu"
+    batch_size = None
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self._act = act
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """See Engine."""
+        self._act()
+        return np.ascontiguousarray(batch[..., 0])
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+def _model(act: Callable[[], None] = lambda: None, name: str = "tiny") -> Model:
+    manifest = Manifest(
+        format="frozen_graph",
+        file="none",
+        sha256=CARD.sha256,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
+        labels_file="none",
+    )
+    return Model(manifest, replace(CARD, name=name), Engine(act))
+
+
+def _frame(sequence: int, model: str = "tiny") -> FrameMessage:
+    return FrameMessage(
+        id=FrameId("car", "left", "s1", sequence),
+        model=model,
+        layout=Layout.RGB8,
+        shape=(HEIGHT, WIDTH, 3),
+        codec="raw",
+        geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
+        frame_stamp_ns=0,
+        data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
+        want=Want("raw"),
+    )
+
+
+class Serving:
+    """A worker in its thread, and a vehicle that talks to it."""
+
+    def __init__(self, bus: MemoryBus, models: list[Model], settings: WorkerSettings) -> None:
+        self.bus = bus
+        self.node = CloudNode(models, settings)
+        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.raised: list[BaseException] = []
+        self.ready = threading.Event()
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def send(self, sequence: int, model: str = "tiny") -> None:
+        """Publish a frame."""
+        self.bus.publish(
+            FRAMES.of(model=model, vehicle="car", camera="left"), pack_frame(_frame(sequence, model)), qos=1
+        )
+
+    def join(self) -> None:
+        """Wait for the worker's end."""
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        try:
+            self.node.serve(self.bus, lambda: None, self.ready.set)
+        except BaseException as error:  # noqa: BLE001 (looked at by the test)
+            self.raised.append(error)
+
+
+@contextmanager
+def _serving(*models: Model, **settings: Any) -> Iterator[Serving]:
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True
+        serving = Serving(bus, list(models), WorkerSettings(worker="w", session="s9", **settings))
+        try:
+            assert serving.ready.wait(WAIT_S)
+            yield serving
+        finally:
+            serving.node.stop()
+            serving.join()
+
+
+def _threads() -> set[str]:
+    return {
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith(("decoder", "engine", "postpro", "refus"))
+    }
+
+
+@pytest.mark.parametrize("decoders", [1, 3])
+def test_every_frame_is_answered_with_its_own_mask(decoders: int) -> None:
+    """However many threads decode; each answer stamped in order by one node."""
+    with _serving(_model(), decoders=decoders) as serving:
+        for sequence in range(60):
+            serving.send(sequence)
+        answers = [serving.answers.get(timeout=WAIT_S) for _ in range(60)]
+        assert serving.node.counts == {"answered": 60}
+    assert sorted(answer.id.sequence for answer in answers) == list(range(60))
+    for answer in answers:
+        mask = masks.decode(answer.data, "raw", (HEIGHT, WIDTH))
+        np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), answer.id.sequence, np.uint8))
+        assert [stamp.at_ns for stamp in answer.stamps] == sorted(stamp.at_ns for stamp in answer.stamps)
+        assert {stamp.node for stamp in answer.stamps} == {"cloud/w/s9"}
+    assert not serving.raised
+    assert not _threads()
+
+
+def test_a_worker_that_is_stopped_answers_all_it_has_admitted() -> None:
+    """The last masks must be on their way before the connection is closed."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def act() -> None:
+        entered.set()
+        assert gate.wait(WAIT_S)
+
+    with _serving(_model(act)) as serving:
+        for sequence in range(20):
+            serving.send(sequence)
+        assert entered.wait(WAIT_S)
+        serving.node.stop()
+        gate.set()
+        serving.join()
+        answers = [serving.answers.get(timeout=WAIT_S) for _ in range(20)]
+    assert {answer.status for answer in answers} == {Status.ANSWERED}
+    assert not serving.raised
+    assert not _threads()
+
+
+def test_models_stand_beside_each_other() -> None:
+    """A batch is of one model; a frame goes to the one that its topic names."""
+    with _serving(_model(), _model(name="other")) as serving:
+        for sequence in range(10):
+            serving.send(sequence, "tiny")
+            serving.send(sequence + 100, "other")
+        answers = [serving.answers.get(timeout=WAIT_S) for _ in range(20)]
+    assert {answer.id.sequence for answer in answers if answer.model == "other"} == set(range(100, 110))
+    assert {answer.id.sequence for answer in answers if answer.model == "tiny"} == set(range(10))
+
+
+def test_a_bug_in_a_model_stops_the_worker_loudly() -> None:
+    """With its traceback and within moments, its queues full or not; what goes on in silence is worse."""
+
+    def act() -> None:
+        raise ZeroDivisionError("bug")
+
+    with _serving(_model(act)) as serving:
+        for sequence in range(50):
+            serving.send(sequence)
+        serving.join()
+    assert [str(error) for error in serving.raised] == ["bug"]
+    assert not _threads()
+
+
+def test_a_fault_of_the_bus_stops_the_worker() -> None:
+    """What a callback raised on the network thread is raised where it is seen."""
+    with _serving(_model()) as serving:
+        serving.node.fault(KeyError("lost"))
+        serving.join()
+    assert isinstance(serving.raised[0], KeyError)
+
+
+def test_a_reconnect_announces_the_worker_again() -> None:
+    """A restarted broker has forgotten what it retained."""
+    said: list[bytes] = []
+    with _serving(_model()) as serving:
+        serving.bus.subscribe("skylane/v1/status/worker/w", 1, lambda delivery: said.append(delivery.payload))
+        serving.node.announce()
+        serving.send(1)
+        serving.answers.get(timeout=WAIT_S)
+        assert said[0] == said[1]
