@@ -2,7 +2,6 @@
 
 import queue
 import threading
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from modelling.augmentation import augmented
 from modelling.frame_store import FrameStore
+from shared.opencv import cv2
 
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]  # Pictures B×H×W×3 RGB, labels B×H×W.
 
@@ -19,7 +19,11 @@ _THINNING = 8  # Rows and columns between the pixels looked at for it.
 
 
 class CropLoader:
-    """Yields batches for ever; `value` says of each class how much a pixel of it is worth having in a crop."""
+    """Gives batches by `next`, for ever; `value`: of each class, how much a crop is worth for holding it.
+
+    `halved`: the share of crops that show twice the height and width at half the resolution: more of the street and the
+    whole of what is near, for the same work.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class CropLoader:
         height: int,
         width: int,
         value: npt.NDArray[np.float32],
+        halved: float,
         seed: int,
         ahead: int = 4,
     ) -> None:
@@ -37,6 +42,7 @@ class CropLoader:
         self._height = height
         self._width = width
         self._value = value
+        self._halved = halved
         self._rng = np.random.default_rng(seed)
         self._queue: queue.Queue[Batch | BaseException] = queue.Queue(ahead)
         self._stopping = threading.Event()
@@ -56,12 +62,11 @@ class CropLoader:
             except queue.Empty:
                 self._thread.join(timeout=0.1)
 
-    def __iter__(self) -> Iterator[Batch]:
-        while True:
-            batch = self._queue.get()
-            if isinstance(batch, BaseException):
-                raise batch
-            yield batch
+    def __next__(self) -> Batch:
+        batch = self._queue.get()
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
 
     def _fill(self) -> None:
         try:
@@ -77,18 +82,23 @@ class CropLoader:
 
     def _crop(self, index: int) -> Batch:
         whole = self._store.labels[index]
-        corners = [
-            (self._start(whole.shape[0], self._height), self._start(whole.shape[1], self._width)) for _ in range(_TRIES)
-        ]
-        top, left = max(corners, key=lambda corner: self._worth(whole, *corner))
-        area = (slice(top, top + self._height), slice(left, left + self._width))
-        return augmented(self._store.pictures[index][area], whole[area], self._rng)
+        step = 2 if self._rng.random() < self._halved else 1
+        height, width = step * self._height, step * self._width
+        corners = [(self._start(whole.shape[0], height), self._start(whole.shape[1], width)) for _ in range(_TRIES)]
+        top, left = max(corners, key=lambda corner: self._worth(whole[corner[0] :, corner[1] :][:height, :width]))
+        area = (slice(top, top + height), slice(left, left + width))
+        picture, labels = self._store.pictures[index][area], whole[area]
+        if step > 1:
+            picture = np.asarray(
+                cv2.resize(picture, (self._width, self._height), interpolation=cv2.INTER_AREA), np.uint8
+            )
+            labels = labels[self._rng.integers(step) :: step, self._rng.integers(step) :: step]
+        return augmented(picture, labels, self._rng)
 
     def _start(self, whole: int, part: int) -> int:
         """Where a part begins. A fifth of it may hang over and is pushed back: or the borders would hardly be seen."""
         return min(max(int(self._rng.integers(-part // 5, whole - part + part // 5 + 1)), 0), whole - part)
 
-    def _worth(self, labels: npt.NDArray[np.uint8], top: int, left: int) -> float:
-        thinned = labels[top : top + self._height : _THINNING, left : left + self._width : _THINNING]
-        present = np.bincount(thinned.ravel(), minlength=len(self._value)) > 0
+    def _worth(self, labels: npt.NDArray[np.uint8]) -> float:
+        present = np.bincount(labels[::_THINNING, ::_THINNING].ravel(), minlength=len(self._value)) > 0
         return float(self._value @ present)

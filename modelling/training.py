@@ -20,7 +20,7 @@ from modelling.frame_store import FrameStore
 from modelling.frameworks import keras
 from modelling.recipes import Recipe
 from modelling.trainer import Schedule, Trainer, evaluate
-from modelling.weights import Weights, assign, weights_of, write_weights
+from modelling.weights import Weights, assign, write_weights
 from rosbag_tools.scene import CLASSES
 
 NONE = CLASSES.index("none")  # mIoU leaves it out: it is what belongs to no other.
@@ -32,6 +32,25 @@ _CLASS_VALUES = np.array([0, 0.2, 0.1, 0.4, 0.3, 0, 0.6, 2.0, 0.5, 0.8, 0.9, 0],
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a training. `until`: the share of the training that is done at its end."""
+
+    until: float
+    normalise_by_batch: bool  # Else by the running statistics, which no longer change.
+    thinned: bool  # As `modelling.architectures.mobilenet_v3.trunk` tells.
+    halved: float  # As `modelling.crops.CropLoader` tells.
+
+
+STAGES = (
+    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4),  # From random weights; finds the statistics.
+    # Crops differ so much that a batch's own statistics blur what they show; and a thinned step costs 0.4 of a whole.
+    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4),
+    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0),
+    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Course:
     """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
 
@@ -39,18 +58,16 @@ class Course:
     """
 
     seed: int = 1
-    steps: int = 3000
+    steps: int = 14_000
     minutes: float = math.inf
     frames: int = 1400
     validation_frames: int = 40
-    batch: int = 8
-    crop_height: int = 320
-    crop_width: int = 480
-    peak_rate: float = 2e-3
-    final_rate: float = 0.0
-    normalise_by_batch: bool = True
-    thinned: bool = False
-    steps_between_validations: int = 250
+    batch: int = 4
+    crop_height: int = 288
+    crop_width: int = 416
+    peak_rate: float = 1.5e-3
+    steps_between_validations: int = 800
+    stages: tuple[Stage, ...] = STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,65 +117,84 @@ def train_on(
     start: Weights | None = None,
 ) -> Weights:
     """Train on frames that are rendered, or being rendered; otherwise as `train`. `start`: weights to go on from."""
-    began = time.monotonic()
     keras.utils.set_random_seed(course.seed)
-    network = recipe.thinned_network() if course.thinned else recipe.network(folded=False)
-    if start is not None:
-        assign(network, start, f"the checkpoint for {recipe.name}")
-    judged = recipe.network(folded=False)
-    trainer = Trainer(
-        network,
-        Schedule(course.peak_rate, course.final_rate),
-        _CLASS_WEIGHTS,
-        normalise_by_batch=course.normalise_by_batch,
-    )
-    best, best_weights = Confusion.empty(len(CLASSES)), weights_of(network)
-    confusion = best
-    done = 0.0
-    with CropLoader(
-        frames.training,
-        batch=course.batch,
-        height=course.crop_height,
-        width=course.crop_width,
-        value=_CLASS_VALUES,
-        seed=course.seed,
-    ) as crops:
-        for batch in crops:
-            loss = trainer.train_on(batch, done)
-            done = max(trainer.step / course.steps, (time.monotonic() - began) / (60 * course.minutes))
-            if trainer.step % course.steps_between_validations == 0 or done >= 1:
-                mean = trainer.mean_weights()
-                assign(judged, mean, "the running mean")
-                confusion = evaluate(judged, _whole_frames(frames.validation), len(CLASSES))
-                write_weights(folder / "latest.npz", weights_of(network))
-                if not best.counts.any() or mean_iou(confusion) >= mean_iou(best):
-                    best, best_weights = confusion, mean
-                    write_weights(folder / "checkpoint.npz", best_weights)
-                    figures = _figures(recipe, course, trainer.step, time.monotonic() - began, best)
-                    (folder / "training.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-            progress(Report(trainer.step, min(1.0, done), loss, confusion))
-            if done >= 1:
-                return best_weights
-    raise AssertionError("the crops ended")
+    judge = Judge(recipe, frames.validation, folder, course)
+    schedule = Schedule(course.peak_rate)
+    weights = start
+    step, done = 0, 0.0
+    for number, stage in enumerate(course.stages):
+        network = recipe.thinned_network() if stage.thinned else recipe.network(folded=False)
+        if weights is not None:
+            assign(network, weights, f"the checkpoint for {recipe.name}")
+        trainer = Trainer(network, schedule, _CLASS_WEIGHTS, normalise_by_batch=stage.normalise_by_batch)
+        loader = CropLoader(
+            frames.training,
+            batch=course.batch,
+            height=course.crop_height,
+            width=course.crop_width,
+            value=_CLASS_VALUES,
+            halved=stage.halved,
+            seed=course.seed + number,
+        )
+        with loader as crops:
+            while done < stage.until:
+                loss = trainer.train_on(next(crops), done)
+                step += 1
+                done = max(step / course.steps, judge.minutes / course.minutes)
+                if step % course.steps_between_validations == 0 or done >= stage.until:
+                    weights = trainer.mean_weights()
+                    judge.judge(weights, step)
+                progress(Report(step, min(1.0, done), loss, judge.last))
+    return judge.best_weights
+
+
+class Judge:
+    """Validates weights and keeps the best, in memory and in the training's folder."""
+
+    def __init__(self, recipe: Recipe, validation: FrameStore, folder: Path, course: Course) -> None:
+        self.last = Confusion.empty(len(CLASSES))
+        self.best_weights: Weights = {}
+        self._best = -1.0
+        self._recipe = recipe
+        self._network = recipe.network(folded=False)
+        self._validation = validation
+        self._folder = folder
+        self._course = course
+        self._began = time.monotonic()
+
+    @property
+    def minutes(self) -> float:
+        """Since the training began."""
+        return (time.monotonic() - self._began) / 60
+
+    def judge(self, weights: Weights, step: int) -> None:
+        """Validate a step's weights."""
+        assign(self._network, weights, "the running mean")
+        self.last = evaluate(self._network, _whole_frames(self._validation), len(CLASSES))
+        if mean_iou(self.last) > self._best:
+            self._best = mean_iou(self.last)
+            self.best_weights = weights
+            write_weights(self._folder / "checkpoint.npz", weights)
+            figures = json.dumps(self._figures(step), indent=2)
+            (self._folder / "training.json").write_text(figures + "\n", encoding="utf-8")
+
+    def _figures(self, step: int) -> dict[str, Any]:
+        return {
+            "model": self._recipe.name,
+            **{key: value for key, value in asdict(self._course).items() if value != math.inf},
+            "best_step": step,
+            "wall_time_minutes": round(self.minutes),
+            "training_weathers": TRAINING_WEATHERS,
+            "held_out_weather": HELD_OUT_WEATHER,
+            "validation": figures_of(self.last),
+            "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
+            "processor": platform.machine(),
+        }
 
 
 def _whole_frames(store: FrameStore) -> Iterator[Batch]:
     for index in store.ready_indices():
         yield store.pictures[index : index + 1], store.labels[index : index + 1]
-
-
-def _figures(recipe: Recipe, course: Course, step: int, seconds: float, best: Confusion) -> dict[str, Any]:
-    return {
-        "model": recipe.name,
-        **{key: value for key, value in asdict(course).items() if value != math.inf},
-        "best_step": step,
-        "wall_time_s": round(seconds),
-        "training_weathers": TRAINING_WEATHERS,
-        "held_out_weather": HELD_OUT_WEATHER,
-        "validation": figures_of(best),
-        "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
-        "processor": platform.machine(),
-    }
 
 
 def figures_of(confusion: Confusion) -> dict[str, Any]:
