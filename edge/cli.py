@@ -100,7 +100,7 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         bus = _connected(config, session, hooks, console)
         transport = MqttTransport(bus, vehicle=config.vehicle, session=session, model=config.model, qos=config.qos)
         stack.callback(transport.close)
-        hooks.announce = transport.announce
+        hooks.reconnected = transport.reconnected
         card = transport.wait_for_card(config.connect_timeout_s)
         _close_killed_runs(folder, console)
         log = stack.enter_context(LogWriter(folder))
@@ -116,6 +116,8 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         except SkylaneError as error:
             faults.append(error)
         faults += node.faults
+        if node.overtaken:
+            console.print(f"{node.overtaken} masks came too late for their place: they are in no video and no bag")
         manifest["source"] = source.provenance  # Reading it may have told more.
         try:
             write_manifest(folder, run_manifest.ended(manifest, node.tally(), log.rows_lost))
@@ -135,12 +137,12 @@ class _Hooks:
     """What the bus calls back; it connects before there is a node to be told."""
 
     def __init__(self) -> None:
-        self.announce: Callable[[], None] = lambda: None
+        self.reconnected: Callable[[], None] = lambda: None
         self.fail: Callable[[BaseException], None] = lambda _: None
 
     def connected(self) -> None:
         """The bus has connected, for the first time or again."""
-        self.announce()
+        self.reconnected()
 
     def fault(self, error: BaseException) -> None:
         """A handler raised."""

@@ -78,6 +78,11 @@ class EdgeNode:
         """What the run survived: why the source ended early, what kept sinks from writing."""
         return ([self._ahead.fault] if self._ahead.fault else []) + self._feed.faults
 
+    @property
+    def overtaken(self) -> int:
+        """How many masks came too late for the sinks that need their order."""
+        return self._feed.overtaken
+
     def tally(self) -> Tally:
         """Where the run stands."""
         return self._ledger.tally()

@@ -53,6 +53,11 @@ class Workers:
                     self._known[names["worker"]] = Worker(names["worker"], status)
             self._condition.notify_all()
 
+    def forget(self) -> None:
+        """Know nobody any more: after a reconnect the broker says again who is there, and a restarted one knows best."""
+        with self._condition:
+            self._known.clear()
+
     def serves(self, model: str) -> bool:
         """Whether any worker that is online serves the model."""
         return self._card(model) is not None

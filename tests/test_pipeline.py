@@ -201,6 +201,7 @@ class Vehicle:
         )
         self.stop = self._node.stop
         self.tally = self._node.tally
+        self.reconnected = self._transport.reconnected
 
     def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:
         """Play to the end, leave, and read the log."""
@@ -527,18 +528,18 @@ def test_the_ledger_balances_over_a_killed_broker(
 ) -> None:
     """The broker forgets all it acknowledged; both ends find it again and every frame has its row."""
     port = mosquitto_broker.listener.port
+    before: list[int] = []
     with ExitStack() as stack, _worker(mosquitto_broker.url, model):
-        vehicle = Vehicle(
-            _bus(mosquitto_broker.url), pictures(20), tmp_path / "car-broker", loop=True, answer_timeout_s=3.0
-        )
-        before: list[int] = []
+        vehicle: Vehicle
+        bus = _bus(mosquitto_broker.url, on_connected=lambda: vehicle.reconnected() if before else None)
+        vehicle = Vehicle(bus, pictures(20), tmp_path / "car-broker", loop=True, answer_timeout_s=3.0)
 
         def tick() -> None:
             if vehicle.answered() >= 10 and not before:
                 os.kill(mosquitto_broker.pid, signal.SIGKILL)
                 mosquitto_broker.stop()
-                stack.enter_context(Broker.start(port=port, kind="mosquitto"))
                 before.append(vehicle.answered())
+                stack.enter_context(Broker.start(port=port, kind="mosquitto"))
             if before and vehicle.answered() >= before[0] + 20:
                 vehicle.stop()
 

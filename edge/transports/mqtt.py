@@ -36,13 +36,18 @@ class MqttTransport:
         return self._bus.largest_payload
 
     def announce(self, state: NodeState = NodeState.ONLINE) -> None:
-        """Tell where the vehicle stands; again on every reconnect."""
+        """Tell where the vehicle stands."""
         self._bus.publish(
             topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
             pack_status(NodeStatus(state, self._session)),
             qos=topics.VEHICLE_STATUS.qos,
             retained=True,
         )
+
+    def reconnected(self) -> None:
+        """The connection was lost and is there again; runs on the network thread, before what the broker retains."""
+        self._workers.forget()
+        self.announce()
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""

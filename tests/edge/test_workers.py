@@ -34,6 +34,16 @@ def test_a_worker_serves_what_it_announces_while_it_is_online(card: ModelCard) -
     assert not workers.serves("tiny")
 
 
+def test_after_a_reconnect_only_who_is_announced_again_is_known(card: ModelCard) -> None:
+    """A broker that was killed has forgotten its workers, and they may be gone with it."""
+    workers = Workers()
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    workers.forget()
+    assert not workers.serves("tiny")
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    assert workers.serves("tiny")
+
+
 def test_another_worker_keeps_a_model_served(card: ModelCard) -> None:
     """Which of them gets a frame is the broker's to say."""
     workers = Workers()
