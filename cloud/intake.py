@@ -138,7 +138,7 @@ class Intake:
             vehicle=names["vehicle"],
             camera=names["camera"],
             model=names["model"],
-            answer=lambda message: self._publish(reply_topic, message),
+            answer=lambda message: self._publish(reply_topic, message, delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
             largest_answer=self._bus.largest_payload - _ROOM_BYTES,
             correlation=_correlation(delivery.properties, names),
@@ -160,12 +160,14 @@ class Intake:
         with self._lock:
             self._refused_bytes += size
 
-    def _publish(self, topic: str, message: MaskMessage) -> None:
+    def _publish(self, topic: str, message: MaskMessage, traceparent: str | None) -> None:
         self._bus.publish(
             topic,
             pack_mask(message),
             qos=self._qos,
-            properties=Properties(content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode()),
+            properties=Properties(
+                content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
+            ),
         )
 
     def _check_alone(self) -> None:

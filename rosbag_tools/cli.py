@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -232,16 +233,14 @@ def _show(report: BagReport) -> None:
         markup=False,
         highlight=False,
     )
-    table = Table()
-    for heading in ("topic", "type", "messages", "encoding", "resolution", "rate", "gaps"):
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
+    for heading in ("topic, type", "messages", "picture", "rate", "gaps"):
         table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left", overflow="fold")
     for topic in report.topics:
         table.add_row(
-            escape(topic.name),
-            escape(topic.type),
+            f"{escape(topic.name)}\n[dim]{escape(topic.type)}[/]",
             str(topic.count),
-            escape(", ".join(topic.encodings)),
-            ", ".join(topic.resolutions),
+            "\n".join([*topic.resolutions, *map(escape, topic.encodings)]),
             f"{topic.rate_hz:.2f} Hz" if topic.rate_hz else "",
             _gaps(topic),
         )

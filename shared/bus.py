@@ -17,6 +17,7 @@ class Properties:
     response_topic: str | None = None
     correlation: bytes | None = None
     expiry_s: int | None = None
+    traceparent: str | None = None  # W3C Trace Context: ties what tracers see of one frame together.
 
 
 @dataclass(frozen=True, slots=True)

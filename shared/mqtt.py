@@ -308,6 +308,8 @@ class MqttBus:
             packed.CorrelationData = properties.correlation
         if properties.expiry_s is not None:
             packed.MessageExpiryInterval = properties.expiry_s
+        if properties.traceparent is not None:
+            packed.UserProperty = [("traceparent", properties.traceparent)]
         return packed
 
 
@@ -344,4 +346,5 @@ def _from_paho(properties: PahoProperties | None) -> Properties:
         response_topic=getattr(properties, "ResponseTopic", None),
         correlation=getattr(properties, "CorrelationData", None),
         expiry_s=getattr(properties, "MessageExpiryInterval", None),
+        traceparent=dict(getattr(properties, "UserProperty", ())).get("traceparent"),
     )

@@ -1,5 +1,6 @@
 """Frames and masks over MQTT."""
 
+import os
 import queue
 
 from edge.transports.transport import Reply, Unreachable
@@ -77,6 +78,7 @@ class MqttTransport:
                 response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
                 correlation=str(message.id).encode(),
                 expiry_s=None if budget is None else -(-budget // 1000),
+                traceparent=f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01",
             ),
             acknowledged=acknowledged if self._qos else None,
         )

@@ -61,7 +61,8 @@ def test_a_crop_keeps_picture_and_labels_together(store: FrameStore, halved: flo
     with loader(store, halved=halved) as crops:
         for _ in range(5):
             pictures, labels = next(crops)
-            assert (pictures.shape, pictures.dtype) == ((4, 32, 48, 3), np.uint8)
+            assert pictures.shape == (4, 32, 48, 3)
+            assert pictures.dtype == np.uint8
             assert labels.shape == (4, 32, 48)
             for picture, mask in zip(pictures, labels, strict=True):
                 # Light and haze may move all values, but pixels of one class stay nearer to each other than to others.

@@ -297,3 +297,13 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(Exception, match=r"certificates for mqtts://127.0.0.1:8883 cannot be used"):
         _bus("mqtts://127.0.0.1", certificates=Certificates(str(tmp_path / "ca.pem")), connect_timeout_s=0.3)
+
+
+def test_the_trace_of_a_frame_travels_beside_it(mosquitto_url: str) -> None:
+    """A tracer follows a frame by it through broker and worker, without opening the payload."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    with MqttBus(Address.parse(mosquitto_url), "tracer") as bus:
+        bus.subscribe("skylane/test/trace", 1, heard.put)
+        bus.publish("skylane/test/trace", b"", qos=1, properties=Properties(traceparent=trace))
+        assert heard.get(timeout=10).properties.traceparent == trace
