@@ -98,7 +98,7 @@ class EdgeNode:
     def run(self, on_tick: Callable[[], None]) -> Tally:
         """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced tally."""
         sending = self._threads.start("pipeline", self._pipeline.run)
-        self._threads.start("sinks", self._feed.run)
+        writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._ahead.run)
@@ -112,6 +112,7 @@ class EdgeNode:
             self._over.set()
             receiving.join(_JOIN_S)
             self._feed.end()
+            self._wait_for_sinks(writing)
             try:
                 self._threads.join(_JOIN_S)
             finally:  # Whatever went wrong, the frames that were read have their rows.
@@ -130,6 +131,13 @@ class EdgeNode:
                 waited_s += _TICK_S
             if waited_s > _DRAIN_S or self._over.is_set():
                 return
+
+    def _wait_for_sinks(self, writing: threading.Thread) -> None:
+        """They have the lowest priority, and may write for long; but they must get on with it."""
+        written = -1
+        while writing.is_alive() and self._feed.written != written:
+            written = self._feed.written
+            writing.join(_JOIN_S)
 
     def _balanced(self) -> Tally:
         """The promise: read = the sum of all outcomes."""

@@ -22,6 +22,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import edge.node
 from bench.worker import Worker
 from cloud.engines.tensorflow_device import tf
 from cloud.intake import worker_will
@@ -183,14 +184,14 @@ class Vehicle:
         self._transport = MqttTransport(bus, vehicle=out.name, session="s1", model="tiny")
         card = self._transport.wait_for_card(WAIT_S)
         play = {key: settings.pop(key) for key in ("window", "deadline_ms", "answer_timeout_s") if key in settings}
-        topics = settings.pop("topics", ())
+        topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)
         self._log = LogWriter(out)
         self._node = EdgeNode(
             self._source,
             self._transport,
             self._log,
-            [],
+            sinks,
             PlaySettings(
                 vehicle=out.name,
                 session="s1",
@@ -352,6 +353,37 @@ def test_the_sinks_make_what_a_person_can_look_at(
     for index, frame in enumerate(masks):
         path = out / "masks" / "pictures-20" / f"{index:06d}.png"
         np.testing.assert_array_equal(frame.pixels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))  # type: ignore[union-attr]
+
+
+class SlowSink:
+    """A sink that takes its time, but not for ever."""
+
+    in_order = True
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_closed = False
+
+    def write(self, _: object) -> None:
+        """See Sink."""
+        threading.Event().wait(0.01)
+        self.count += 1
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True
+
+
+def test_slow_sinks_are_waited_for_while_they_get_on(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the video is ready long after the last answer, and without its end it cannot be played."""
+    monkeypatch.setattr(edge.node, "_JOIN_S", 0.1)
+    sink = SlowSink()
+    with _memory_bus() as bus, _serving(lambda _: bus, model):
+        Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink]).play()
+    assert sink.count == 60
+    assert sink.is_closed
 
 
 def test_the_newest_frame_wins_where_the_worker_is_slow(

@@ -58,6 +58,7 @@ class SinkFeed:
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
         self.overtaken = 0  # Frames that came too late for their place; sinks that need the order left them out.
+        self.written = 0  # Frames that every sink was given.
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
@@ -110,6 +111,7 @@ class SinkFeed:
     def _write(self, segmented: Segmented, sinks: Sequence[Sink]) -> None:
         for sink in sinks:
             self._guarded(sink, partial(sink.write, segmented))
+        self.written += 1
 
     def _guarded(self, sink: Sink, step: Callable[[], None]) -> None:
         try:
