@@ -15,13 +15,22 @@ import numpy.typing as npt
 
 from modelling.confusion import Confusion
 from modelling.crops import Batch, CropLoader
-from modelling.dataset import HELD_OUT_WEATHER, TRAINING_WEATHERS, rendering, training_views, validation_views
+from modelling.dataset import (
+    HEIGHT,
+    HELD_OUT_WEATHER,
+    TRAINING_WEATHERS,
+    WIDTH,
+    rendering,
+    training_views,
+    validation_views,
+)
 from modelling.frame_store import FrameStore
 from modelling.frameworks import keras
 from modelling.recipes import Recipe
 from modelling.trainer import Schedule, Trainer, evaluate
 from modelling.weights import Weights, assign, write_weights
 from rosbag_tools.scene import CLASSES
+from shared.errors import SkylaneError
 
 NONE = CLASSES.index("none")  # mIoU leaves it out: it is what belongs to no other.
 
@@ -29,6 +38,10 @@ NONE = CLASSES.index("none")  # mIoU leaves it out: it is what belongs to no oth
 _CLASS_WEIGHTS = np.array([0.55, 1.0, 0.6, 1.5, 1.05, 0.65, 1.5, 3.0, 1.1, 0.95, 1.0, 1.0], np.float32)
 # How much a crop is preferred for what it holds of a class.
 _CLASS_VALUES = np.array([0, 0.2, 0, 1.0, 0.1, 0, 1.5, 2.0, 0.2, 0.3, 0.4, 0.1], np.float32)
+
+
+class TrainingError(SkylaneError):
+    """A recipe that cannot be trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +109,17 @@ def mean_iou(confusion: Confusion) -> float:
 def train(recipe: Recipe, folder: Path, course: Course, progress: Callable[[Report], None]) -> Weights:
     """Render the frames, train the recipe's network on them, and return its best weights, not folded.
 
-    `folder` gets the frames (2.4 MB each), `checkpoint.npz` with the best weights so far, `latest.npz` with the last,
+    `folder` gets the frames (2.4 MB each), `checkpoint.npz` with the best weights so far,
     and `training.json` with the figures. `progress` is called after every step.
+
+    Raises:
+        TrainingError: the recipe takes other pictures, or other classes, than the drive gives.
     """
+    if (recipe.height, recipe.width, recipe.class_names) != (HEIGHT, WIDTH, CLASSES):
+        raise TrainingError(
+            f"{recipe.name} is {recipe.height}×{recipe.width} with {len(recipe.class_names)} classes and the drive's "
+            f"frames are {HEIGHT}×{WIDTH} with {len(CLASSES)}: train road-small or road-large"
+        )
     views = training_views(course.frames)
     checks = validation_views(course.validation_frames, (HELD_OUT_WEATHER, *TRAINING_WEATHERS))
     with rendering(checks, folder / "validation") as validation, rendering(views, folder / "frames") as training:

@@ -22,7 +22,7 @@ from modelling.dataset import (
 from modelling.frame_store import FrameStore
 from modelling.recipes import recipe
 from modelling.trainer import Schedule
-from modelling.training import Course, Frames, Report, Stage, mean_iou, train_on
+from modelling.training import Course, Frames, Report, Stage, TrainingError, mean_iou, train, train_on
 from modelling.weights import read_weights
 from rosbag_tools.scene import CLASSES, WEATHERS
 
@@ -139,6 +139,12 @@ def test_a_short_training_learns_and_leaves_its_figures(store: FrameStore, tmp_p
     assert set(figures["validation"]["iou"]) == set(CLASSES)
     kept = read_weights(tmp_path / "checkpoint.npz")
     assert kept.keys() == weights.keys()
+
+
+def test_a_model_of_other_pictures_than_the_drive_s_is_refused(tmp_path: Path) -> None:
+    """An hour of rendering before a shape error would be a poor answer."""
+    with pytest.raises(TrainingError, match="street-lite"):
+        train(recipe("street-lite"), tmp_path, Course(), print)
 
 
 def test_rendered_frames_have_the_size_and_classes_of_what_the_model_will_see(tmp_path: Path) -> None:
