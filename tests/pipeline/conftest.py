@@ -1,0 +1,81 @@
+"""A tiny model and pictures for the whole journey; every test ends what it started."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from cloud.engines.tensorflow_device import tf
+from cloud.model import Model
+from cloud.repository import Repository
+from shared.hashing import tree_sha256
+from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, noise
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with `tiny`, a frozen graph of the road models' form: uint8 1×64×96×3 to class ids."""
+    root = tmp_path_factory.mktemp("models")
+    weights = np.random.default_rng(7).normal(size=(5, 5, 3, CLASSES)).astype(np.float32)
+    graph = tf.Graph()
+    with graph.as_default():
+        images = tf.compat.v1.placeholder(tf.uint8, (1, HEIGHT, WIDTH, 3), "input")
+        scores = tf.nn.conv2d(tf.cast(images, tf.float32), weights, 1, "SAME")
+        tf.cast(tf.argmax(scores, -1), tf.uint8, name="prediction")
+    folder = root / "tiny"
+    folder.mkdir()
+    (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    manifest = {
+        "format": "frozen_graph",
+        "file": "model.pb",
+        "sha256": tree_sha256(folder / "model.pb"),
+        "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH},
+        "output": {"tensor": "prediction:0", "kind": "class_ids"},
+        "labels": [{"name": f"class-{i}", "colour": [20 * i, 0, 255 - 20 * i]} for i in range(CLASSES)],
+        "warm_up": {"runs": 1},
+    }
+    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(models: Path) -> Iterator[Model]:
+    """The tiny model, loaded once; the worker and the direct call take turns."""
+    with Repository(models).load("tiny") as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Callable[[int], Path]:
+    """Makes a folder of so many pictures of noise, of the model's size."""
+
+    def make(count: int) -> Path:
+        folder = tmp_path / f"pictures-{count}"
+        folder.mkdir()
+        for index in range(count):
+            cv2.imwrite(str(folder / f"{index:04d}.png"), noise(index, (HEIGHT, WIDTH, 3)))
+        return folder
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The command line installs handlers of its own; the tests' come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Each test ends what it started."""
+    before = {thread.name for thread in threading.enumerate()}
+    yield
+    assert {thread.name for thread in threading.enumerate()} <= before

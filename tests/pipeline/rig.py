@@ -1,0 +1,189 @@
+"""What the tests of the whole journey are made of: a tiny model, a worker, a vehicle, and what every log must hold."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from cloud.intake import worker_will
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from edge import cli
+from edge.config import EdgeConfig
+from edge.node import EdgeNode, PlaySettings
+from edge.pipeline import Preparation
+from edge.replay import Pace, Schedule
+from edge.sources.source import open_source
+from edge.transports.mqtt import MqttTransport
+from shared.address import Address
+from shared.bus import Bus, MemoryBus
+from shared.latency_log import LogWriter, Outcome, read_rows
+from shared.messages import Want
+from shared.mqtt import MqttBus
+from shared.stages import CLOUD_STAGES, EDGE_STAGES
+
+HEIGHT, WIDTH, CLASSES = 64, 96, 12
+WAIT_S = 60.0
+Mask = npt.NDArray[np.uint8]
+Rows = list[dict[str, str]]
+
+
+def noise(seed: int, shape: tuple[int, ...]) -> Any:
+    """Random pixels of a shape, uint8."""
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def direct(model: Model, rgb: Any) -> Mask:
+    """The model's own mask of an RGB picture, called without any journey."""
+    mask: Mask = model.predict(np.ascontiguousarray(rgb)[None])[0]
+    return mask
+
+
+def connect(url: str, **options: Any) -> MqttBus:
+    """A bus to a broker, under a name of its own."""
+    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)
+
+
+@contextmanager
+def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> Iterator[CloudNode]:
+    """A worker in a thread of its own; a bug in it fails the test."""
+    name = f"worker-{uuid4().hex[:6]}"
+    node = CloudNode([model], WorkerSettings(worker=name, session="s1", group=f"group-{name}", **settings))
+    ready = threading.Event()
+    raised: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            node.serve(bus(node), lambda: None, ready.set)
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            raised.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=serve, name=name)
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        yield node
+    finally:
+        node.stop()
+        thread.join(WAIT_S)
+    assert not raised, raised
+
+
+@contextmanager
+def memory_bus() -> Iterator[MemoryBus]:
+    """A bus in memory."""
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        yield bus
+
+
+@contextmanager
+def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
+    """A worker on a broker."""
+
+    def bus(node: CloudNode) -> Bus:
+        return connect(url, will=worker_will("w", "s1"), on_connected=node.announce, on_fault=node.fault)
+
+    with serving(bus, model, **settings) as node:
+        yield node
+
+
+class Vehicle:
+    """A vehicle node and its log, on any bus."""
+
+    def __init__(self, bus: Bus, source: Path, out: Path, *, pace: Pace = Pace.CLOSED_LOOP, **settings: Any) -> None:
+        self.out = out
+        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", model="tiny")
+        card = self._transport.wait_for_card(WAIT_S)
+        play = {key: settings.pop(key) for key in ("window", "deadline_ms", "answer_timeout_s") if key in settings}
+        topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
+        self._source = open_source(str(source), topics=topics)
+        self._log = LogWriter(out)
+        self._node = EdgeNode(
+            self._source,
+            self._transport,
+            self._log,
+            sinks,
+            PlaySettings(
+                vehicle=out.name,
+                session="s1",
+                schedule=Schedule(pace=pace, **settings),
+                preparation=Preparation(card, codec="raw", want=Want("zstd")),
+                **play,
+            ),
+        )
+        self.stop = self._node.stop
+        self.tally = self._node.tally
+        self.reconnected = self._transport.reconnected
+
+    def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:
+        """Play to the end, leave, and read the log."""
+        try:
+            self._node.run(on_tick)
+        finally:
+            self._transport.close()
+            self._log.__exit__()
+            self._source.close()
+        assert not self._node.faults
+        rows = list(read_rows(self.out))
+        check(rows)
+        assert len(rows) == self.tally().read
+        return rows
+
+    def answered(self) -> int:
+        """How many frames were answered so far."""
+        return self.tally().outcomes.get(Outcome.ANSWERED, 0)
+
+
+def check(rows: Sequence[Mapping[str, str]]) -> None:
+    """What must hold for every log: no frame twice, every sum exact, no node's time running backwards."""
+    assert len({(row["vehicle"], row["session"], row["sequence"]) for row in rows}) == len(rows)
+    for row in rows:
+        for stages in (EDGE_STAGES, CLOUD_STAGES):
+            times = [int(row[f"t_{stage}_ns"]) for stage in stages if row[f"t_{stage}_ns"]]
+            assert all(earlier <= later for earlier, later in pairwise(times))
+        if row["outcome"] != Outcome.ANSWERED:
+            continue
+        ms = {key: Decimal(value) for key, value in row.items() if key.endswith("_ms")}
+        assert sum(ms[f"{stage}_ms"] for stage in EDGE_STAGES[1:]) == ms["total_ms"]
+        assert sum(ms[f"{stage}_ms"] for stage in CLOUD_STAGES[1:]) == ms["cloud_ms"]
+        assert ms["returned_ms"] == ms["cloud_ms"] + ms["crossing_ms"]
+        assert ms["uplink_ms"] + ms["downlink_ms"] == ms["crossing_ms"]
+        assert ms["crossing_ms"] > 0
+        assert min(ms["uplink_ms"], ms["downlink_ms"]) >= -ms["clock_error_ms"]
+        assert int(row["bytes_up"]) > 0 < int(row["bytes_down"])
+        assert (row["attempts"], row["batch_size"]) == ("1", "1")
+
+
+def count_outcomes(rows: Rows) -> Counter[tuple[str, str]]:
+    """How often each outcome with its reason occurs."""
+    return Counter((row["outcome"], row["reason"]) for row in rows)
+
+
+def play(source: Path, url: str, out: Path, **settings: Any) -> tuple[int, str]:
+    """`skylane edge play`: its exit code and what it printed."""
+    printed = StringIO()
+    config = EdgeConfig(broker=url, vehicle=out.name, model="tiny", out=out, **settings)
+    return cli.run(str(source), config, Console(file=printed, width=160)), printed.getvalue()
+
+
+def skylane(*arguments: str) -> str:
+    """The command line in a process of its own; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "skylane", *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,191 @@
+"""The whole journey on real parts: every mask comes back as the model made it."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import edge.node
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from edge.sources.source import open_source
+from rosbag_tools.writer import BagWriter
+from shared import geometry
+from shared.demosaic import to_colour
+from shared.frames import Layout
+from shared.latency_log import Outcome, read_rows
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import (
+    HEIGHT,
+    WIDTH,
+    Vehicle,
+    check,
+    connect,
+    count_outcomes,
+    direct,
+    memory_bus,
+    noise,
+    play,
+    serving,
+    worker,
+)
+
+
+def test_three_hundred_frames_are_answered_with_the_models_own_masks(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The promise of the whole: a row a frame, every mask the direct call's in every pixel, every nanosecond told."""
+    out = tmp_path / "car-300"
+    with worker(mosquitto_url, model) as node:
+        code, printed = play(pictures(300), mosquitto_url, out, closed_loop=True, codec="raw")
+        assert node.counts == {"answered": 300}
+    assert code == 0, printed
+    rows = list(read_rows(out))
+    check(rows)
+    assert count_outcomes(rows) == {("answered", ""): 300}
+    assert [int(row["frame_index"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))] == list(range(300))
+    manifest = read_manifest(out)
+    assert (manifest["state"], manifest["frames_read"], manifest["rows_lost"]) == ("complete", 300, 0)
+    assert manifest["outcomes"] == dict.fromkeys(Outcome, 0) | {"answered": 300}
+    assert manifest["model"]["sha256"] == model.card.sha256
+    assert not manifest["ignored_answers"]
+    masks = sorted((out / "masks").rglob("*.png"))
+    assert len(masks) == 300
+    seen: set[int] = set()
+    for index, path in enumerate(masks):
+        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        np.testing.assert_array_equal(mask, direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1]))
+        seen |= set(np.unique(mask))
+    assert len(seen) > 2
+    assert "300 answered frames" in printed
+    assert "300 frames read" in printed
+    assert "inferred" in printed
+
+
+def test_a_bayer_bag_of_two_cameras_is_played_camera_by_camera(
+    mosquitto_url: str, model: Model, tmp_path: Path
+) -> None:
+    """A camera's frames must not become another's, nor be lost to it; binned and cropped they are what the model saw."""
+    bag, out = tmp_path / "drive.bag", tmp_path / "car-bag"
+    left, right = "/sensors/camera/left/image_raw", "/sensors/camera/right/image_raw"
+    with BagWriter(bag) as writer:
+        for index in range(10):
+            for camera, topic in enumerate((left, right)):
+                stamp_ns = 10**18 + index * 10**8 + camera
+                pixels = noise(index + 100 * camera, (2 * HEIGHT, 2 * WIDTH))
+                writer.write_image(topic, pixels, "bayer_rggb8", stamp_ns, stamp_ns, "camera")
+    with worker(mosquitto_url, model):
+        code, printed = play(bag, mosquitto_url, out, closed_loop=True, codec="zstd", window=2)
+        alone = tmp_path / "car-left"
+        assert play(bag, mosquitto_url, alone, closed_loop=True, topics=(left,), sinks=())[0] == 0
+    assert code == 0, printed
+    rows = list(read_rows(out))
+    check(rows)
+    assert Counter(row["camera"] for row in rows) == {left: 10, right: 10}
+    assert Counter(row["camera"] for row in read_rows(alone)) == {left: 10}
+    assert sorted(read_manifest(out)["source"]["cameras"]) == [left, right]
+    for row in rows:
+        index = (int(row["frame_stamp_ns"]) - 10**18) // 10**8
+        pixels = noise(index + 100 * (row["camera"] == right), (2 * HEIGHT, 2 * WIDTH))
+        rgb = to_colour(pixels, Layout.BAYER_RGGB8, Layout.RGB8, "binning")
+        assert rgb.shape == (HEIGHT, WIDTH, 3)
+        path = out / "masks" / row["camera"].strip("/").replace("/", "_") / f"{int(row['frame_index']):06d}.png"
+        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        np.testing.assert_array_equal(mask, direct(model, rgb))
+
+
+def test_masks_of_the_frames_size_lie_on_the_frame(model: Model, tmp_path: Path, mosquitto_url: str) -> None:
+    """A cropped and shrunk frame gets its mask back where it was seen, and 255 where it was not."""
+    folder, out = tmp_path / "wide", tmp_path / "car-wide"
+    folder.mkdir()
+    bgr = noise(3, (2 * HEIGHT, 3 * WIDTH, 3))
+    cv2.imwrite(str(folder / "0.png"), bgr)
+    with worker(mosquitto_url, model):
+        assert play(folder, mosquitto_url, out, closed_loop=True, codec="raw", mask_size="frame")[0] == 0
+    mask: Any = cv2.imread(str(out / "masks" / "wide" / "000000.png"), cv2.IMREAD_UNCHANGED)
+    plan = geometry.plan(model.card.resize, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
+    seen = direct(model, geometry.apply(np.ascontiguousarray(bgr[..., ::-1]), plan))
+    np.testing.assert_array_equal(mask, geometry.lay_back(seen, plan, 255))
+    assert (mask == 255).any()
+
+
+def test_the_sinks_make_what_a_person_can_look_at(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A video a browser plays and a bag a viewer opens, one frame a mask."""
+    out = tmp_path / "car-sinks"
+    with worker(mosquitto_url, model):
+        code, printed = play(pictures(20), mosquitto_url, out, closed_loop=True, sinks=("png", "video", "bag"))
+    assert code == 0, printed
+    video = open_source(str(out / "overlay_pictures-20.mp4"))
+    frames = list(video.frames())
+    assert len(frames) == 20
+    assert frames[0].pixels.shape == (HEIGHT, 2 * WIDTH, 3)  # type: ignore[union-attr]
+    bag = open_source(str(out / "masks_bag"), topics=("/pictures-20/masks",))
+    try:
+        masks = list(bag.frames())
+    finally:
+        bag.close()
+    assert len(masks) == 20
+    for index, frame in enumerate(masks):
+        path = out / "masks" / "pictures-20" / f"{index:06d}.png"
+        np.testing.assert_array_equal(frame.pixels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))  # type: ignore[union-attr]
+
+
+class SlowSink:
+    """A sink that takes its time, but not for ever."""
+
+    in_order = True
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_closed = False
+
+    def write(self, _: object) -> None:
+        """See Sink."""
+        threading.Event().wait(0.01)
+        self.count += 1
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True
+
+
+def test_slow_sinks_are_waited_for_while_they_get_on(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the video is ready long after the last answer, and without its end it cannot be played."""
+    monkeypatch.setattr(edge.node, "_JOIN_S", 0.1)
+    sink = SlowSink()
+    with memory_bus() as bus, serving(lambda _: bus, model):
+        Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink]).play()
+    assert sink.count == 60
+    assert sink.is_closed
+
+
+def test_all_of_it_works_over_the_embedded_broker(
+    embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """`make demo` must work where nothing can be installed; MQTT 3.1.1 has no properties, so the payload says all."""
+    out = tmp_path / "car-embedded"
+    with worker(embedded_url, model) as node:
+        code, printed = play(pictures(30), embedded_url, out, closed_loop=True, codec="jpeg", sinks=())
+        assert node.counts == {"answered": 30}
+    assert code == 0, printed
+    rows = list(read_rows(out))
+    check(rows)
+    assert count_outcomes(rows) == {("answered", ""): 30}
+
+
+def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embedded_url: str, model: Model) -> None:
+    """Without shared subscriptions both would answer every frame."""
+    with worker(embedded_url, model):
+        bus = connect(embedded_url)
+        second = CloudNode([model], WorkerSettings(worker="second", session="s2"))
+        with pytest.raises(Exception, match=r"speaks MQTT 3.1.1, which cannot share frames.*use Mosquitto"):
+            second.serve(bus, lambda: None)

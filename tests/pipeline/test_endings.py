@@ -1,0 +1,169 @@
+"""What is killed or asked to end loses nothing silently."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from bench.worker import Worker
+from cloud.model import Model
+from shared.broker import Broker
+from shared.latency_log import Outcome, read_rows
+from shared.repair import repair
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, play, skylane, worker
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing_silently(
+    mosquitto_url: str, models: Path, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Real processes, SIGKILL: what it held is `lost`, what came after `dropped(no_worker)`, and the sum is right."""
+    with Worker(mosquitto_url, models=models, model="tiny", name=f"worker-{uuid4().hex[:6]}") as worker:
+        vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-kill", loop=True, answer_timeout_s=2.0)
+        killed = threading.Event()
+
+        def tick() -> None:
+            if vehicle.answered() >= 10 and not killed.is_set():
+                os.kill(worker.pid, signal.SIGKILL)
+                killed.set()
+            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+                vehicle.stop()
+
+        rows = vehicle.play(tick)
+    outcomes = count_outcomes(rows)
+    assert outcomes["answered", ""] >= 10
+    assert outcomes["dropped", "no_worker"] > 0
+    assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped", "lost"}
+
+
+def test_a_worker_that_is_asked_to_end_answers_what_it_holds(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A rolling update must not cost a frame that was sent."""
+    with worker(mosquitto_url, model) as node:
+        vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-drain", loop=True, answer_timeout_s=5.0)
+
+        def tick() -> None:
+            if vehicle.answered() >= 10:
+                node.stop()
+            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+                vehicle.stop()
+
+        rows = vehicle.play(tick)
+    outcomes = count_outcomes(rows)
+    assert outcomes["answered", ""] >= 10
+    assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped"}
+    assert {reason for outcome, reason in outcomes if outcome == "dropped"} <= {"no_worker", "stopped"}
+
+
+def test_the_ledger_balances_over_a_killed_broker(
+    mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The broker forgets all it acknowledged; both ends find it again and every frame has its row."""
+    port = mosquitto_broker.listener.port
+    before: list[int] = []
+    with ExitStack() as stack, worker(mosquitto_broker.url, model):
+        vehicle: Vehicle
+        bus = connect(mosquitto_broker.url, on_connected=lambda: vehicle.reconnected() if before else None)
+        vehicle = Vehicle(bus, pictures(20), tmp_path / "car-broker", loop=True, answer_timeout_s=3.0)
+
+        def tick() -> None:
+            if vehicle.answered() >= 10 and not before:
+                os.kill(mosquitto_broker.pid, signal.SIGKILL)
+                mosquitto_broker.stop()
+                before.append(vehicle.answered())
+                stack.enter_context(Broker.start(port=port, kind="mosquitto"))
+            if before and vehicle.answered() >= before[0] + 20:
+                vehicle.stop()
+
+        rows = vehicle.play(tick)
+    outcomes = Counter(row["outcome"] for row in rows)
+    assert outcomes["answered"] >= 30
+    assert set(outcomes) <= {"answered", "lost", "dropped"}
+
+
+def test_a_killed_vehicle_leaves_no_frame_open(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """SIGKILL in the middle of a real run: the next start, or `report --repair`, closes what was open, once."""
+    out = tmp_path / "car-killed"
+    command = [
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
+        "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--rate", "20", "--window", "4",
+    ]  # fmt: skip
+    held = threading.Event()
+    with worker(mosquitto_url, model) as node:
+        predict = model.predict
+
+        def hold(images: Any) -> Any:
+            if node.counts.get("answered", 0) >= 10:
+                held.set()
+                assert go_on.wait(WAIT_S)
+            return predict(images)
+
+        go_on = threading.Event()
+        model.predict = hold  # type: ignore[method-assign]
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            with process:
+                assert held.wait(WAIT_S), process.communicate(timeout=5)
+                process.kill()
+        finally:
+            go_on.set()
+            model.predict = predict  # type: ignore[method-assign]
+    assert read_manifest(out)["state"] == "running"
+    answered = len(list(read_rows(out)))
+    shown = skylane("report", str(out), "--repair")
+    assert "frames were open and are closed as aborted" in shown
+    assert "0 frames were open" in skylane("report", str(out), "--repair")
+    rows = list(read_rows(out))
+    check(rows)
+    aborted = [row for row in rows if row["outcome"] == "aborted"]
+    assert aborted
+    assert len(rows) == answered + len(aborted)
+    assert {row["reason"] for row in aborted} == {"edge_died"}
+    assert all(row["t_sent_ns"] for row in aborted)
+    manifest = read_manifest(out)
+    assert (manifest["state"], manifest["frames_read"]) == ("repaired", len(rows))
+    assert manifest["outcomes"]["aborted"] == len(aborted)
+    assert repair(out) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_vehicle_that_is_asked_to_end_drains_and_closes_its_log(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C is how most runs end; the manifest must balance all the same."""
+    out = tmp_path / f"car-{number.name}"
+    asked = threading.Event()
+
+    def predict_and_ask(images: Any) -> Any:
+        if node.counts.get("answered", 0) >= 5 and not asked.is_set():
+            asked.set()
+            os.kill(os.getpid(), number)
+        return predict(images)
+
+    predict = model.predict
+    with worker(mosquitto_url, model) as node:
+        model.predict = predict_and_ask  # type: ignore[method-assign]
+        try:
+            code, printed = play(pictures(20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
+        finally:
+            model.predict = predict  # type: ignore[method-assign]
+    assert code == 0, printed
+    rows = list(read_rows(out))
+    check(rows)
+    manifest = read_manifest(out)
+    assert manifest["state"] == "complete"
+    assert manifest["frames_read"] == len(rows) == sum(manifest["outcomes"].values())
+    assert manifest["outcomes"]["answered"] >= 5
+    assert set(Counter(row["outcome"] for row in rows)) <= {"answered", "dropped"}

@@ -1,0 +1,87 @@
+"""Frames that end otherwise than as a mask, and several vehicles at one worker."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.model import Model
+from edge.replay import Pace
+from shared.latency_log import Outcome
+from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, serving, worker
+
+
+def test_two_vehicles_share_a_worker_and_each_gets_its_own(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A mask that reaches another vehicle is the worst that can happen."""
+    source = pictures(60)
+    with worker(mosquitto_url, model) as node:
+        first = Vehicle(connect(mosquitto_url), source, tmp_path / "car-a")
+        second = Vehicle(connect(mosquitto_url), source, tmp_path / "car-b")
+        found: dict[str, Rows] = {}
+        threads = [
+            threading.Thread(target=lambda v=vehicle: found.setdefault(v.out.name, v.play()))
+            for vehicle in (first, second)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert node.counts == {"answered": 120}
+    for vehicle in (first, second):
+        rows = found[vehicle.out.name]
+        assert count_outcomes(rows) == {("answered", ""): 60}
+        assert not vehicle.tally().ignored_answers
+
+
+def test_frames_past_their_deadline_are_expired_on_either_side(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask of the past is of no use: the worker does not infer it, and the edge does not take it."""
+    predict, gate = model.predict, threading.Event()
+
+    def slowly(images: Any) -> Any:
+        assert gate.wait(WAIT_S)
+        return predict(images)
+
+    monkeypatch.setattr(model, "predict", slowly)
+    with memory_bus() as bus, serving(lambda _: bus, model) as node:
+        vehicle = Vehicle(bus, pictures(3), tmp_path / "car", window=3, deadline_ms=300.0, answer_timeout_s=1.0)
+        rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.LOST) else None)
+        gate.set()
+    assert {row["outcome"] for row in rows} <= {"expired", "lost", "dropped"}
+    assert {reason for outcome, reason in count_outcomes(rows) if outcome == "lost"} <= {"no answer"}
+    assert node.counts.get("expired", 0) >= 1
+
+
+def test_an_overloaded_worker_says_so(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full queue costs an answer, and the vehicle logs the worker's own word."""
+    predict, gate = model.predict, threading.Event()
+
+    def slowly(images: Any) -> Any:
+        assert gate.wait(WAIT_S)
+        return predict(images)
+
+    monkeypatch.setattr(model, "predict", slowly)
+    with memory_bus() as bus, serving(lambda _: bus, model, max_frames=2):
+        vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
+        rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.OVERLOADED) else None)
+    outcomes = Counter(row["outcome"] for row in rows)
+    assert outcomes["overloaded"] > 0
+    assert outcomes["answered"] + outcomes["overloaded"] == 20
+
+
+def test_without_a_worker_every_frame_says_so(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """Never silent: the worker leaves in the middle, and each frame after it is dropped with that reason."""
+    with memory_bus() as bus:
+        with serving(lambda _: bus, model):
+            vehicle = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e4)
+        rows = vehicle.play()
+    assert set(count_outcomes(rows)) <= {("dropped", "no_worker"), ("dropped", "window")}
+    assert ("dropped", "no_worker") in count_outcomes(rows)

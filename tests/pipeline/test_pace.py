@@ -1,0 +1,68 @@
+"""How a source is replayed: the newest frame wins, loops, parts."""
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.model import Model
+from edge.replay import Pace
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import WAIT_S, Vehicle, count_outcomes, memory_bus, play, serving, worker
+
+
+def test_the_newest_frame_wins_where_the_worker_is_slow(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open loop: what the window cannot take is dropped with its reason, and it is never the newest that is."""
+    count = 40
+    predict, gate = model.predict, threading.Event()
+
+    def slowly(images: Any) -> Any:
+        assert gate.wait(WAIT_S)
+        return predict(images)
+
+    monkeypatch.setattr(model, "predict", slowly)
+    with memory_bus() as bus, serving(lambda _: bus, model):
+        vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
+        rows = vehicle.play(lambda: gate.set() if vehicle.tally().read == count else None)
+    assert len(rows) == count
+    answered = [int(row["sequence"]) for row in rows if row["outcome"] == "answered"]
+    assert count - 1 in answered
+    assert len(answered) <= 2
+    assert set(count_outcomes(rows)) == {("answered", ""), ("dropped", "window")}
+
+
+def test_open_loop_keeps_the_sources_pace(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """A frame is due by the schedule, not when the pipeline found time for it: latency counts from there."""
+    with memory_bus() as bus, serving(lambda _: bus, model):
+        rows = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=20.0, window=8).play()
+    due = [int(row["t_due_ns"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))]
+    assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 9
+
+
+def test_a_loop_goes_on_counting(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """Round two must not overwrite the masks of round one, nor turn time back."""
+    with memory_bus() as bus, serving(lambda _: bus, model):
+        rows = Vehicle(bus, pictures(10), tmp_path / "car", loop=True, frames=25).play()
+    rows.sort(key=lambda row: int(row["sequence"]))
+    assert count_outcomes(rows) == {("answered", ""): 25}
+    assert [int(row["frame_index"]) for row in rows] == list(range(25))
+    assert all(int(a["source_ns"]) < int(b["source_ns"]) for a, b in pairwise(rows))
+
+
+def test_a_part_of_a_source_can_be_played(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """As `ros2 bag play` does."""
+    out = tmp_path / "car-part"
+    with worker(mosquitto_url, model):
+        code, printed = play(
+            pictures(20), mosquitto_url, out, closed_loop=True, start_offset_s=0.5, playback_duration_s=1.0, sinks=()
+        )
+    assert code == 0, printed
+    assert read_manifest(out)["outcomes"]["answered"] == 10
+    assert not (out / "masks").exists()
