@@ -52,14 +52,16 @@ class Stage:
     normalise_by_batch: bool  # Else by the running statistics, which no longer change.
     thinned: bool  # As `modelling.architectures.mobilenet_v3.trunk` tells.
     halved: float  # As `modelling.crops.CropLoader` tells.
+    weighted: bool  # Whether rare classes count more; finds them sooner, but draws them too large.
 
 
 STAGES = (
-    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4),  # From random weights; finds the statistics.
+    # From random weights: finds the statistics.
+    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4, weighted=True),
     # Crops differ so much that a batch's own statistics blur what they show; and a thinned step costs 0.4 of a whole.
-    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4),
-    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0),
-    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0),
+    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4, weighted=True),
+    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0, weighted=False),
+    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False),
 )
 
 
@@ -147,7 +149,8 @@ def train_on(
         network = recipe.thinned_network() if stage.thinned else recipe.network(folded=False)
         if weights is not None:
             assign(network, weights, f"the checkpoint for {recipe.name}")
-        trainer = Trainer(network, schedule, _CLASS_WEIGHTS, normalise_by_batch=stage.normalise_by_batch)
+        class_weights = _CLASS_WEIGHTS if stage.weighted else np.ones_like(_CLASS_WEIGHTS)
+        trainer = Trainer(network, schedule, class_weights, normalise_by_batch=stage.normalise_by_batch)
         loader = CropLoader(
             frames.training,
             batch=course.batch,
