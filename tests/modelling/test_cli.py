@@ -116,7 +116,7 @@ def test_a_size_that_is_none_is_bad_usage(models: Path, size: str) -> None:
 
 def test_build_refuses_what_it_cannot_make(tmp_path: Path) -> None:
     """A repository without the weights that ship says how to get them; a mistyped name or a contradiction is usage."""
-    with pytest.raises(SkylaneError, match=r"the weights of road-small cannot be read .* or train anew with --train"):
+    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* or train anew with --train"):
         _run("build", "road-small", "--models", tmp_path)
     assert _run("build", "road-smal").exit_code == 2
     assert "exclude each other" in _run("build", "road-small", "--train", "--untrained").stderr
