@@ -108,8 +108,17 @@ def mean_iou(confusion: Confusion) -> float:
     return float(np.nanmean(confusion.intersection_over_union()[:NONE]))
 
 
-def train(recipe: Recipe, folder: Path, course: Course, progress: Callable[[Report], None]) -> Weights:
+def train(
+    recipe: Recipe,
+    folder: Path,
+    course: Course,
+    progress: Callable[[Report], None],
+    *,
+    start: Weights | None = None,
+) -> Weights:
     """Render the frames, train the recipe's network on them, and return its best weights, not folded.
+
+    `start`: weights to go on from, a checkpoint's or shipped ones unfolded; random ones without.
 
     `folder` gets the frames (2.4 MB each), `checkpoint.npz` with the best weights so far,
     and `training.json` with the figures. `progress` is called after every step.
@@ -127,7 +136,7 @@ def train(recipe: Recipe, folder: Path, course: Course, progress: Callable[[Repo
     with rendering(checks, folder / "validation") as validation, rendering(views, folder / "frames") as training:
         validation.wait(len(checks))
         training.wait(len(views))
-        return train_on(recipe, Frames(training.store, validation.store), folder, course, progress)
+        return train_on(recipe, Frames(training.store, validation.store), folder, course, progress, start=start)
 
 
 def train_on(

@@ -58,6 +58,24 @@ def fold(weights: Weights) -> Weights:
     return folded
 
 
+def unfold(folded: Weights, network: Network) -> Weights:
+    """Turn folded weights into those of a network with normalisation, which then answers the same: to train on.
+
+    Each normalisation becomes the addition of the folded bias.
+    """
+    neutral = {"gamma": 1.0, "moving_mean": 0.0, "moving_variance": 1.0 - EPSILON}
+    weights: Weights = {}
+    for name, variable in variables(network).items():
+        block, _, part = name.rpartition(".norm.")
+        if not block:
+            weights[name] = folded[name]
+        elif part == "beta":
+            weights[name] = folded[f"{block}.conv.bias"]
+        else:
+            weights[name] = np.full(variable.shape, neutral[part], np.float32)
+    return weights
+
+
 def assign(network: Network, weights: Weights, origin: str) -> None:
     """Give the network its weights; `origin` is where they came from, for messages.
 

@@ -6,7 +6,7 @@ import pytest
 from modelling.architectures.blocks import FusedNormalization, JoinPhases, PooledPhases, SplitPhases
 from modelling.frameworks import keras, tf
 from modelling.recipes import RECIPES, recipe
-from modelling.weights import assign, fold, variables, weights_of
+from modelling.weights import assign, fold, unfold, variables, weights_of
 from shared.errors import UnknownNameError
 
 
@@ -90,6 +90,16 @@ def test_folding_keeps_what_the_network_answers(name: str) -> None:
     pixels = picture(64, 96)
     expected = trained(pixels, training=False).numpy()
     np.testing.assert_allclose(folded(pixels).numpy(), expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_unfolded_weights_answer_as_the_folded_ones_do() -> None:
+    """Only folded weights ship: a training that goes on from them must start where they stand."""
+    made = recipe("road-small")
+    keras.utils.set_random_seed(6)
+    folded, opened = made.network(folded=True), made.network(folded=False)
+    assign(opened, unfold(weights_of(folded), opened), "the test")
+    pixels = picture(64, 96)
+    np.testing.assert_allclose(opened(pixels, training=False).numpy(), folded(pixels).numpy(), atol=1e-4)
 
 
 def test_an_unknown_model_is_told_the_nearest_names() -> None:
