@@ -53,15 +53,16 @@ class Stage:
     thinned: bool  # As `modelling.architectures.mobilenet_v3.trunk` tells.
     halved: float  # As `modelling.crops.CropLoader` tells.
     weighted: bool  # Whether rare classes count more; finds them sooner, but draws them too large.
+    whole: bool  # One whole frame a step, not a batch of crops: what is common is as common as in use.
 
 
 STAGES = (
     # From random weights: finds the statistics.
-    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4, weighted=True),
-    # Crops differ so much that a batch's own statistics blur what they show; and a thinned step costs 0.4 of a whole.
-    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4, weighted=True),
-    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0, weighted=False),
-    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False),
+    Stage(until=0.1, normalise_by_batch=True, thinned=True, halved=0.4, weighted=True, whole=False),
+    # Crops differ so much that a batch's own statistics blur what they show; and a thinned step costs 0.4 of a full one.
+    Stage(until=0.7, normalise_by_batch=False, thinned=True, halved=0.4, weighted=True, whole=False),
+    Stage(until=0.9, normalise_by_batch=False, thinned=True, halved=0.0, weighted=False, whole=True),
+    Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
 )
 
 
@@ -160,16 +161,7 @@ def train_on(
             assign(network, weights, f"the checkpoint for {recipe.name}")
         class_weights = _CLASS_WEIGHTS if stage.weighted else np.ones_like(_CLASS_WEIGHTS)
         trainer = Trainer(network, schedule, class_weights, normalise_by_batch=stage.normalise_by_batch)
-        loader = CropLoader(
-            frames.training,
-            batch=course.batch,
-            height=course.crop_height,
-            width=course.crop_width,
-            value=_CLASS_VALUES,
-            halved=stage.halved,
-            seed=course.seed + number,
-        )
-        with loader as crops:
+        with _loader(frames.training, course, stage, course.seed + number) as crops:
             while done < stage.until:
                 loss = trainer.train_on(next(crops), done)
                 step += 1
@@ -179,6 +171,20 @@ def train_on(
                     judge.judge(weights, step)
                 progress(Report(step, min(1.0, done), loss, judge.last))
     return judge.best_weights
+
+
+def _loader(store: FrameStore, course: Course, stage: Stage, seed: int) -> CropLoader:
+    rows, columns = store.labels.shape[1:]
+    return CropLoader(
+        store,
+        batch=1 if stage.whole else course.batch,
+        # A thinned network takes even maps only, down to the eighth.
+        height=rows // 16 * 16 if stage.whole else course.crop_height,
+        width=columns // 16 * 16 if stage.whole else course.crop_width,
+        value=_CLASS_VALUES,
+        halved=0.0 if stage.whole else stage.halved,
+        seed=seed,
+    )
 
 
 class Judge:

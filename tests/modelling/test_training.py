@@ -125,8 +125,8 @@ def test_confusion_counts_rows_by_truth() -> None:
 def test_a_short_training_learns_and_leaves_its_figures(store: FrameStore, tmp_path: Path) -> None:
     """The whole of it on three frames: every kind of stage, the checkpoint, the figures."""
     stages = (
-        Stage(until=0.5, normalise_by_batch=True, thinned=True, halved=0.3, weighted=True),
-        Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False),
+        Stage(until=0.5, normalise_by_batch=True, thinned=True, halved=0.3, weighted=True, whole=False),
+        Stage(until=1.0, normalise_by_batch=False, thinned=False, halved=0.0, weighted=False, whole=True),
     )
     course = Course(seed=2, steps=24, crop_height=32, crop_width=48, steps_between_validations=12, stages=stages)
     reports: list[Report] = []
