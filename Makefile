@@ -19,7 +19,7 @@ demo: venv
 	@$(BIN)/skylane demo
 
 test: venv
-	@.ci/install-mosquitto
+	@.ci/install-real-parts
 	@$(BIN)/python -m pytest -q
 
 check: venv
