@@ -37,6 +37,8 @@ def cloud() -> None:
 @click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
 @click.option("--max-frames", type=int, help="Frames that may wait; more are answered `overloaded`. [64]")
 @click.option("--max-wait-ms", type=float, help="How long a batch may wait for more frames. [0]")
+@click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
+@click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
 @click.option("--decoders", type=int, help="Decoding threads. [1]")
 def serve(config: Path | None, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer with masks, until Ctrl-C or SIGTERM; then drain."""
@@ -90,9 +92,9 @@ def _loaded(settings: CloudConfig) -> list[Model]:
         raise click.UsageError(f"repository {repository.root} holds no model: run 'skylane model build road-small'")
     models = []
     for name in names:
-        model = repository.load(name, Placement(device=settings.device))
-        runs_ms = model.warm_up()
-        warm = f", cold {runs_ms[0]:.0f} ms, warm {runs_ms[-1]:.0f} ms" if runs_ms else ""
+        model = repository.load(name, Placement(device=settings.device), settings.max_batch)
+        runs_ms = model.warm_up(settings.warm_up_runs)
+        warm = f", cold {runs_ms[0]:.0f} ms, warm {runs_ms[-1]:.0f} ms" if runs_ms else ", not warmed up"
         _say(f"{model.describe()}{warm}")
         models.append(model)
     return models

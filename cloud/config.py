@@ -28,3 +28,5 @@ class CloudConfig(Section):
     max_pixels: int = Field(default=1 << 25, ge=1)
     decoders: int = Field(default=1, ge=1, le=32)
     max_wait_ms: float = Field(default=0.0, ge=0, le=10_000)
+    max_batch: int | None = Field(default=None, ge=1, le=256)  # None: as each model's manifest says.
+    warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from cloud.admission import Admission
 from cloud.replies import Replier
 from cloud.request import Request
-from shared import images
+from shared import geometry, images
 from shared.errors import SkylaneError
 from shared.fields import MessageError
 from shared.frames import Layout
+from shared.geometry import Resize
 from shared.images import PictureLimits
 from shared.masks import MASK_CODECS
 from shared.messages import FrameMessage, Status, unpack_frame
@@ -53,15 +56,12 @@ class Decoder:
         if message.want.mask_codec not in MASK_CODECS:
             raise MessageError(f"no mask codec {message.want.mask_codec[:40]!r}: ask for {', '.join(MASK_CODECS)}")
         card = self._cards[request.model]
-        if message.shape != (card.height, card.width, 3):
-            wanted = f"{card.height}×{card.width}×3"
-            raise MessageError(f"a picture of shape {list(message.shape)}: model {card.name} takes {wanted}")
-        target = (message.geometry.target_height, message.geometry.target_width)
-        if target != (card.height, card.width):
-            raise MessageError(f"geometry ends at {target}, the picture is {card.height}×{card.width}")
-        request.picture = images.decode(
+        _check_size(message, card)
+        picture = images.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
         )
+        is_input = message.shape[:2] == (card.height, card.width)
+        request.picture = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
         request.stamp(Stage.DECODED)
 
 
@@ -84,3 +84,31 @@ def read(request: Request) -> FrameMessage:
         raise MessageError("vehicle, camera and model of the message must be those of its topic")
     request.message = message
     return message
+
+
+def _check_size(message: FrameMessage, card: ModelCard) -> None:
+    """A picture is the model's input, or the frame itself, which then is brought there in a way of ours alone.
+
+    Raises:
+        MessageError: it is neither, or its geometry is one that no resize to this model makes.
+    """
+    made, target = message.geometry, (card.height, card.width)
+    if message.shape[2:] != (3,):
+        raise MessageError(f"a picture of shape {list(message.shape)}: model {card.name} takes colour, H×W×3")
+    if (made.target_height, made.target_width) != target:
+        ends = f"{made.target_height}×{made.target_width}"
+        raise MessageError(f"geometry ends at {ends}: the input of model {card.name} is {card.height}×{card.width}")
+    if message.shape[:2] == target:
+        return
+    source = (made.source_height, made.source_width)
+    halved = (made.source_height // 2, made.source_width // 2)  # By binning.
+    if message.shape[:2] not in (source, halved):
+        raise MessageError(
+            f"a picture of shape {list(message.shape)}: model {card.name} takes {card.height}×{card.width}×3, "
+            f"or the whole frame, {made.source_height}×{made.source_width}×3 by its geometry"
+        )
+    if made not in (geometry.plan(resize, *source, *target) for resize in Resize):
+        raise MessageError(
+            f"geometry is not what {', '.join(Resize)} make of {made.source_height}×{made.source_width} "
+            f"for model {card.name}: send what was planned for its card"
+        )

@@ -18,6 +18,18 @@ class ImagesError(SkylaneError):
     """Images that do not fit a model's input."""
 
 
+class BatchSizeError(SkylaneError):
+    """A batch size that a model's graph does not take."""
+
+    def __init__(self, model: str, baked: int, wanted: int) -> None:
+        self.baked = baked
+        self.wanted = wanted
+        super().__init__(
+            f"model {model}: a batch of {baked} is baked into its graph, so none of {wanted} can run: "
+            "leave the batch size out, or export the model with a free one"
+        )
+
+
 class Model:
     """A model ready to answer. Used by one thread at a time; close it, or use it in a `with`."""
 
@@ -62,14 +74,17 @@ class Model:
             return self._engine.infer(images)
         return np.concatenate([self._part(images[start : start + size], size) for start in range(0, len(images), size)])
 
-    def warm_up(self) -> list[float]:
-        """Run on black images as often as the manifest says; the milliseconds of each run, the first one cold."""
-        images = np.zeros((self._engine.batch_size or 1, *self.input_shape), np.uint8)
-        took_ms = []
-        for _ in range(self.manifest.warm_up.runs):
-            started_ns = perf_counter_ns()
-            self._engine.infer(images)
-            took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
+    def warm_up(self, runs: int | None = None) -> list[float]:
+        """Run on black images so often, or as often as the manifest says; the milliseconds of each, the first one cold.
+
+        Where several images may run at once, as many full batches follow, which are not in the list: an engine tunes
+        itself anew for another size.
+        """
+        runs = self.manifest.warm_up.runs if runs is None else runs
+        smallest = self._engine.batch_size or 1
+        took_ms = self._timed(smallest, runs)
+        if self.max_batch_size > smallest:
+            self._timed(self.max_batch_size, runs)
         return took_ms
 
     def describe(self) -> str:
@@ -78,6 +93,8 @@ class Model:
         told = f"{card.name} {card.version}: {self.manifest.format}, {card.height}×{card.width} {card.layout}, {self.device}"
         if self._engine.batch_size is not None:
             told += f", batch of {self._engine.batch_size} baked into the graph"
+        elif self.max_batch_size > 1:
+            told += f", batches of up to {self.max_batch_size}"
         return told if card.trained else f"{told}, untrained weights"
 
     def close(self) -> None:
@@ -91,6 +108,16 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _timed(self, size: int, runs: int) -> list[float]:
+        """The milliseconds of each of some runs on a batch of black images."""
+        images = np.zeros((size, *self.input_shape), np.uint8)
+        took_ms = []
+        for _ in range(runs):
+            started_ns = perf_counter_ns()
+            self._engine.infer(images)
+            took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
+        return took_ms
 
     def _part(self, images: Images, size: int) -> ClassIds:
         """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""

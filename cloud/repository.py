@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from cloud.engines.engine import ENGINES, Engine, Placement
-from cloud.manifest import Manifest
-from cloud.model import Model
+from cloud.manifest import BatchingSection, Manifest
+from cloud.model import BatchSizeError, Model
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
@@ -127,15 +127,23 @@ class Repository:
             )
         return path
 
-    def load(self, name: str, placement: Placement = Placement()) -> Model:  # noqa: B008 - frozen.
+    def load(self, name: str, placement: Placement = Placement(), max_batch: int | None = None) -> Model:  # noqa: B008 - frozen.
         """Check a model's file and open it on a device; warming it up is the caller's.
+
+        `max_batch`: the most frames that go through it at once, instead of what its manifest says.
 
         Raises:
             SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
-                EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there.
+                EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there;
+                BatchSizeError where another batch than `max_batch` is baked into the graph.
         """
         manifest, card, path = self.manifest(name), self.card(name), self.file(name)
+        if max_batch is not None:
+            manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
         engine: Engine = registry.load("engine", ENGINES, manifest.format)(path, manifest, placement)
+        if max_batch is not None and engine.batch_size not in (None, max_batch):
+            engine.close()
+            raise BatchSizeError(name, engine.batch_size, max_batch)
         return Model(manifest, card, engine)
 
 

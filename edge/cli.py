@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge import manifest as run_manifest
+from edge.arrivals import Arrivals
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, PlaySettings
 from edge.pipeline import Preparation
@@ -20,7 +21,7 @@ from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink
 from edge.sources.source import SourceError, kind_of, open_source
 from edge.transports.mqtt import MqttTransport, vehicle_will
-from shared.config import override, read_yaml
+from shared.config import FlagError, override, read_yaml
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
 from shared.latency_log import CSV_NAME, LogError, LogWriter, Outcome, read_rows
@@ -55,6 +56,15 @@ def edge() -> None:
 @click.option("--frames", type=int, help="Stop after so many frames. [all]")
 @click.option("--read-ahead-queue-size", type=int, help="Frames read before they are due. [16]")
 @click.option("--closed-loop", is_flag=True, default=None, help="Send every frame, as fast as answers come.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["source", "uniform", "poisson"]),
+    help="What an open loop's frames fall due by: the source's times, or --arrival-rate. [source]",
+)
+@click.option("--arrival-rate", "arrival_rate_hz", type=float, help="Frames due a second, uniform or Poisson.")
+@click.option("--seed", type=int, help="Of Poisson arrivals: one seed, one schedule. [drawn, and logged]")
+@click.option("--queue", type=int, help="Due frames of a camera that may wait; the oldest is given up. [1]")
+@click.option("--burst", type=int, help="Closed loop: so many fall due together, the next when all have ended. [1]")
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Of frames. [jpeg]")
 @click.option("--quality", type=int, help="Of JPEG, 1 to 100. [85]")
 @click.option(
@@ -63,6 +73,7 @@ def edge() -> None:
     help="Of Bayer frames; auto takes binning where half the resolution is enough. [auto]",
 )
 @click.option("--resize", type=click.Choice(["crop", "letterbox", "stretch"]), help="[as the model's card says]")
+@click.option("--resize-at", type=click.Choice(["edge", "cloud"]), help="Who brings frames to the model's size. [edge]")
 @click.option("--mask-codec", type=click.Choice(["raw", "png", "rle", "zstd"]), help="Of masks; all lossless. [zstd]")
 @click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that come back. [model]")
 @click.option("--window", type=int, help="Frames that may be unanswered at a time. [4]")
@@ -84,10 +95,13 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         SkylaneError: the run could not begin.
     """
     session = uuid.uuid4().hex[:12]
+    config = config.seeded()
     checked("vehicle", config.vehicle)
     checked("model", config.model)
     folder = config.out or Path("runs") / f"{config.vehicle}-{session}"
     kind = kind_of(source_name)
+    if kind == "camera":
+        _check_camera(config)
     with ExitStack() as stack:
         source = open_source(
             source_name,
@@ -131,6 +145,11 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
     for fault in faults:
         click.echo(f"skylane: {fault}", err=True)
     return 1 if faults else 0
+
+
+def _check_camera(config: EdgeConfig) -> None:
+    if config.arrivals is not Arrivals.SOURCE or config.burst > 1:
+        raise FlagError("a camera's frames are due when it takes them: leave arrivals and burst out")
 
 
 class _Hooks:
@@ -179,7 +198,11 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
         session=session,
         schedule=Schedule(
             pace=pace,
+            arrivals=config.arrivals,
             rate=config.rate,
+            arrival_rate_hz=config.arrival_rate_hz or 1.0,
+            seed=config.seed or 0,
+            burst=config.burst,
             loop=config.loop,
             delay_s=config.delay_s,
             read_ahead=config.read_ahead_queue_size,
@@ -191,9 +214,11 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
             quality=config.quality,
             demosaic=config.demosaic,
             resize=config.resize,
+            resize_at=config.resize_at,
             want=Want(config.mask_codec, config.mask_size),
         ),
         window=config.window,
+        queue=config.queue,
         deadline_ms=config.deadline_ms,
         answer_timeout_s=config.answer_timeout_s,
     )

@@ -1,10 +1,12 @@
 """What `skylane edge play` can be told, by a file and by flags; a flag wins."""
 
+import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from edge.arrivals import Arrivals
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.geometry import Resize
@@ -33,11 +35,17 @@ class EdgeConfig(Section):
     frames: int | None = Field(default=None, ge=1)  # Stop after so many.
     read_ahead_queue_size: int = Field(default=16, ge=1, le=1000)
     closed_loop: bool = False
+    arrivals: Arrivals = Arrivals.SOURCE
+    arrival_rate_hz: float | None = Field(default=None, ge=1e-3, le=1e6)  # All cameras together.
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)  # None: drawn where chance plays a part.
+    queue: int = Field(default=1, ge=1, le=1 << 16)
+    burst: int = Field(default=1, ge=1)
 
     codec: Literal["raw", "jpeg", "png", "lz4", "zstd"] = "jpeg"
     quality: int = Field(default=85, ge=1, le=100)
     demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = "auto"
     resize: Resize | None = None  # None: as the model card says.
+    resize_at: Literal["edge", "cloud"] = "edge"
     mask_codec: Literal["raw", "png", "rle", "zstd"] = "zstd"
     mask_size: Literal["model", "frame"] = "model"
 
@@ -47,3 +55,26 @@ class EdgeConfig(Section):
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag"], ...] = ("png",)
+
+    @model_validator(mode="after")
+    def _loop_and_load_agree(self) -> Self:
+        scheduled = self.arrivals is not Arrivals.SOURCE
+        if scheduled and self.arrival_rate_hz is None:
+            raise ValueError(f"arrivals: {self.arrivals} needs arrival_rate_hz, the frames that fall due in a second")
+        if not scheduled and self.arrival_rate_hz is not None:
+            raise ValueError("arrival_rate_hz: the source's own times are the schedule; set arrivals, or use rate")
+        if scheduled and self.rate != 1.0:
+            raise ValueError(f"rate: {self.arrivals} arrivals follow arrival_rate_hz, not the source: leave rate out")
+        if scheduled and self.closed_loop:
+            raise ValueError(f"arrivals: a closed loop waits for answers, not for {self.arrivals} arrivals: choose one")
+        if self.queue > 1 and self.closed_loop:
+            raise ValueError("queue: in a closed loop no frame is given up, so none has to wait: leave queue out")
+        if self.burst > 1 and not self.closed_loop:
+            raise ValueError("burst: frames fall due together in a closed loop only: add closed_loop")
+        return self
+
+    def seeded(self) -> Self:
+        """The same, with a seed drawn where chance plays a part and none was given."""
+        if self.arrivals is not Arrivals.POISSON or self.seed is not None:
+            return self
+        return self.model_copy(update={"seed": secrets.randbits(32)})

@@ -39,7 +39,7 @@ class Journey:
     bytes_up: int = 0
     stamps: tuple[Stamp, ...] = ()  # As sent; an answer must echo them.
     given_up_ns: int = 0  # When silence becomes a loss; set when it is sent.
-    picture: Pixels | None = None  # What the model sees, kept for the sinks while it is under way.
+    picture: Pixels | None = None  # As it was sent, in the model's colour order; kept for the sinks while under way.
     geometry: Geometry | None = None
 
 
@@ -182,6 +182,11 @@ class Ledger:
         with self._idle:
             return self._idle.wait_for(lambda: not self._in_flight, timeout_s)
 
+    def wait_until_all_ended(self, timeout_s: float) -> bool:
+        """Wait until every frame that was due has its row; False if one has none yet."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._outcomes.total() == self._sequence, timeout_s)
+
     def tally(self) -> Tally:
         """Where the run stands."""
         with self._lock:
@@ -200,15 +205,14 @@ class Ledger:
 
     def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
         self._write(journey, outcome, reason, answer)
-        with self._idle:
-            self._idle.notify_all()
         self._on_closed()
 
     def _write(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
         row = self._row(journey, outcome, reason, answer)
-        with self._lock:
+        with self._idle:
             self._log.close(row)
             self._outcomes[outcome] += 1
+            self._idle.notify_all()
 
     def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> Row:
         answer = answer or _Answer()

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from edge.ledger import Ledger, Tally
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
-from edge.replay import NewestSlot, Pace, Pacer, ReadAhead, Schedule
+from edge.replay import Pace, Pacer, ReadAhead, Schedule
 from edge.sender import Sender, Window
 from edge.sinks.sink import Sink, SinkFeed
+from edge.slot import Slot
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.frames import FrameSource
@@ -30,6 +31,7 @@ class PlaySettings:
     schedule: Schedule
     preparation: Preparation
     window: int = 4
+    queue: int = 1  # Due frames of a camera that may wait for a place in the window.
     deadline_ms: float | None = None
     answer_timeout_s: float = 30.0
 
@@ -64,7 +66,7 @@ class EdgeNode:
             answer_timeout_s=settings.answer_timeout_s,
             on_closed=self._window.give_back_place,
         )
-        self._slot = NewestSlot()
+        self._slot = Slot(settings.queue)
         self._ahead = ReadAhead(source, settings.schedule, self._stopped)
         self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
         patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from edge.ledger import Journey, Ledger
-from edge.replay import NewestSlot
 from edge.sender import Sender, Window
+from edge.slot import Slot
 from shared import clock, geometry, images
 from shared.demosaic import to_colour
 from shared.errors import SkylaneError
@@ -24,15 +24,14 @@ class Preparation:
     quality: int = 85
     demosaic: str = "auto"  # "auto": binning where the frame is at least twice the model's input, else bilinear.
     resize: Resize | None = None  # None: as the model card says.
+    resize_at: str = "edge"  # "cloud": the frame is sent as large as it was demosaiced, and the worker resizes it.
     want: Want = field(default_factory=Want)
 
 
 class Pipeline:
     """Takes due frames, makes them ready and hands them to the sender, one at a time."""
 
-    def __init__(
-        self, slot: NewestSlot, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation
-    ) -> None:
+    def __init__(self, slot: Slot, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation) -> None:
         self._slot = slot
         self._window = window
         self._sender = sender
@@ -64,6 +63,8 @@ class Pipeline:
 def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMessage:
     """Demosaic, resize and encode a frame; each stage is stamped in `journey.times`, the picture kept in `journey`.
 
+    Where the worker resizes, a frame is demosaiced as it would be for resizing here: both give the same input.
+
     Raises:
         SkylaneError: the frame's pixels cannot be demosaiced or encoded as asked.
     """
@@ -73,7 +74,7 @@ def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMe
     method = _method(preparation.demosaic, frame.layout, plan)
     colour = to_colour(frame.pixels, frame.layout, card.layout, method)
     journey.times[Stage.DEMOSAICED] = clock.now_ns()
-    picture = geometry.apply(colour, plan)
+    picture = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
     journey.times[Stage.PREPROCESSED] = clock.now_ns()
     data = images.encode(picture, card.layout, preparation.codec, preparation.quality)
     journey.times[Stage.ENCODED] = clock.now_ns()

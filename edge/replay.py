@@ -1,25 +1,28 @@
-"""Replay: when each frame is due, and which of those that are due is taken."""
+"""Replay: a source is read ahead, and each of its frames falls due."""
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 
-from edge.ledger import Journey, Ledger
+from edge.arrivals import Arrivals, poisson_ns, uniform_ns
+from edge.ledger import Ledger
+from edge.slot import Slot
 from shared import clock
 from shared.errors import SkylaneError
 from shared.frames import Frame, FrameSource, UnreadableFrame
 
 _LONGEST_WAIT_S = 3600.0  # A gap in a damaged bag may be longer than the system's clock can wait at once.
+_LOOK_S = 0.2  # How often a wait looks whether it was stopped.
 
 
 class Pace(StrEnum):
     """What decides when a frame is due."""
 
-    OPEN_LOOP = "open_loop"  # The source's own pace: newest wins, what the window cannot take is dropped.
-    CLOSED_LOOP = "closed_loop"  # The window: a frame is due when a place is free, and every frame is sent.
+    OPEN_LOOP = "open_loop"  # A schedule, whatever the far side does: what the window cannot take is dropped.
+    CLOSED_LOOP = "closed_loop"  # The answers: a frame is due when the window has a place, and every frame is sent.
     LIVE = "live"  # The camera: a frame is due when it was grabbed; newest wins.
 
 
@@ -28,7 +31,11 @@ class Schedule:
     """How a source is replayed."""
 
     pace: Pace = Pace.OPEN_LOOP
-    rate: float = 1.0
+    arrivals: Arrivals = Arrivals.SOURCE  # Of an open loop.
+    rate: float = 1.0  # Times the source's own pace.
+    arrival_rate_hz: float = 1.0  # Of uniform and Poisson arrivals; all cameras together.
+    seed: int = 0  # Of Poisson arrivals.
+    burst: int = 1  # Closed loop: more than 1 fall due together, and the next when all of them have ended.
     loop: bool = False
     delay_s: float = 0.0
     read_ahead: int = 16
@@ -61,7 +68,7 @@ class ReadAhead:
         """Yield what was read, in order."""
         while not self._stop.is_set():
             try:
-                frame = self._queue.get(timeout=0.2)
+                frame = self._queue.get(timeout=_LOOK_S)
             except queue.Empty:
                 continue
             if frame is None:
@@ -71,7 +78,7 @@ class ReadAhead:
     def _put(self, frame: Frame | UnreadableFrame | None) -> bool:
         while not self._stop.is_set():
             try:
-                self._queue.put(frame, timeout=0.2)
+                self._queue.put(frame, timeout=_LOOK_S)
             except queue.Full:
                 continue
             return True
@@ -92,111 +99,106 @@ class ReadAhead:
             time_shift += last.source_ns - first.source_ns + period
 
 
-class NewestSlot:
-    """Holds the newest due frame of each camera until the pipeline takes it; what it replaces is handed back."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._waiting: dict[str, tuple[Journey, Frame]] = {}
-        self._wanted = False
-        self._closed = False
-
-    def put(self, journey: Journey, frame: Frame) -> Journey | None:
-        """Offer a due frame; returns the journey it replaces."""
-        with self._condition:
-            replaced = self._waiting.pop(journey.camera, None)
-            self._waiting[journey.camera] = (journey, frame)
-            self._condition.notify_all()
-        return replaced[0] if replaced else None
-
-    def take(self) -> tuple[Journey, Frame] | None:
-        """Wait for a frame; the one that was due first is taken. None once the slot is closed and empty."""
-        with self._condition:
-            self._wanted = True
-            self._condition.notify_all()
-            self._condition.wait_for(lambda: self._waiting or self._closed)
-            self._wanted = False
-            if not self._waiting:
-                return None
-            camera = next(iter(self._waiting))
-            return self._waiting.pop(camera)
-
-    def wait_until_wanted(self, stop: threading.Event) -> bool:
-        """Wait until somebody waits for a frame and none is there; False when stopped."""
-        with self._condition:
-            while not self._condition.wait_for(lambda: self._wanted and not self._waiting, timeout=0.2):
-                if stop.is_set() or self._closed:
-                    return False
-        return True
-
-    def close(self) -> None:
-        """No more frames will come."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-    def drain(self) -> list[Journey]:
-        """Take out all that waits, when nobody will take it any more."""
-        with self._condition:
-            waiting = [journey for journey, _ in self._waiting.values()]
-            self._waiting.clear()
-        return waiting
-
-
 class Pacer:
-    """Puts each frame into the slot when it is due."""
+    """Puts each frame into the slot when it is due.
+
+    A frame's due time never follows from when the pacer got round to it: what was late is late in the log.
+    """
 
     def __init__(
-        self, frames: ReadAhead, slot: NewestSlot, ledger: Ledger, schedule: Schedule, stop: threading.Event
+        self, frames: ReadAhead, slot: Slot, ledger: Ledger, schedule: Schedule, stop: threading.Event
     ) -> None:
         self._frames = frames
         self._slot = slot
         self._ledger = ledger
         self._schedule = schedule
         self._stop = stop
-        self._due = {
-            Pace.OPEN_LOOP: self._due_by_source,
-            Pace.CLOSED_LOOP: self._due_by_window,
-            Pace.LIVE: self._due_by_camera,
-        }[schedule.pace]
-        self._origin: Callable[[int], int] | None = None
 
     def run(self) -> None:
         """Pace until the source ends; the body of the pacing thread."""
         try:
             if self._schedule.delay_s:
                 self._stop.wait(self._schedule.delay_s)
-            for frame in self._frames:
-                due_ns = self._due(frame)
-                if due_ns is None:
-                    return
-                self._offer(frame, due_ns)
+            match self._schedule.pace:
+                case Pace.OPEN_LOOP:
+                    self._by_schedule()
+                case Pace.CLOSED_LOOP if self._schedule.burst > 1:
+                    self._by_burst()
+                case Pace.CLOSED_LOOP:
+                    self._by_window()
+                case Pace.LIVE:
+                    self._by_camera()
         finally:
             self._slot.close()
+
+    def _by_schedule(self) -> None:
+        start_ns = 0
+        for frame, offset_ns in self._scheduled():
+            start_ns = start_ns or clock.now_ns()
+            if not self._wait_until(start_ns + offset_ns):
+                return
+            self._offer(frame, start_ns + offset_ns)
+
+    def _scheduled(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
+        """Each frame and how many nanoseconds after the first it is due."""
+        schedule = self._schedule
+        match schedule.arrivals:
+            case Arrivals.SOURCE:
+                first_ns = None
+                for frame in self._frames:
+                    first_ns = frame.source_ns if first_ns is None else first_ns
+                    yield frame, round((frame.source_ns - first_ns) / schedule.rate)
+            case Arrivals.UNIFORM:
+                yield from zip(self._frames, uniform_ns(schedule.arrival_rate_hz), strict=False)
+            case Arrivals.POISSON:
+                yield from zip(self._frames, poisson_ns(schedule.arrival_rate_hz, schedule.seed), strict=False)
+
+    def _by_window(self) -> None:
+        for frame in self._frames:
+            if not self._is_wanted(frame):
+                return
+            self._offer(frame, clock.now_ns())
+
+    def _by_burst(self) -> None:
+        frames = iter(self._frames)
+        size = self._schedule.burst
+        # Read before it is due, so that reading is no part of its latency, as far as memory was granted for it.
+        while burst := list(islice(frames, min(size, self._schedule.read_ahead))):
+            if not self._wait_until_all_ended():
+                return
+            due_ns = clock.now_ns()
+            for frame in chain(burst, islice(frames, size - len(burst))):
+                if not self._is_wanted(frame):
+                    return
+                self._offer(frame, due_ns)
+
+    def _by_camera(self) -> None:
+        for frame in self._frames:
+            self._offer(frame, frame.source_ns)
 
     def _offer(self, frame: Frame | UnreadableFrame, due_ns: int) -> None:
         journey = self._ledger.begin(frame, due_ns)
         if isinstance(frame, UnreadableFrame):
             self._ledger.drop(journey, f"undecodable: {frame.reason}")
             return
-        replaced = self._slot.put(journey, frame)
-        if replaced:
-            self._ledger.drop(replaced, "window")
+        oldest = self._slot.put(journey, frame)
+        if oldest:
+            self._ledger.drop(oldest, "window")
 
-    def _due_by_source(self, frame: Frame | UnreadableFrame) -> int | None:
-        if self._origin is None:
-            start_ns, first_ns, rate = clock.now_ns(), frame.source_ns, self._schedule.rate
-            self._origin = lambda source_ns: start_ns + round((source_ns - first_ns) / rate)
-        due_ns = self._origin(frame.source_ns)
+    def _wait_until(self, due_ns: int) -> bool:
+        """Wait for a time to come; False when stopped."""
         while (wait_ns := due_ns - clock.now_ns()) > 0:
             if self._stop.wait(min(wait_ns / 1e9, _LONGEST_WAIT_S)):
-                return None
-        return due_ns
+                return False
+        return True
 
-    def _due_by_window(self, frame: Frame | UnreadableFrame) -> int | None:
-        if isinstance(frame, Frame) and not self._slot.wait_until_wanted(self._stop):
-            return None
-        return clock.now_ns()
+    def _is_wanted(self, frame: Frame | UnreadableFrame) -> bool:
+        """Wait until the pipeline can take a frame; False when stopped. One that cannot be read takes no place."""
+        return isinstance(frame, UnreadableFrame) or self._slot.wait_until_wanted(self._stop)
 
-    def _due_by_camera(self, frame: Frame | UnreadableFrame) -> int | None:
-        return frame.source_ns
+    def _wait_until_all_ended(self) -> bool:
+        """Wait until every frame that was due has its row; False when stopped."""
+        while not self._ledger.wait_until_all_ended(_LOOK_S):
+            if self._stop.is_set():
+                return False
+        return True

@@ -58,7 +58,8 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         return type(section).model_validate(section.model_dump() | given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise FlagError(f"{_dotted(first['loc'])}: {_problem(first, type(section))}") from error
+        key, problem = _dotted(first["loc"]), _problem(first, type(section))
+        raise FlagError(f"{key}: {problem}" if key else problem) from error
 
 
 def load_mapping(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from edge.ledger import Journey
 from shared.errors import SkylaneError
 from shared.frames import Layout
-from shared.geometry import Geometry
+from shared.geometry import Geometry, apply
 from shared.model_card import ModelCard
 from shared.opencv import cv2
 from shared.registry import Entry
@@ -69,6 +69,8 @@ class SinkFeed:
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return
         picture: Any = journey.picture
+        if picture.shape[:2] != (journey.geometry.target_height, journey.geometry.target_width):
+            picture = apply(picture, journey.geometry)  # Sent as it was, and resized by the worker.
         if self._card.layout is Layout.BGR8:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
         self._handover.put(

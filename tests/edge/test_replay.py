@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge.ledger import Journey, Ledger
-from edge.replay import NewestSlot, Pace, Pacer, ReadAhead, Schedule
+from edge.replay import Pace, Pacer, ReadAhead, Schedule
+from edge.slot import Slot
 from shared import clock
 from shared.errors import SkylaneError
 from shared.frames import Frame, UnreadableFrame
@@ -100,7 +101,7 @@ def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
 
 def test_the_newest_frame_of_a_camera_replaces_the_older_one(ledger: Ledger, frame: Make) -> None:
     """And no other camera's; the one that was due first is taken first."""
-    slot = NewestSlot()
+    slot = Slot()
     offered = [(ledger.begin(frame(i, camera), i), frame(i, camera)) for i, camera in enumerate(("/l", "/r", "/l"))]
     replaced = [slot.put(*item) for item in offered]
     assert replaced == [None, None, offered[0][0]]
@@ -112,7 +113,7 @@ def test_the_newest_frame_of_a_camera_replaces_the_older_one(ledger: Ledger, fra
 
 def test_what_waits_when_nobody_will_take_it_is_handed_back(ledger: Ledger, frame: Make) -> None:
     """So that it gets its row."""
-    slot = NewestSlot()
+    slot = Slot()
     journey = ledger.begin(frame(), 1)
     slot.put(journey, frame())
     assert slot.drain() == [journey]
@@ -122,7 +123,7 @@ def test_what_waits_when_nobody_will_take_it_is_handed_back(ledger: Ledger, fram
 def _paced(source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None) -> list[Journey]:
     """Every frame that a taker as quick as can be gets from a paced source."""
     stop = stop or threading.Event()
-    slot = NewestSlot()
+    slot = Slot()
     ahead = ReadAhead(source, schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
@@ -178,7 +179,7 @@ def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> Non
 def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, pace: Pace) -> None:
     """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
     stop = threading.Event()
-    slot = NewestSlot()
+    slot = Slot()
     schedule = Schedule(pace=pace)
     frames = [frame(0), frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), schedule, stop)
