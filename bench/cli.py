@@ -11,6 +11,8 @@ from rich.table import Table
 
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
+from bench.link_cli import link
+from bench.machine_line import machine_line
 from bench.sample import sample_bag
 from cloud.repository import default_root
 
@@ -20,6 +22,9 @@ _SAMPLE_FRAMES = 40
 @click.group()
 def bench() -> None:
     """Measure what offloading costs, as ratios to bare inference."""
+
+
+bench.add_command(link)
 
 
 @bench.command()
@@ -113,6 +118,4 @@ def _times(rows: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _print_machine(result: Mapping[str, Any], console: Console) -> None:
-    of = result["machine"]
-    versions = ", ".join(f"{name} {of[name]}" for name in ("python", "tensorflow", "numpy", "paho-mqtt"))
-    console.print(f"{of['processor']}, {of['cores']} cores; {result['broker']}; {versions}", highlight=False)
+    console.print(machine_line(result["machine"], result["broker"]), highlight=False)

@@ -7,49 +7,24 @@ the broker and the worker's own rooms is measured.
 import subprocess
 import sys
 import tempfile
-import threading
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import psutil
 
+from bench.instant import MODEL, InstantSettings, InstantWorker
 from bench.overhead import BenchError
 from bench.spread import spread
-from cloud.engines.engine import ClassIds, Images
-from cloud.intake import worker_will
-from cloud.manifest import Manifest
-from cloud.model import Model
-from cloud.node import CloudNode, WorkerSettings
 from shared.broker import Broker
-from shared.connection import Connection
-from shared.labels import read_labels
 from shared.latency_log import Outcome, read_rows
 from shared.machine import machine
-from shared.model_card import ModelCard
 
 PARTS = ("read", "demosaiced", "preprocessed", "encoded")
-_MODEL = "instant"
-_LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
 _SAMPLE_S = 0.25
 _SETTLED = 0.2  # Of the run: imports, pools and queues have filled by then.
-
-
-class InstantEngine:
-    """An engine that thinks nothing: every pixel is road."""
-
-    device = "cpu"
-    batch_size = 1
-
-    def infer(self, batch: Images) -> ClassIds:
-        """See Engine."""
-        return np.zeros(batch.shape[:3], np.uint8)
-
-    def close(self) -> None:
-        """See Engine."""
 
 
 def measure(
@@ -64,7 +39,7 @@ def measure(
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-"))) / "run"
-        stack.enter_context(_InstantWorker(broker.url, height, width))
+        stack.enter_context(InstantWorker(broker.url, InstantSettings(height=height, width=width)))
         on_step(f"{frames} frames of {bag}")
         memory_mb = _play(bag, broker.url, folder, frames, codec)
         rows = list(read_rows(folder))
@@ -85,56 +60,9 @@ def measure(
     }
 
 
-class _InstantWorker:
-    """A worker with the instant engine in threads of this process."""
-
-    def __init__(self, broker: str, height: int, width: int) -> None:
-        session = uuid.uuid4().hex[:12]
-        labels = read_labels(_LABELS)
-        manifest = Manifest.model_validate(
-            {
-                "format": "frozen_graph",
-                "file": "none",
-                "sha256": "0" * 64,
-                "input": {"tensor": "input:0", "height": height, "width": width},
-                "output": {"tensor": "prediction:0", "kind": "class_ids"},
-                "labels": [
-                    {"name": name, "colour": colour} for name, colour in zip(labels.names, labels.colours, strict=True)
-                ],
-            }
-        )
-        card = ModelCard(
-            name=_MODEL,
-            version="1",
-            sha256=manifest.sha256,
-            task=manifest.task,
-            height=height,
-            width=width,
-            layout=manifest.input.layout,
-            resize=manifest.input.resize,
-            labels=labels,
-            trained=False,
-        )
-        self._node = CloudNode(
-            [Model(manifest, card, InstantEngine())], WorkerSettings(worker="instant", session=session)
-        )
-        bus = Connection(broker).open(
-            "skylane-worker-instant", worker_will("instant", session), on_fault=self._node.fault
-        )
-        self._thread = threading.Thread(target=self._node.serve, args=(bus, lambda: None), name="instant-worker")
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._node.stop()
-        self._thread.join()
-
-
 def _play(bag: Path, broker: str, folder: Path, frames: int, codec: str) -> list[float]:
     """Run the vehicle node; returns its resident memory in MB, sampled while it ran."""
-    arguments = [str(bag), "--broker", broker, "--model", _MODEL, "--codec", codec, "--out", str(folder)]
+    arguments = [str(bag), "--broker", broker, "--model", MODEL, "--codec", codec, "--out", str(folder)]
     arguments += ["--frames", str(frames), "--loop", "--closed-loop", "--window", "1", "--no-sinks"]
     memory_mb = []
     with subprocess.Popen(

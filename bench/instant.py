@@ -1,0 +1,257 @@
+"""A worker that thinks nothing, so that only the journey is measured: in threads of this process, or as its own.
+
+`python -m bench.instant --broker URL` runs one until SIGTERM, with a clock that is wrong by a known amount where that
+is asked for. When it takes frames it prints one line of JSON: its session and what its clock says.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import numpy as np
+
+from cloud.engines.engine import ClassIds, Images
+from cloud.intake import worker_will
+from cloud.manifest import Manifest
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from shared import clock
+from shared.bus import Bus
+from shared.connection import Connection
+from shared.errors import SkylaneError
+from shared.labels import read_labels
+from shared.model_card import ModelCard
+
+MODEL = "instant"
+_LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
+_READINGS = 100
+_STOP_S = 30.0
+
+
+class InstantError(SkylaneError):
+    """An instant worker did not get ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """What a process's clock says at a moment of the machine's CLOCK_MONOTONIC, which all processes here share."""
+
+    monotonic_ns: int
+    now_ns: int
+    drift_ppm: float = 0.0
+
+    @classmethod
+    def take(cls, drift_ppm: float = 0.0) -> Self:
+        """Read this process's clock, to within the time that reading it takes (less than a microsecond).
+
+        `drift_ppm`: what it is known to gain; the wrong clock of a bench, or 0.
+        """
+        best: tuple[int, int, int] | None = None
+        for _ in range(_READINGS):
+            before_ns, now_ns, after_ns = time.monotonic_ns(), clock.now_ns(), time.monotonic_ns()
+            if best is None or after_ns - before_ns < best[0]:
+                best = (after_ns - before_ns, (before_ns + after_ns) // 2, now_ns)
+        assert best is not None
+        return cls(best[1], best[2], drift_ppm)
+
+    def monotonic_at(self, stamp_ns: int) -> int:
+        """When it was, by the machine's clock, that this process stamped `stamp_ns`."""
+        return self.monotonic_ns + round((stamp_ns - self.now_ns) / (1 + self.drift_ppm / 1e6))
+
+    def now_at(self, monotonic_ns: int) -> int:
+        """What this process's clock says at a moment of the machine's."""
+        return self.now_ns + round((monotonic_ns - self.monotonic_ns) * (1 + self.drift_ppm / 1e6))
+
+
+class InstantEngine:
+    """An engine that finds road in every pixel, at once or after a wait."""
+
+    device = "cpu"
+    batch_size = 1
+
+    def __init__(self, think_ms: float = 0.0) -> None:
+        self._think_s = think_ms / 1e3
+
+    def infer(self, batch: Images) -> ClassIds:
+        """See Engine."""
+        if self._think_s:
+            time.sleep(self._think_s)  # It stands for an accelerator: no core of this machine is busy meanwhile.
+        return np.zeros(batch.shape[:3], np.uint8)
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstantSettings:
+    """What an instant worker is called and what it expects."""
+
+    worker: str = "instant"
+    model: str = MODEL
+    height: int = 608
+    width: int = 968
+    think_ms: float = 0.0
+
+
+class InstantWorker(AbstractContextManager["InstantWorker"]):
+    """A worker with the instant engine in threads of this process, from the constructor to the end of the block."""
+
+    def __init__(self, broker: str, settings: InstantSettings) -> None:
+        """Start it.
+
+        Raises:
+            SkylaneError: the broker cannot be reached.
+        """
+        self.session = uuid.uuid4().hex[:12]
+        self.is_ready = False  # Whether it takes frames.
+        self._told = threading.Event()  # That it is ready, or never will be.
+        self._node = CloudNode([_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
+        bus = Connection(broker).open(
+            f"skylane-worker-{settings.worker}",
+            worker_will(settings.worker, self.session),
+            on_connected=self._node.announce,
+            on_fault=self._node.fault,
+        )
+        self._thread = threading.Thread(target=self._serve, args=(bus,), name="instant-worker")
+        self._thread.start()
+
+    def wait_until_ready(self) -> bool:
+        """Wait until it takes frames; False where it never will."""
+        self._told.wait()
+        return self.is_ready
+
+    def stop(self) -> None:
+        """Ask it to drain and end; may be called from a signal handler."""
+        self._node.stop()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+    def _serve(self, bus: Bus) -> None:
+        try:
+            self._node.serve(bus, lambda: None, self._ready)
+        finally:
+            self._told.set()
+
+    def _ready(self) -> None:
+        self.is_ready = True
+        self._told.set()
+
+
+class InstantProcess(AbstractContextManager["InstantProcess"]):
+    """An instant worker in a process of its own; ready when the constructor returns, drained when the block ends."""
+
+    def __init__(
+        self,
+        broker: str,
+        settings: InstantSettings,
+        *,
+        clock_offset_s: float = 0.0,
+        clock_drift_ppm: float = 0.0,
+    ) -> None:
+        """Start it, its clock ahead by so much and gaining so much.
+
+        Raises:
+            InstantError: it ended before it was ready; it has told why on standard error.
+        """
+        told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.instant", "--broker", broker, *flags], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.__exit__()
+            raise InstantError(f"the instant worker {settings.worker} ended with code {self._process.returncode}")
+        ready: dict[str, Any] = json.loads(line)
+        self.worker = settings.worker
+        self.session: str = ready["session"]
+        self.clock = ClockReading(**ready["clock"])
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            with suppress(OSError):
+                self._process.stdout.close()
+
+
+def _model(settings: InstantSettings) -> Model:
+    labels = read_labels(_LABELS)
+    manifest = Manifest.model_validate(
+        {
+            "format": "frozen_graph",
+            "file": "none",
+            "sha256": "0" * 64,
+            "input": {"tensor": "input:0", "height": settings.height, "width": settings.width},
+            "output": {"tensor": "prediction:0", "kind": "class_ids"},
+            "labels": [
+                {"name": name, "colour": colour} for name, colour in zip(labels.names, labels.colours, strict=True)
+            ],
+        }
+    )
+    card = ModelCard(
+        name=settings.model,
+        version="1",
+        sha256=manifest.sha256,
+        task=manifest.task,
+        height=settings.height,
+        width=settings.width,
+        layout=manifest.input.layout,
+        resize=manifest.input.resize,
+        labels=labels,
+        trained=False,
+    )
+    return Model(manifest, card, InstantEngine(settings.think_ms))
+
+
+@click.command()
+@click.option("--broker", required=True)
+@click.option("--worker", default="instant", show_default=True)
+@click.option("--model", default=MODEL, show_default=True)
+@click.option("--height", type=click.IntRange(1), default=608, show_default=True)
+@click.option("--width", type=click.IntRange(1), default=968, show_default=True)
+@click.option("--think-ms", type=click.FloatRange(0), default=0.0, help="What an inference takes: a wait, no work.")
+@click.option("--clock-offset-s", type=float, default=0.0, help="How far its clock is ahead.")
+@click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
+def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
+    """Run an instant worker until SIGTERM or Ctrl-C."""
+    clock.set_wrong(round(clock_offset_s * 1e9), clock_drift_ppm)
+    reading = ClockReading.take(clock_drift_ppm)
+    worker = InstantWorker(broker, InstantSettings(**settings))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: worker.stop())
+    if worker.wait_until_ready():
+        click.echo(json.dumps({"session": worker.session, "clock": asdict(reading)}))
+    worker.join()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SkylaneError as error:
+        sys.exit(f"{MODEL}: {error}")
