@@ -1,0 +1,99 @@
+"""What a sample says of the run it came from, and how surely."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.bootstrap import Bootstrap, Floats, bounds, dependence
+
+LEAST: Final = 10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
+SHARES: Final = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
+_NAN: Final = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the interval that holds the truth in 95 of 100 such runs; nan bounds: the sample cannot give one."""
+
+    value: float
+    low: float = _NAN
+    high: float = _NAN
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A sample in a few figures, in the unit of its values; nan where there are too few values to tell.
+
+    `effective_count`: so many independent values would tell as much of the mean. `std`: of the sample, n - 1.
+    """
+
+    count: int
+    effective_count: float
+    mean: Estimate
+    p25: Estimate
+    p50: Estimate
+    p75: Estimate
+    p95: Estimate
+    p99: Estimate
+    p99_9: Estimate
+    minimum: float
+    maximum: float
+    std: float
+
+
+def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
+    """Describe values given in time order, shape (n,); those that were not measured (nan) are left out.
+
+    Percentiles are linearly interpolated between order statistics, as NumPy and pandas do. The intervals are of 95 %, by
+    a block bootstrap of 1,000 replicates from `seed` (bench.bootstrap). A percentile with fewer than ten effective
+    values on either side gets no bounds, nor a mean of fewer than ten: so few cannot tell how far they stray. So
+    p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.
+    """
+    known = measured(values)
+    hang = dependence(known)
+    figures = _figures(known)
+    carried = (hang.effective_count, *(hang.effective_count * min(share, 1 - share) for share in SHARES))
+    estimates = [Estimate(figure) for figure in figures]
+    if enough(hang.effective_count):
+        drawn = Bootstrap([len(known)], [hang.block_length], seed)
+        replicates = np.column_stack((drawn.means(known), drawn.quantiles(known, SHARES)))
+        estimates = [
+            Estimate(figure, *bounds(column, drawn.blocks - 1)) if enough(effective) else Estimate(figure)
+            for figure, effective, column in zip(figures, carried, replicates.T, strict=True)
+        ]
+    mean, p25, p50, p75, p95, p99, p99_9 = estimates
+    return Description(
+        count=len(known),
+        effective_count=hang.effective_count,
+        mean=mean,
+        p25=p25,
+        p50=p50,
+        p75=p75,
+        p95=p95,
+        p99=p99,
+        p99_9=p99_9,
+        minimum=float(known.min()) if len(known) else _NAN,
+        maximum=float(known.max()) if len(known) else _NAN,
+        std=float(known.std(ddof=1)) if len(known) > 1 else _NAN,
+    )
+
+
+def measured(values: npt.ArrayLike) -> Floats:
+    """The values that are numbers, in their order."""
+    series = np.asarray(values, np.float64).ravel()
+    return series[np.isfinite(series)]
+
+
+def enough(effective: float) -> bool:
+    """Whether so many effective values, on the emptier side, carry an interval."""
+    return effective >= LEAST - 1e-9  # 1,000 × 0.01 is not quite ten to a computer.
+
+
+def _figures(known: Floats) -> list[float]:
+    """The mean and the percentiles."""
+    if not len(known):
+        return [_NAN] * (1 + len(SHARES))
+    return [float(known.mean()), *(float(value) for value in np.quantile(known, SHARES))]
