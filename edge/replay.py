@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain, islice
@@ -106,7 +106,12 @@ class Pacer:
     """
 
     def __init__(
-        self, frames: ReadAhead, slot: Slot, ledger: Ledger, schedule: Schedule, stop: threading.Event
+        self,
+        frames: Iterable[Frame | UnreadableFrame],
+        slot: Slot,
+        ledger: Ledger,
+        schedule: Schedule,
+        stop: threading.Event,
     ) -> None:
         self._frames = frames
         self._slot = slot

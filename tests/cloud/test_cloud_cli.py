@@ -14,9 +14,11 @@ import pytest
 
 import skylane
 from bench.worker import Worker, WorkerError
+from cloud.config import CloudConfig
 from cloud.engines.tensorflow_device import tf
 from shared import masks
 from shared.address import Address
+from shared.config import read_yaml
 from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.messages import (
@@ -99,6 +101,25 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pyte
         skylane.main(["cloud", "serve", "--models", str(repository), "--device", "gpu:0"])
     assert ended.value.code == 1
     assert "device 'gpu:0'" in capsys.readouterr().err
+
+
+def test_a_batch_that_a_graph_does_not_take_is_a_clear_error(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the worker says that it is ready, and in one line."""
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", "--max-batch", "4"])
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("skylane: model tiny: a batch of 1 is baked into its graph")
+
+
+def test_the_shipped_configuration_is_taken() -> None:
+    """`configs/cloud.yaml` is what an operator starts from, its comments what he takes out."""
+    path = Path(__file__).parents[2] / "configs" / "cloud.yaml"
+    assert read_yaml(path, CloudConfig) == CloudConfig(models=("road-small",))
+    keys = {line.removeprefix("# ").partition(":")[0] for line in path.read_text().splitlines() if ":" in line}
+    assert CloudConfig.model_fields.keys() <= keys
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])

@@ -1,4 +1,5 @@
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from cloud.replies import Replier
 from cloud.request import Request
 from shared import clock, images
 from shared.frames import Layout
-from shared.geometry import Resize, plan
+from shared.geometry import Resize, apply, plan
 from shared.images import PictureLimits
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame
@@ -106,6 +107,67 @@ def test_a_jpeg_is_decoded_too() -> None:
         request = bench.decode(pack_frame(_frame("jpeg")))
     assert isinstance(request, Request)
     assert request.picture.shape == (HEIGHT, WIDTH, 3)
+
+
+def _whole(height: int, width: int, resize: Resize = Resize.CROP, *, binned: bool = False) -> FrameMessage:
+    """A frame that is left to the worker to resize."""
+    sides = (height // 2, width // 2) if binned else (height, width)
+    pixels = np.random.default_rng(height).integers(0, 256, (*sides, 3), np.uint8)
+    return replace(
+        _frame(), shape=pixels.shape, geometry=plan(resize, height, width, HEIGHT, WIDTH), data=pixels.tobytes()
+    )
+
+
+@pytest.mark.parametrize("resize", list(Resize))
+def test_whole_frames_of_any_size_become_the_models_input(resize: Resize) -> None:
+    """Mixed sizes follow each other; each is, to the last pixel, what the vehicle would have made of it."""
+    with _bench() as bench:
+        for height, width in ((40, 30), (HEIGHT, WIDTH), (5, 7), (1, 90), (64, 96)):
+            for binned in (False, True):
+                if binned and min(height, width) < 2:
+                    continue
+                message = _whole(height, width, resize, binned=binned)
+                request = bench.decode(pack_frame(message))
+                assert isinstance(request, Request), request
+                pixels = np.frombuffer(message.data, np.uint8).reshape(message.shape)
+                np.testing.assert_array_equal(request.picture, apply(pixels, message.geometry)[..., ::-1])
+                assert request.picture.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"crop_top": 2}, "geometry is not what crop, letterbox, stretch make of 40×30"),
+        ({"paste_height": 1, "paste_width": 1}, "geometry is not what crop"),
+        ({"crop_height": 1, "crop_width": 1}, "geometry is not what crop"),
+        ({"source_height": 41}, r"or the whole frame, 41×30×3 by its geometry"),
+        ({"source_height": 4000, "source_width": 3000}, "or the whole frame, 4000×3000×3"),
+        ({"source_height": 60_000, "source_width": 60_000}, "source is 60000×60000"),
+        ({"target_height": 9}, "geometry ends at 9×12: the input of model tiny is 8×12"),
+        ({"crop_left": 60}, "crop_width is"),
+        ({"crop_height": 0}, "crop_height is"),
+    ],
+)
+def test_a_geometry_of_the_senders_own_invention_is_refused(change: dict[str, int], reason: str) -> None:
+    """The worker does no work that no vehicle of ours would ask for; the next frame is served."""
+    whole = msgpack.unpackb(pack_frame(_whole(40, 30)))
+    with _bench() as bench:
+        refusal = bench.decode(msgpack.packb(whole | {"geometry": whole["geometry"] | change}))
+        assert isinstance(refusal, MaskMessage)
+        assert refusal.status is Status.REJECTED
+        assert re.search(reason, refusal.reason), refusal.reason
+        assert isinstance(bench.decode(pack_frame(_whole(40, 30))), Request)
+
+
+def test_a_whole_frame_is_bounded_before_it_is_decoded() -> None:
+    """A picture that may be of any size must not be of every size."""
+    huge = replace(
+        _whole(300, 300), codec="zstd", data=images.encode(np.zeros((300, 300, 3), np.uint8), Layout.RGB8, "zstd", 1)
+    )
+    with _bench() as bench:
+        refusal = bench.decode(pack_frame(huge))
+    assert isinstance(refusal, MaskMessage)
+    assert "at most 65536 pixels" in refusal.reason
 
 
 def test_a_budget_is_counted_from_the_receipt() -> None:

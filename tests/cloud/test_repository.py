@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow_device import tf
-from cloud.model import ImagesError
+from cloud.model import BatchSizeError, ImagesError
 from cloud.repository import Repository, RepositoryError, default_root
 from shared.config import ConfigError
 from shared.errors import SkylaneError, UnknownNameError
@@ -175,6 +175,48 @@ def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
         took_ms = model.warm_up()
     assert len(took_ms) == 2
     assert all(took > 0 for took in took_ms)
+
+
+def test_warm_up_can_be_asked_for_otherwise(workshop: Any) -> None:
+    """None leaves the model cold, so that a cold start can be measured at all."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m") as model:
+        assert model.warm_up(0) == []
+        assert len(model.warm_up(3)) == 3
+
+
+def test_a_batch_is_warmed_up_as_well(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first full batch is slow in the middle of a run; the figures told are of one picture."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m", max_batch=3) as model:
+        sizes: list[int] = []
+        infer = model._engine.infer
+
+        def watched(images: Any) -> Any:
+            sizes.append(len(images))
+            return infer(images)
+
+        monkeypatch.setattr(model._engine, "infer", watched)
+        assert len(model.warm_up()) == 2
+    assert sizes == [1, 1, 3, 3]
+
+
+def test_a_batch_size_wins_over_the_manifest(workshop: Any, pictures: Any) -> None:
+    """Masks are the same whatever the batch; only how many run at once changes."""
+    workshop.add("m", _graph(workshop), batching={"max_size": 2})
+    with workshop.repository.load("m") as usual, workshop.repository.load("m", max_batch=3) as model:
+        assert (usual.max_batch_size, model.max_batch_size) == (2, 3)
+        assert "batches of up to 3" in model.describe()
+        np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
+
+
+def test_a_batch_baked_into_the_graph_refuses_another(workshop: Any) -> None:
+    """A log that says batches of 4 where the graph takes 1 at a time would mislead."""
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
+    with pytest.raises(BatchSizeError, match="model m: a batch of 1 is baked into its graph, so none of 4 can run"):
+        workshop.repository.load("m", max_batch=4)
+    with workshop.repository.load("m", max_batch=1) as model:
+        assert model.max_batch_size == 1
 
 
 def test_errors_of_models_are_errors_that_users_can_mend() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from edge.ledger import Journey, Ledger
 from edge.pipeline import Preparation, prepare
-from shared import images
+from shared import geometry, images
 from shared.demosaic import to_colour
 from shared.errors import SkylaneError
-from shared.frames import Frame, Layout
+from shared.frames import Frame, Layout, Pixels
 from shared.geometry import Resize
 from shared.images import PictureLimits
 from shared.latency_log import LogWriter
@@ -41,7 +41,7 @@ def _frame(height: int, width: int, layout: Layout) -> Frame:
     return Frame(pixels, layout, "/left", 0, 0, 0, 0)
 
 
-def _sent(message: FrameMessage) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _sent(message: FrameMessage) -> Pixels:
     return images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), message.layout)
 
 
@@ -88,6 +88,21 @@ def test_the_geometry_that_was_made_travels_along(
     assert (plan.target_height, plan.target_width) == (HEIGHT, WIDTH)
     assert (plan.crop_height < 40) == (resize is Resize.CROP)
     assert (plan.paste_width < WIDTH) == (resize is Resize.LETTERBOX)
+
+
+@pytest.mark.parametrize(("size", "sent"), [((40, 50), (20, 25)), ((14, 20), (14, 20)), ((6, 6), (6, 6))])
+def test_a_frame_for_the_worker_to_resize_is_sent_as_large_as_it_is(
+    card: ModelCard, begin: Callable[[Frame], Journey], size: tuple[int, int], sent: tuple[int, int]
+) -> None:
+    """With the geometry that makes it, to the last pixel, into what the vehicle would have sent."""
+    frame = _frame(*size, Layout.BAYER_RGGB8)
+    here = prepare(frame, begin(frame), Preparation(card, codec="raw"))
+    journey = begin(frame)
+    there = prepare(frame, journey, Preparation(card, codec="raw", resize_at="cloud"))
+    assert there.geometry == here.geometry
+    assert there.shape == (*sent, 3)
+    np.testing.assert_array_equal(geometry.apply(_sent(there), there.geometry), _sent(here))
+    assert list(journey.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
 def test_what_cannot_be_demosaiced_as_asked_is_told(card: ModelCard, begin: Callable[[Frame], Journey]) -> None:

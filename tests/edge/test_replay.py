@@ -1,10 +1,11 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
+from edge.arrivals import Arrivals, poisson_ns
 from edge.ledger import Journey, Ledger
 from edge.replay import Pace, Pacer, ReadAhead, Schedule
 from edge.slot import Slot
@@ -99,27 +100,6 @@ def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
     assert str(ahead.fault) == "truncated"
 
 
-def test_the_newest_frame_of_a_camera_replaces_the_older_one(ledger: Ledger, frame: Make) -> None:
-    """And no other camera's; the one that was due first is taken first."""
-    slot = Slot()
-    offered = [(ledger.begin(frame(i, camera), i), frame(i, camera)) for i, camera in enumerate(("/l", "/r", "/l"))]
-    replaced = [slot.put(*item) for item in offered]
-    assert replaced == [None, None, offered[0][0]]
-    assert slot.take() == offered[1]
-    assert slot.take() == offered[2]
-    slot.close()
-    assert slot.take() is None
-
-
-def test_what_waits_when_nobody_will_take_it_is_handed_back(ledger: Ledger, frame: Make) -> None:
-    """So that it gets its row."""
-    slot = Slot()
-    journey = ledger.begin(frame(), 1)
-    slot.put(journey, frame())
-    assert slot.drain() == [journey]
-    assert slot.drain() == []
-
-
 def _paced(source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None) -> list[Journey]:
     """Every frame that a taker as quick as can be gets from a paced source."""
     stop = stop or threading.Event()
@@ -159,6 +139,77 @@ def test_closed_loop_takes_every_frame(ledger: Ledger, frame: Make, tmp_path: Pa
     assert not list(read_rows(tmp_path))
 
 
+def test_uniform_arrivals_fall_due_on_their_own_schedule(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """The source's times play no part, however long its gaps."""
+    source = Listed([frame(i, source_ns=i * 10**12) for i in range(5)])
+    taken = _paced(source, ledger, Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
+    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+    assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 4
+
+
+def test_poisson_arrivals_fall_due_as_their_seed_says(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """The intended times, settled before the run: nothing that happens in it moves them."""
+    schedule = Schedule(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
+    taken = _paced(Listed([frame(i) for i in range(20)]), ledger, schedule)
+    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+    assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(500.0, 5), 20))
+
+
+def test_lateness_moves_no_due_time(ledger: Ledger, frame: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame that comes an hour late is an hour late in the log, and the next is due when it always was."""
+    now_ns = [10**18]
+    monkeypatch.setattr(clock, "now_ns", lambda: now_ns[0])
+
+    def late() -> Iterator[Frame]:
+        for index in range(5):
+            yield frame(index)
+            now_ns[0] += 3600 * 10**9
+
+    slot = Slot(5)
+    schedule = Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
+    Pacer(late(), slot, ledger, schedule, threading.Event()).run()
+    due = [journey.times[Stage.DUE] for journey in slot.drain()]
+    assert due == [10**18 + index * 10**6 for index in range(5)]
+
+
+def _due_of_dropped(folder: Path) -> list[int]:
+    return [int(row["t_due_ns"]) for row in read_rows(folder)]
+
+
+@pytest.mark.parametrize("read_ahead", [16, 2], ids=["read before", "longer than what is read ahead"])
+def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
+    ledger: Ledger, frame: Make, tmp_path: Path, read_ahead: int
+) -> None:
+    """Its latency counts from that one instant; nothing of it is given up; a part of one ends the source."""
+    stop, slot = threading.Event(), Slot()
+    schedule = Schedule(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
+    frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
+    frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken picture")
+    ahead = ReadAhead(Listed(frames), schedule, stop)
+    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
+    for thread in threads:
+        thread.start()
+    ended_ns = []
+    held: list[Journey] = []
+    while (item := slot.take()) is not None:
+        held.append(item[0])
+        if item[0].frame_index in (3, 7, 9):  # The last of a burst: only now do its frames end.
+            assert ledger.tally().read == item[0].frame_index + 1
+            ended_ns.append(clock.now_ns())
+            for journey in held:
+                ledger.drop(journey, "ended")
+            held.clear()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    rows = sorted(read_rows(tmp_path), key=lambda row: int(row["sequence"]))
+    due = [int(row["t_due_ns"]) for row in rows]
+    assert [len(set(due[:4])), len(set(due[4:8])), len(set(due[8:]))] == [1, 1, 1]
+    assert due[0] < ended_ns[0] <= due[4] < ended_ns[1] <= due[8]
+    assert [row["reason"] for row in rows] == ["ended"] * 5 + ["undecodable: broken picture"] + ["ended"] * 4
+
+
 def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """They take no place and stop nothing."""
     broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken picture")
@@ -175,12 +226,20 @@ def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> Non
     assert journey.times[Stage.DUE] == 12345
 
 
-@pytest.mark.parametrize("pace", [Pace.OPEN_LOOP, Pace.CLOSED_LOOP])
-def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, pace: Pace) -> None:
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(),
+        Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
+        Schedule(pace=Pace.CLOSED_LOOP),
+        Schedule(pace=Pace.CLOSED_LOOP, burst=2),
+    ],
+    ids=["source", "uniform", "window", "burst"],
+)
+def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: Schedule) -> None:
     """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
     stop = threading.Event()
     slot = Slot()
-    schedule = Schedule(pace=pace)
     frames = [frame(0), frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)

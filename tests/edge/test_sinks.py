@@ -16,7 +16,7 @@ from edge.sinks.video import VideoSink
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.frames import Frame
-from shared.geometry import Resize, lay_back, plan
+from shared.geometry import Resize, apply, lay_back, plan
 from shared.labels import colourise
 from shared.model_card import ModelCard
 from shared.stages import Stage
@@ -200,3 +200,21 @@ def test_without_sinks_no_picture_is_kept(card: ModelCard) -> None:
     put: Callable[..., None] = SinkFeed([], card).put
     for sequence in range(200):
         put(_journey(sequence), _segmented(sequence).mask)
+
+
+def test_sinks_get_what_the_model_saw_wherever_it_was_resized(card: ModelCard) -> None:
+    """A mask laid on the whole frame, where the model saw its middle, would lie beside everything in it."""
+    got: list[Segmented] = []
+
+    class Keeper(Recorder):
+        def write(self, segmented: Segmented) -> None:
+            got.append(segmented)
+
+    feed = SinkFeed([Keeper(in_order=True)], card)
+    journey = _journey(0)
+    frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
+    journey.picture, journey.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
+    feed.put(journey, _segmented(0).mask)
+    feed.end()
+    feed.run()
+    np.testing.assert_array_equal(got[0].picture, apply(frame, journey.geometry))
