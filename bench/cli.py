@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
+from bench.clocks_cli import clocks
 from bench.link_cli import link
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
@@ -24,6 +25,7 @@ def bench() -> None:
     """Measure what offloading costs, as ratios to bare inference."""
 
 
+bench.add_command(clocks)
 bench.add_command(link)
 
 

@@ -1,0 +1,60 @@
+"""`skylane bench clocks`: the proof that the clock bound in the log holds."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.clocks import measure
+from bench.machine_line import machine_line
+
+
+@click.command()
+@click.option("--frames", type=click.IntRange(20, 100_000), default=300, show_default=True, help="A clock and link.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the links' jitter.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+def clocks(frames: int, seed: int, *, as_json: bool) -> None:
+    """Hold the log's clock offsets against the truth: known wrong clocks, over links of known delays."""
+    with Console(stderr=True).status("preparing") as status:
+        result = measure(frames, status.update, seed=seed)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _print(result, Console())
+
+
+def _print(result: Mapping[str, Any], console: Console) -> None:
+    table = Table(title="Clock offsets against the truth")
+    for heading in ("delay up + down", "the worker's clock"):
+        table.add_column(heading)
+    for heading in ("rows", "offset", "uplink", "downlink", "error p50", "p99", "max", "bound p50", "p99", "target"):
+        table.add_column(heading, justify="right")
+    for case in result["cases"]:
+        error_ms, bound_ms = case["error_ms"], case["bound_ms"]
+        values_ms = (error_ms["median"], error_ms["p99"], error_ms["max"], bound_ms["median"], bound_ms["p99"])
+        table.add_row(
+            f"{case['delay_up_ms']:g} + {case['delay_down_ms']:g} ms",
+            case["clock"]["name"],
+            str(case["rows"]),
+            *(f"{share:.2%}" for share in case["within"].values()),
+            *(f"{value:.3f}" for value in values_ms),
+            "met" if case["is_met"] else "missed",
+        )
+    console.print(table)
+    targets = result["targets"]
+    console.print(
+        f"offset, uplink, downlink: share of rows in which the truth lies within the stated bound (target: at least "
+        f"{targets['within']:.0%}). error: of the offset, ms (target: below {targets['symmetric_error_ms']:g} ms in "
+        f"every row where up and down are alike). All targets {'met' if result['is_met'] else 'NOT met'}, "
+        f"{result['rows']} rows.",
+        highlight=False,
+    )
+    console.print(
+        f"jitter of {result['jitter_ms']:g} ms each way, seed {result['seed']}; the link's own lateness "
+        f"{result['link_late_ms']['median']:.2f} ms (p99 {result['link_late_ms']['p99']:.2f})",
+        highlight=False,
+    )
+    console.print(machine_line(result["machine"], result["broker"]), highlight=False)

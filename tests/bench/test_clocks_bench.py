@@ -1,0 +1,78 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench import clocks as clocks_bench
+from bench.clocks import Judged, judge
+from bench.clocks_cli import clocks
+from bench.instant import ClockReading
+from shared.latency_log import milliseconds
+
+MS = 10**6
+VEHICLE = ClockReading(monotonic_ns=0, now_ns=10**18)
+WORKER = ClockReading(monotonic_ns=0, now_ns=10**18 + 3000 * MS, drift_ppm=100)
+
+
+def row(up_ms: int, down_ms: int, offset_error_ms: int, *, at_ms: int = 60_000) -> dict[str, str]:
+    """A row as a vehicle would log it whose estimate of WORKER's clock is off by so much."""
+    sent, received = at_ms * MS, (at_ms + up_ms) * MS
+    replied = received + 2 * MS
+    returned = replied + down_ms * MS
+    stamps = {
+        "sent": VEHICLE.now_at(sent),
+        "received": WORKER.now_at(received),
+        "replied": WORKER.now_at(replied),
+        "returned": VEHICLE.now_at(returned),
+    }
+    offset = WORKER.now_at(returned) - VEHICLE.now_at(returned) + offset_error_ms * MS
+    return {
+        **{f"t_{stage}_ns": str(stamp) for stage, stamp in stamps.items()},
+        "clock_offset_ms": milliseconds(offset),
+        "clock_error_ms": "9.000000",
+        "uplink_ms": milliseconds(stamps["received"] - stamps["sent"] - offset),
+        "downlink_ms": milliseconds(stamps["returned"] - stamps["replied"] + offset),
+    }
+
+
+@pytest.mark.parametrize("error_ms", [0, 4, -12])
+def test_the_judge_knows_the_truth(error_ms: int) -> None:
+    """It un-skews a clock that is 3 s ahead and drifts: what is left must be the estimate's own error."""
+    judged = judge(row(25, 5, error_ms), VEHICLE, WORKER)
+    # The offset is as of `returned`; 100 ppm of a crossing is some microseconds.
+    assert judged.offset_ms == pytest.approx(error_ms, abs=1e-5)
+    assert judged.uplink_ms == pytest.approx(-error_ms, abs=0.005)
+    assert judged.downlink_ms == pytest.approx(error_ms, abs=0.005)
+    assert judged.bound_ms == 9
+
+
+def test_a_bound_that_is_too_small_is_found_out() -> None:
+    """A proof that cannot fail proves nothing."""
+    good = [Judged(0.5, -0.5, 0.5, 9.0)] * 99
+    case = clocks_bench._case([*good, Judged(12.0, -0.5, 0.5, 9.0)], 25, 5)
+    assert case["within"] == {"offset": 0.99, "uplink": 1.0, "downlink": 1.0}
+    assert case["is_met"]
+    assert not clocks_bench._case([*good, *[Judged(0.5, -12.0, 0.5, 9.0)] * 2], 25, 5)["is_met"]
+
+
+def test_a_symmetric_link_must_be_known_well() -> None:
+    """Within the bound is not enough there: half a round trip is a wide bound."""
+    off = [Judged(1.5, -1.5, 1.5, 9.0)] * 10
+    assert not clocks_bench._case(off, 10, 10)["is_met"]
+    assert clocks_bench._case(off, 25, 5)["is_met"]
+
+
+@pytest.mark.mosquitto
+def test_the_bound_holds_over_a_real_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The whole bench, short: five workers behind one shared subscription, each with another clock."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(clocks_bench, "LINKS_MS", ((12.0, 4.0),))
+    done = CliRunner().invoke(clocks, ["--frames", "20", "--json"], catch_exceptions=False)
+    result = json.loads(done.stdout)
+    assert [case["clock"]["name"] for case in result["cases"]] == [clock.name for clock in clocks_bench.CLOCKS]
+    for case in result["cases"]:
+        assert case["rows"] > 0
+        assert min(case["within"].values()) >= clocks_bench.WITHIN_TARGET, case
+        assert case["bound_ms"]["median"] >= 8 - 1e-3  # Half of what the link takes at least.
+    assert result["rows"] == 100
