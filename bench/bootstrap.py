@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
+from scipy.stats import rankdata
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,7 +42,7 @@ def dependence(values: Floats) -> Dependence:
     """
     if len(values) < 4 or not np.ptp(values) > 0:  # noqa: PLR2004 (three values have no autocorrelation to speak of)
         return Dependence(1, float(len(values)))
-    known = [_dependence(series) for series in (values, np.argsort(np.argsort(values)).astype(np.float64))]
+    known = [_dependence(series) for series in (values, rankdata(values))]
     return Dependence(max(each.block_length for each in known), min(each.effective_count for each in known))
 
 
@@ -51,14 +52,14 @@ def _dependence(values: Floats) -> Dependence:
     furthest = min(count - 1, math.ceil(math.sqrt(count)) + runs_of)
     covariance = _autocovariance(values, furthest)
     small = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(count) / count) * covariance[0]
-    # The least lag after which the next `runs_of` are all insignificant; where there is none, the last significant one.
-    quiet = np.convolve(small, np.ones(runs_of), "valid") == runs_of
-    last = int(np.argmax(quiet)) if quiet.any() else int(np.flatnonzero(~small)[-1]) + 1
+    # The least lag after which the next `runs_of` are all insignificant; those beyond the furthest are taken for that.
+    quiet = np.convolve(np.append(small, np.ones(runs_of)), np.ones(runs_of), "valid") == runs_of
+    last = int(np.argmax(quiet))
     if last == 0:
         return Dependence(1, float(count))
     lags = np.arange(1, min(2 * last, furthest) + 1)
     window = np.minimum(1.0, 2 * (1 - lags / (2 * last)))  # Flat to the middle, then straight down to zero.
-    long_run = covariance[0] + 2 * float(window @ covariance[lags])
+    long_run = float(covariance[0] + 2 * window @ covariance[lags])
     if long_run <= 0:  # Values that swing to and fro tell more than independent ones; they are not credited with it.
         return Dependence(1, float(count))
     slope = 2 * float((window * lags) @ covariance[lags])
