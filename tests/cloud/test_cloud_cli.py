@@ -114,6 +114,17 @@ def test_a_batch_that_a_graph_does_not_take_is_a_clear_error(
     assert line.startswith("skylane: model tiny: a batch of 1 is baked into its graph")
 
 
+def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that a cold start is in the log of its first frames; and the worker says so."""
+    config = tmp_path / "cloud.yaml"
+    config.write_text("connect_timeout_s: 0.1\n")
+    arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1"]
+    for runs, told in (("0", ", not warmed up"), ("2", ", cold ")):
+        with pytest.raises(SystemExit):
+            skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--warm-up", runs])
+        assert told in capsys.readouterr().err
+
+
 def test_the_shipped_configuration_is_taken() -> None:
     """`configs/cloud.yaml` is what an operator starts from, its comments what he takes out."""
     path = Path(__file__).parents[2] / "configs" / "cloud.yaml"

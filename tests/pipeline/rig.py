@@ -108,7 +108,8 @@ class Vehicle:
         self.out = out
         self._transport = MqttTransport(bus, vehicle=out.name, session="s1", model="tiny")
         card = self._transport.wait_for_card(WAIT_S)
-        play = {key: settings.pop(key) for key in ("window", "deadline_ms", "answer_timeout_s") if key in settings}
+        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s")
+        play = {key: settings.pop(key) for key in of_play if key in settings}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)
         self._log = LogWriter(out)

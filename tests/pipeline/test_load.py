@@ -1,0 +1,184 @@
+"""The load a researcher asks for: when frames fall due, how many wait, how many are inferred together, who resizes."""
+
+import threading
+from collections.abc import Callable
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from cloud.engines.tensorflow_device import tf
+from cloud.model import Model
+from cloud.repository import Repository
+from edge.arrivals import Arrivals, poisson_ns
+from edge.replay import Pace
+from shared import geometry
+from shared.hashing import tree_sha256
+from shared.latency_log import read_rows
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import (
+    HEIGHT,
+    WAIT_S,
+    WIDTH,
+    Rows,
+    Vehicle,
+    count_outcomes,
+    direct,
+    memory_bus,
+    noise,
+    play,
+    serving,
+    worker,
+)
+
+FRAMES, RATE_HZ = 300, 100.0
+STALL_FROM, STALL_TO = 50, 150  # The frames that fall due while the worker stands still.
+STALL_MS = (STALL_TO - 1 - STALL_FROM) * 1e3 / RATE_HZ
+
+
+@pytest.fixture
+def stalled(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Rows]:
+    """Plays an open loop to a worker that stands still once, for a second of the schedule; the rows in order."""
+
+    def run(**settings: Any) -> Rows:
+        predict, gate, inferred = model.predict, threading.Event(), iter(range(FRAMES))
+
+        def stall_once(images: Any) -> Any:
+            if next(inferred) == STALL_FROM:
+                assert gate.wait(WAIT_S)
+            return predict(images)
+
+        monkeypatch.setattr(model, "predict", stall_once)
+        with memory_bus() as bus, serving(lambda _: bus, model):
+            vehicle = Vehicle(
+                bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,
+                arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
+            )  # fmt: skip
+            rows = vehicle.play(lambda: gate.set() if vehicle.tally().read >= STALL_TO else None)
+        rows.sort(key=lambda row: int(row["sequence"]))
+        due = [int(row["t_due_ns"]) for row in rows]
+        assert [at_ns - due[0] for at_ns in due] == [round(index * 1e9 / RATE_HZ) for index in range(FRAMES)]
+        return rows
+
+    return run
+
+
+def test_a_stalled_worker_shows_in_p99(stalled: Callable[..., Rows]) -> None:
+    """No coordinated omission: whatever fell due in the stall counts from when it should have been sent.
+
+    Counted from when each was sent, as a closed loop counts, one frame in 300 met the stall and p99 never heard of it.
+    """
+    rows = stalled(queue=FRAMES)
+    assert count_outcomes(rows) == {("answered", ""): FRAMES}
+    total_ms = np.array([float(row["total_ms"]) for row in rows])
+    since_sent_ms = np.array([float(row["returned_ms"]) + float(row["mask_decoded_ms"]) for row in rows])
+    for index in range(STALL_FROM, STALL_TO):  # The stall ended no earlier than its last frame fell due.
+        assert total_ms[index] >= (STALL_TO - 1 - index) * 1e3 / RATE_HZ
+    assert np.percentile(total_ms, 99) >= 0.9 * STALL_MS
+    assert since_sent_ms.max() >= 0.9 * STALL_MS
+    assert np.percentile(since_sent_ms, 99) < 0.5 * STALL_MS
+
+
+def test_what_a_stall_makes_a_vehicle_give_up_is_in_the_log(stalled: Callable[..., Rows]) -> None:
+    """Newest wins: the frames of the stall are dropped, each with its reason and its intended time; none disappears."""
+    outcomes = count_outcomes(stalled())
+    assert set(outcomes) == {("answered", ""), ("dropped", "window")}
+    assert outcomes.total() == FRAMES
+    assert outcomes["dropped", "window"] >= STALL_TO - STALL_FROM - 3  # In flight, taken and newest are kept.
+
+
+def test_bursts_are_due_together_and_wait_for_each_other(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Multi stream: so many at one instant, sent as the window allows; offline is one burst of all."""
+    for size, vehicle in ((4, "car-multi-stream"), (1000, "car-offline")):
+        out = tmp_path / vehicle
+        with worker(mosquitto_url, model):
+            code, printed = play(
+                tmp_path / "pictures-18" if size > 4 else pictures(18),
+                mosquitto_url, out, closed_loop=True, burst=size, window=2, read_ahead_queue_size=3, sinks=(),
+            )  # fmt: skip
+        assert code == 0, printed
+        rows = sorted(read_rows(out), key=lambda row: int(row["sequence"]))
+        assert count_outcomes(rows) == {("answered", ""): 18}
+        bursts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        assert all(len({row["t_due_ns"] for row in burst}) == 1 for burst in bursts)
+        for earlier, later in pairwise(bursts):
+            assert max(int(row["t_mask_decoded_ns"]) for row in earlier) <= int(later[0]["t_due_ns"])
+
+
+def test_a_poisson_run_can_be_repeated_from_its_manifest(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The seed that was drawn is told, and every frame was due when it says."""
+    out = tmp_path / "car-poisson"
+    with worker(mosquitto_url, model):
+        load: dict[str, Any] = {"arrivals": "poisson", "arrival_rate_hz": 200.0, "queue": 64}
+        code, printed = play(pictures(30), mosquitto_url, out, sinks=(), **load)
+    assert code == 0, printed
+    told = read_manifest(out)["configuration"]
+    assert {key: told[key] for key in load} == load
+    due = sorted(int(row["t_due_ns"]) for row in read_rows(out))
+    assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(200.0, told["seed"]), 30))
+
+
+def test_mixed_sizes_can_be_resized_by_the_worker(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
+    """Bit-exact with resizing at the vehicle where the codec loses nothing; and the mask lies on the frame."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    sizes = [(2 * HEIGHT, 3 * WIDTH), (HEIGHT, WIDTH), (HEIGHT // 2, WIDTH), (50, 70), (3 * HEIGHT, WIDTH)]
+    for index, size in enumerate(sizes):
+        cv2.imwrite(str(folder / f"{index}.png"), noise(index, (*size, 3)))
+    found: dict[tuple[str, str], list[Any]] = {}
+    with worker(mosquitto_url, model):
+        for place in ("edge", "cloud"):
+            for mask_size in ("model", "frame"):
+                out = tmp_path / f"car-{place}-{mask_size}"
+                code, printed = play(
+                    folder, mosquitto_url, out, closed_loop=True, codec="zstd", resize_at=place, mask_size=mask_size
+                )
+                assert code == 0, printed
+                assert {row["outcome"] for row in read_rows(out)} == {"answered"}
+                paths = sorted((out / "masks").rglob("*.png"))
+                found[place, mask_size] = [cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in paths]
+    for index, size in enumerate(sizes):
+        plan = geometry.plan(model.card.resize, *size, HEIGHT, WIDTH)
+        rgb = np.ascontiguousarray(noise(index, (*size, 3))[..., ::-1])
+        mask = direct(model, geometry.apply(rgb, plan))
+        for place in ("edge", "cloud"):
+            np.testing.assert_array_equal(found[place, "model"][index], mask)
+            np.testing.assert_array_equal(found[place, "frame"][index], geometry.lay_back(mask, plan, 255))
+
+
+@pytest.fixture
+def free(models: Path, tmp_path: Path) -> Path:
+    """A repository with `tiny` as a graph that takes any batch."""
+    folder = tmp_path / "models" / "tiny"
+    folder.mkdir(parents=True)
+    graph = tf.compat.v1.GraphDef.FromString((models / "tiny" / "model.pb").read_bytes())
+    (placeholder,) = (node for node in graph.node if node.op == "Placeholder")
+    placeholder.attr["shape"].shape.dim[0].size = -1
+    (folder / "model.pb").write_bytes(graph.SerializeToString())
+    manifest = yaml.safe_load((models / "tiny" / "model.yaml").read_text())
+    (folder / "model.yaml").write_text(yaml.safe_dump(manifest | {"sha256": tree_sha256(folder / "model.pb")}))
+    return folder.parent
+
+
+def test_frames_that_fall_due_together_are_inferred_together(
+    free: Path, mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """As many as was asked for at most; the log tells how many, and each frame has its own mask."""
+    out = tmp_path / "car-batch"
+    with Repository(free).load("tiny", max_batch=4) as batching, worker(mosquitto_url, batching, max_wait_ms=10_000.0):
+        code, printed = play(pictures(16), mosquitto_url, out, closed_loop=True, burst=8, window=8, codec="raw")
+    assert code == 0, printed
+    assert [row["batch_size"] for row in read_rows(out)] == ["4"] * 16
+    for index, path in enumerate(sorted((out / "masks").rglob("*.png"))):
+        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        np.testing.assert_array_equal(mask, direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1]))
