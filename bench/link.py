@@ -96,7 +96,7 @@ class LinkCounts:
     bits_flipped: int = 0
     bytes_swallowed: int = 0
     releases: int = 0  # Pieces that had to wait for their moment.
-    late_p50_ms: float | None = None  # How long after their moment they went, of the last ten thousand.
+    late_p50_ms: float | None = None  # How long after their moment they went, of the last two thousand.
     late_p99_ms: float | None = None
 
 
