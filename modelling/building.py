@@ -31,25 +31,30 @@ def build(
     labels: Labels,
     weights: Weights | None = None,
     formats: Sequence[Format] | None = None,
+    *,
+    name: str | None = None,
+    source: Path | None = None,
+    free_batch: bool = False,
 ) -> list[Path]:
     """Build a recipe into the repository `root`, in the given formats or all of its own; returns the models' folders.
 
     `labels`: those of the twelve classes. `weights`: folded ones, just trained. Without, a trained recipe takes them
-    out of the frozen graph that ships in `root`, and an untrained one draws them from its seed. What was built before
-    is replaced.
+    out of the frozen graph that ships in the repository `source` (where none is given, in `root`), and an untrained one
+    draws them from its seed. `name`: the model's, where a single format is built. `free_batch`: any number of pictures
+    may go through it at once, instead of one. What was built before is replaced.
 
     Raises:
         BuildError: the recipe's weights ship but are not there, or the folder cannot be written.
         ForeignWeightsError: the weights are another network's.
     """
-    network = _with_weights(recipe, root, weights)
+    network = _with_weights(recipe, source or root, weights)
     trained = recipe.trained or weights is not None
     folders = []
     for each in formats or recipe.formats:
-        folder = root / recipe.folder_names()[each]
+        folder = root / (name or recipe.folder_name(each))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(network, recipe, each, folder / FILES[each])
+            _write(network, recipe, each, folder / FILES[each], batch=None if free_batch else 1)
             manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
             (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
         except OSError as error:
@@ -88,13 +93,13 @@ def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:
     return network
 
 
-def _write(network: Any, recipe: Recipe, form: Format, path: Path) -> None:
+def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int | None) -> None:
     if form is Format.SAVED_MODEL:
         if path.exists():
             shutil.rmtree(path)
-        write_saved_model(network, recipe.output, recipe.height, recipe.width, path)
+        write_saved_model(network, recipe.output, recipe.height, recipe.width, path, batch=batch)
         return
-    graph = frozen_graph(network, recipe.output, recipe.height, recipe.width)
+    graph = frozen_graph(network, recipe.output, recipe.height, recipe.width, batch=batch)
     partial = path.with_suffix(".partial")
     partial.write_bytes(graph.SerializeToString(deterministic=True))
     partial.replace(path)
@@ -104,7 +109,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
     port = ":0" if form is Format.FROZEN_GRAPH else ""  # A graph's tensor, or a signature's key.
     scores = recipe.output is Output.SCORES
     return Manifest(
-        name=recipe.folder_names()[form],
+        name=path.parent.name,
         description=recipe.description,
         trained=trained,
         format=form.value,

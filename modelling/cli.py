@@ -17,12 +17,13 @@ from rich.table import Table
 
 from cloud.engines.engine import Placement
 from cloud.repository import Repository, default_root
-from modelling.recipes import RECIPES, Recipe
+from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import confusion_table, model_rows, models_table, told
 from shared.demosaic import DEMOSAICS
 from shared.frames import Layout
 from shared.labels import colourise, overlay, read_labels
 from shared.pictures import read_picture, stamp_untrained, write_png
+from shared.topics import checked
 
 if TYPE_CHECKING:
     from modelling.weights import Weights
@@ -85,6 +86,20 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
 @click.option(
     "--labels", type=click.Path(dir_okay=False, path_type=Path), default=_STREET, help="Of the twelve classes."
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([each.value for each in Format]),
+    help="Build this format alone. [all of the model's]",
+)
+@click.option("--name", "called", metavar="NAME", help="Call the model so; with --format, and one NAME.")
+@click.option("--free-batch", is_flag=True, help="Any number of pictures may go through it at once, instead of one.")
+@click.option(
+    "--weights-from",
+    "source",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The repository that holds the shipped weights. [the same]",
+)
 @_models
 def build(
     names: tuple[str, ...],
@@ -92,6 +107,10 @@ def build(
     *,
     train: bool,
     untrained: bool,
+    form: str | None,
+    called: str | None,
+    free_batch: bool,
+    source: Path | None,
     labels: Path,
     work: Path | None,
     seed: int | None,
@@ -100,6 +119,8 @@ def build(
     """Build models into the repository: from the weights that ship, or random ones where none do, or trained now."""
     if train and untrained:
         raise click.UsageError("--train and --untrained exclude each other")
+    if called is not None and (form is None or len(names) > 1):
+        raise click.UsageError("--name calls one model in one format: give --format, and one NAME")
     import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
 
@@ -111,7 +132,16 @@ def build(
             weights = _train(recipe, work or Path("runs/training") / name, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
-        for folder in building.build(recipe, root or default_root(), read_labels(labels), weights):
+        for folder in building.build(
+            recipe,
+            root or default_root(),
+            read_labels(labels),
+            weights,
+            None if form is None else (Format(form),),
+            name=called and checked("model", called),
+            source=source,
+            free_batch=free_batch,
+        ):
             click.echo(f"built {folder}")
 
 

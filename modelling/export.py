@@ -36,13 +36,13 @@ def function_of(network: Any, output: Output) -> Function:
     return class_ids if output is Output.CLASS_IDS else scores
 
 
-def frozen_graph(network: Any, output: Output, height: int, width: int) -> Any:
-    """The GraphDef of `function_of` for one picture, `input:0` to `prediction:0` or `scores:0`.
+def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch: int | None = 1) -> Any:
+    """The GraphDef of `function_of` for `batch` pictures, None for any number; `input:0` to `prediction:0` or `scores:0`.
 
     Each weight is a constant named "weights/<layer>.<variable>", from which `modelling.weights.weights_in` reads it.
     """
     concrete = tf.function(function_of(network, output), autograph=False).get_concrete_function(
-        _specification(output, height, width)
+        _specification(output, height, width, batch)
     )
     names = {id(variable.value.handle): name for name, variable in variables(network).items()}
     constants = {
@@ -63,19 +63,21 @@ def frozen_graph(network: Any, output: Output, height: int, width: int) -> Any:
     return graph
 
 
-def write_saved_model(network: Any, output: Output, height: int, width: int, folder: Path) -> None:
-    """Write a SavedModel of `function_of` for one picture; signature `serving_default`, from `input` to the output."""
+def write_saved_model(
+    network: Any, output: Output, height: int, width: int, folder: Path, *, batch: int | None = 1
+) -> None:
+    """Write a SavedModel of `function_of`; signature `serving_default`, from `input` to the output; `batch` as above."""
     function = function_of(network, output)
     module = tf.Module()
     module.weights = [variable.value for variable in network.variables]  # Saved are only variables that it owns.
     serving = tf.function(lambda pictures: {OUTPUT[output]: function(pictures)}, autograph=False)
-    signature = serving.get_concrete_function(_specification(output, height, width))
+    signature = serving.get_concrete_function(_specification(output, height, width, batch))
     tf.saved_model.save(module, str(folder), signatures={"serving_default": signature})
 
 
-def _specification(output: Output, height: int, width: int) -> Any:
+def _specification(output: Output, height: int, width: int, batch: int | None) -> Any:
     dtype = tf.uint8 if output is Output.CLASS_IDS else tf.float32
-    return tf.TensorSpec([1, height, width, 3], dtype, name=INPUT)
+    return tf.TensorSpec([batch, height, width, 3], dtype, name=INPUT)
 
 
 def _needed(graph: Any, output: str) -> list[Any]:

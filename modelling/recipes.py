@@ -53,12 +53,9 @@ class Recipe:
         build = registry.load("network", _NETWORKS, self.name)
         return build(len(self.class_names), folded=False, thinned=True)
 
-    def folder_names(self) -> dict[Format, str]:
-        """The name of the folder, which is the model's, for each format."""
-        return {
-            each: self.name if each is self.formats[0] else f"{self.name}-{each.replace('_', '-')}"
-            for each in self.formats
-        }
+    def folder_name(self, form: Format) -> str:
+        """The name of a format's folder, which is the model's."""
+        return self.name if form is self.formats[0] else f"{self.name}-{form.replace('_', '-')}"
 
 
 def recipe(name: str) -> Recipe:

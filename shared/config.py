@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -155,7 +155,7 @@ def _section_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type
 def _sections(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) in (Union, UnionType, list, tuple):
+    if get_origin(annotation) in (Union, UnionType, list, tuple, Annotated):
         return [section for argument in get_args(annotation) for section in _sections(argument)]
     return []
 
