@@ -54,7 +54,7 @@ class EdgeConfig(Section):
     answer_timeout_s: float = Field(default=30.0, gt=0, le=_DAY_S)
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
-    sinks: tuple[Literal["png", "video", "bag"], ...] = ("png",)
+    sinks: tuple[Literal["png", "video", "bag", "overlay"], ...] = ("png",)
 
     @model_validator(mode="after")
     def _loop_and_load_agree(self) -> Self:

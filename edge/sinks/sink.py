@@ -22,6 +22,7 @@ SINKS = {
     "png": Entry("edge.sinks.png:PngSink", "edge"),
     "video": Entry("edge.sinks.video:VideoSink", "edge"),
     "bag": Entry("edge.sinks.bag:BagSink", "edge"),
+    "overlay": Entry("edge.sinks.overlay:OverlaySink", "edge"),
 }
 _REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
 _BACKLOG = 64

@@ -10,6 +10,7 @@ import pytest
 
 from edge.ledger import Journey
 from edge.sinks.bag import BagSink
+from edge.sinks.overlay import OverlayError, OverlaySink
 from edge.sinks.png import PngError, PngSink
 from edge.sinks.sink import Segmented, SinkFeed
 from edge.sinks.video import VideoSink
@@ -71,6 +72,35 @@ def test_a_picture_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Pat
     (tmp_path / "masks").write_text("in the way")
     with pytest.raises(PngError, match="make room or choose another --out"):
         PngSink(tmp_path, card).write(_segmented())
+
+
+def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tmp_path: Path) -> None:
+    """A report finds the picture of a frame by its row, and must be able to carry a few of them."""
+    large = replace(
+        _segmented(7),
+        picture=np.full((608, 968, 3), 100, np.uint8),
+        mask=np.ones((608, 968), np.uint8),
+    )
+    OverlaySink(tmp_path, card).write(large)
+    picture: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000007.jpg"))
+    assert picture.shape == (301, 480, 3)
+    expected = np.array(card.labels.colours[1]) / 2 + 50
+    np.testing.assert_allclose(picture[150, 240, ::-1], expected, atol=6)
+
+
+def test_overlays_of_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
+    """A picture in a report is passed on without its report."""
+    for trained in (True, False):
+        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_segmented())
+    pictures = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
+    assert pictures[0] != pictures[1]
+
+
+def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
+    """One line that says what to do."""
+    (tmp_path / "overlays").write_text("in the way")
+    with pytest.raises(OverlayError, match="make room or choose another --out"):
+        OverlaySink(tmp_path, card).write(_segmented())
 
 
 def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path) -> None:
