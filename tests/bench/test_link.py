@@ -174,7 +174,7 @@ def test_connections_are_reset_at_their_age(far: Far, linked: Start, near: Conne
     here = near(link)
     there = far.accept()
     here.sendall(b"under way")
-    link.set(LinkSpec(reset_after_s=0))
+    link.set(LinkSpec(delay_ms=1000, reset_after_s=0))
     for end in (here, there):
         with pytest.raises(ConnectionResetError):
             end.recv(1)
