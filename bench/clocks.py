@@ -28,8 +28,8 @@ from shared.broker import Broker
 from shared.latency_log import Outcome, read_rows
 from shared.machine import machine
 
-WITHIN_TARGET = 0.99  # Of rows, on any link.
-ERROR_TARGET_MS = 1.0  # On a symmetric link, of every row.
+SHARE_TARGET = 0.99  # Of rows.
+ERROR_TARGET_MS = 1.0  # Of the offset, on a symmetric link; on any other the bound alone can be asked for.
 _HEIGHT, _WIDTH = 152, 242  # Small: the link and the clocks are measured, not the picture.
 _SAMPLE_FRAMES = 20
 _JITTER_MS = 2.0
@@ -91,7 +91,7 @@ def measure(frames: int, on_step: Callable[[str], None], *, seed: int = 0) -> di
     return {
         "cases": cases,
         "is_met": all(case["is_met"] for case in cases),
-        "targets": {"within": WITHIN_TARGET, "symmetric_error_ms": ERROR_TARGET_MS},
+        "targets": {"share": SHARE_TARGET, "symmetric_error_ms": ERROR_TARGET_MS},
         "rows": sum(case["rows"] for case in cases),
         "jitter_ms": _JITTER_MS,
         "seed": seed,
@@ -149,14 +149,15 @@ def _case(judged: Iterable[Judged], up_ms: float, down_ms: float) -> dict[str, A
     bounds = np.array([row.bound_ms for row in rows])
     errors = {name: np.array([getattr(row, f"{name}_ms") for row in rows]) for name in ("offset", "uplink", "downlink")}
     within = {name: float((np.abs(values) <= bounds).mean()) for name, values in errors.items()}
-    worst_ms = float(np.abs(errors["offset"]).max())
-    is_close = up_ms != down_ms or worst_ms < ERROR_TARGET_MS
+    off_ms = np.abs(errors["offset"])
+    close = float((off_ms < ERROR_TARGET_MS).mean()) if up_ms == down_ms else None
     return {
         "delay_up_ms": up_ms,
         "delay_down_ms": down_ms,
         "rows": len(rows),
         "within": within,
-        "error_ms": {**spread(np.abs(errors["offset"]).tolist()), "max": worst_ms},
+        "close": close,
+        "error_ms": {**spread(off_ms.tolist()), "max": float(off_ms.max())},
         "bound_ms": spread(bounds.tolist()),
-        "is_met": min(within.values()) >= WITHIN_TARGET and is_close,
+        "is_met": min(within.values()) >= SHARE_TARGET and (close is None or close >= SHARE_TARGET),
     }

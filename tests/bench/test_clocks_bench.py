@@ -59,7 +59,8 @@ def test_a_bound_that_is_too_small_is_found_out() -> None:
 def test_a_symmetric_link_must_be_known_well() -> None:
     """Within the bound is not enough there: half a round trip is a wide bound."""
     off = [Judged(1.5, -1.5, 1.5, 9.0)] * 10
-    assert not clocks_bench._case(off, 10, 10)["is_met"]
+    case = clocks_bench._case(off, 10, 10)
+    assert (case["close"], case["is_met"]) == (0.0, False)
     assert clocks_bench._case(off, 25, 5)["is_met"]
 
 
@@ -73,6 +74,6 @@ def test_the_bound_holds_over_a_real_link(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert [case["clock"]["name"] for case in result["cases"]] == [clock.name for clock in clocks_bench.CLOCKS]
     for case in result["cases"]:
         assert case["rows"] > 0
-        assert min(case["within"].values()) >= clocks_bench.WITHIN_TARGET, case
+        assert min(case["within"].values()) >= clocks_bench.SHARE_TARGET, case
         assert case["bound_ms"]["median"] >= 8 - 1e-3  # Half of what the link takes at least.
     assert result["rows"] == 100
