@@ -1,4 +1,5 @@
 import os
+import queue
 import random
 import socket
 import threading
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from bench.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
+from shared.address import Address
+from shared.broker import Broker
 from shared.config import ConfigError, validate
+from shared.mqtt import MqttBus
 
 WAIT_S = 30.0
 BULK = random.Random(1).randbytes(300_000)
@@ -275,3 +279,24 @@ def test_profiles_get_better_by_generation() -> None:
     assert slow.round_trip_s > fast.round_trip_s > 0
     for up in (True, False):
         assert (slow.bytes_per_s(up=up) or 0) < (fast.bytes_per_s(up=up) or 0)
+
+
+@pytest.mark.mosquitto
+def test_mqtt_goes_through_and_comes_back_after_a_reset(mosquitto_broker: Broker) -> None:
+    """What the link is for: a node takes it for its broker, in pieces that no packet fits, and through a break."""
+    came: queue.Queue[bytes] = queue.Queue()
+    connected: queue.Queue[None] = queue.Queue()
+    listener = mosquitto_broker.listener
+    with Link(LinkSpec(delay_ms=2, jitter_ms=1, slice_bytes=7), listener.host, listener.port) as link:
+        with MqttBus(Address.parse(link.url), "linked", on_connected=lambda: connected.put(None)) as bus:
+            connected.get(timeout=WAIT_S)
+            bus.subscribe("link/test", 1, lambda delivery: came.put(delivery.payload))
+            bus.publish("link/test", BULK, qos=1)
+            assert came.get(timeout=WAIT_S) == BULK
+            link.set(LinkSpec(reset_after_s=0))
+            counted(link, lambda counts: counts.resets > 0)
+            link.set(LinkSpec())
+            connected.get(timeout=WAIT_S)
+            bus.publish("link/test", b"again", qos=1)
+            assert came.get(timeout=WAIT_S) == b"again"
+        assert link.bytes_up > len(BULK) < link.bytes_down
