@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+import skylane
 from edge.config import EdgeConfig
 from shared.config import ConfigError, FlagError, override, read_yaml
 
@@ -50,6 +51,19 @@ def test_a_seed_is_drawn_where_chance_plays_a_part_and_none_was_given() -> None:
     assert poisson.seeded().seed != poisson.seeded().seed
     assert poisson.model_copy(update={"seed": 0}).seeded().seed == 0
     assert EdgeConfig().seeded().seed is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--arrivals", "uniform", "--arrival-rate", "5"), ("--closed-loop", "--burst", "2")],
+    ids=["arrivals", "burst"],
+)
+def test_a_camera_keeps_its_own_time(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its frames cannot be told when to exist; the flag is refused before the camera is opened."""
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["edge", "play", "camera:0", *flags])
+    assert ended.value.code == 1
+    assert "a camera's frames are due when it takes them" in capsys.readouterr().err
 
 
 def test_the_shipped_configuration_is_taken() -> None:
