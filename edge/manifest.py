@@ -1,15 +1,13 @@
 """The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
 
-import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
 from edge.ledger import Tally
 from shared import clock
 from shared.latency_log import Outcome
-from shared.machine import machine
+from shared.machine import commit, machine
 from shared.model_card import ModelCard
 
 _SECRETS = {"tls_key"}
@@ -26,7 +24,7 @@ def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: Mod
         "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
         "host": machine(),
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -41,14 +39,3 @@ def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str
         "ignored_answers": dict(tally.ignored_answers),
         "rows_lost": rows_lost,
     }
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this runs from; None where it was installed otherwise."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

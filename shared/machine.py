@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,6 +18,17 @@ def machine() -> dict[str, str | int | None]:
         "python": platform.python_version(),
         **{name: _version(name) for name in _LIBRARIES},
     }
+
+
+def commit() -> str | None:
+    """The commit of the checkout this runs from; None where it was installed otherwise."""
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def _processor() -> str:
