@@ -1,0 +1,52 @@
+"""What the tests of bad input share: a command that must fail, a folder of pictures."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import skylane
+from tests.bad_input.worker import HEIGHT, WIDTH
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The command line installs handlers of its own; the tests' come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must end with exit code 1 and one line on the standard error; returns the line."""
+
+    def run(*arguments: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            skylane.main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert ended.value.code == 1, printed
+        (line,) = printed.err.splitlines()
+        assert line.startswith("skylane: ")
+        return line
+
+    return run
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Callable[[int], Path]:
+    """Makes a folder of so many pictures of the model's size."""
+
+    def make(count: int) -> Path:
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for index in range(count):
+            noise = np.random.default_rng(index).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+            cv2.imwrite(str(folder / f"{index:03d}.png"), noise)
+        return folder
+
+    return make

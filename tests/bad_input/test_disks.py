@@ -1,0 +1,78 @@
+"""Disks that take no more, and folders that are taken: nothing that was written is lost."""
+
+import resource
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import skylane
+from shared.latency_log import JOURNAL_NAME, read_rows
+from shared.run_manifest import read_manifest, write_manifest
+from tests.bad_input.worker import bus_of, flags_of, working
+
+
+@contextmanager
+def _disk_of(size_bytes: int) -> Iterator[None]:
+    """Files larger than this cannot be written: a write is cut short, the next one fails, as on a full disk."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk(
+    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Inference goes on; the rows that were written stay, the others are counted, and the line says both."""
+    out = tmp_path / "run"
+    source = pictures(60)
+    with working(bus_of(mosquitto_url)) as node, _disk_of(12_000):
+        line = fails("edge", "play", source, *flags_of(mosquitto_url, out), "--no-sinks")
+        assert node.counts == {"answered": 60}
+    rows = list(read_rows(out))
+    assert 0 < len(rows) < 60
+    assert f"{60 - len(rows)} rows of {out / 'latency.csv'} were not written" in line
+    manifest = read_manifest(out)
+    assert (manifest["state"], manifest["rows_lost"]) == ("incomplete", 60 - len(rows))
+    assert manifest["frames_read"] == sum(manifest["outcomes"].values()) == 60
+
+
+def test_a_disk_without_room_for_a_mask(
+    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A sink that fails is left out; the log is still whole."""
+    out = tmp_path / "run"
+    (out / "masks").mkdir(parents=True)
+    (out / "masks" / "pictures").write_text("in the way")
+    with working(bus_of(mosquitto_url)):
+        line = fails("edge", "play", pictures(5), *flags_of(mosquitto_url, out))
+    assert "cannot be written" in line
+    assert "choose another --out" in line
+    assert Counter(row["outcome"] for row in read_rows(out)) == {"answered": 5}
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(
+    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """What a killed run left open is closed on the way."""
+    out, source = tmp_path / "run", pictures(3)
+    with working(bus_of(mosquitto_url)):
+        with pytest.raises(SystemExit) as ended:
+            skylane.main(["edge", "play", str(source), *flags_of(mosquitto_url, out), "--no-sinks"])
+        assert ended.value.code == 0
+        before = [row["sequence"] for row in read_rows(out)]
+        with (out / JOURNAL_NAME).open("a") as journal:
+            journal.write((out / JOURNAL_NAME).read_text().splitlines()[0].replace(",0,aborted", ",9,aborted") + "\n")
+        write_manifest(out, read_manifest(out) | {"state": "running"})
+        assert "already holds a run: choose another --out" in fails(
+            "edge", "play", source, *flags_of(mosquitto_url, out)
+        )
+    assert [row["sequence"] for row in read_rows(out)] == [*before, "9"]

@@ -1,0 +1,83 @@
+"""What cannot be played: one line that says what was given, what is wrong and what to do."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rosbag_tools.writer import BagWriter
+from shared.latency_log import read_rows
+from shared.run_manifest import read_manifest
+from tests.bad_input.worker import HEIGHT, WIDTH, bus_of, flags_of, working
+
+
+def _bag(path: Path, count: int = 20, encoding: str = "rgb8") -> Path:
+    with BagWriter(path, "mcap", "none") as writer:
+        for index in range(count):
+            pixels = np.full((10 * HEIGHT, 10 * WIDTH, 3), index, np.uint8)  # Several chunks a bag.
+            stamp_ns = 10**18 + index * 10**7
+            writer.write_image("/sensors/camera/left/image_raw", pixels, encoding, stamp_ns, stamp_ns, "camera")
+    return path
+
+
+@pytest.mark.parametrize("name", ["gone.bag", "gone.mcap", "gone.mp4", "gone"])
+def test_a_source_that_is_missing(fails: Callable[..., str], tmp_path: Path, name: str) -> None:
+    """A typing mistake in a path."""
+    line = fails("edge", "play", tmp_path / name)
+    assert f"{tmp_path / name} does not exist" in line
+    assert "give a bag, a video file, a folder of pictures or camera:0" in line
+
+
+@pytest.mark.parametrize("name", ["text.bag", "text.mcap", "text.db3", "text.mp4"])
+@pytest.mark.parametrize("content", [b"", b"this is no recording\n" * 100], ids=["empty", "text"])
+def test_a_source_that_is_something_else(fails: Callable[..., str], tmp_path: Path, name: str, content: bytes) -> None:
+    """A file with the wrong ending, or a download that failed."""
+    (tmp_path / name).write_bytes(content)
+    assert name in fails("edge", "play", tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "picture.png"])
+def test_a_source_of_no_known_kind(fails: Callable[..., str], tmp_path: Path, name: str) -> None:
+    """It names the kinds that there are."""
+    (tmp_path / name).write_text("x")
+    assert ".mcap" in fails("edge", "play", tmp_path / name)
+
+
+def test_a_topic_that_is_not_there_offers_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+    """Topics are long and easily mistyped."""
+    line = fails("edge", "play", _bag(tmp_path / "drive"), "--topics", "/sensors/camera/lfet/image_raw")
+    assert "/sensors/camera/lfet/image_raw" in line
+    assert "did you mean" in line
+    assert "/sensors/camera/left/image_raw" in line
+
+
+def test_a_truncated_bag_is_played_as_far_as_it_goes(
+    fails: Callable[..., str], mosquitto_url: str, tmp_path: Path
+) -> None:
+    """All that can be read is answered and logged, and then the line says what is lost."""
+    bag = _bag(tmp_path / "drive", 40)
+    (file,) = bag.glob("*.mcap")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    out = tmp_path / "run"
+    with working(bus_of(mosquitto_url)):
+        line = fails("edge", "play", bag, *flags_of(mosquitto_url, out), "--codec", "raw")
+    assert "drive" in line
+    rows = list(read_rows(out))
+    assert 5 < len(rows) < 40
+    assert Counter(row["outcome"] for row in rows) == {"answered": len(rows)}
+    assert read_manifest(out)["frames_read"] == len(rows)
+    assert len(list((out / "masks").rglob("*.png"))) == len(rows)
+
+
+def test_an_encoding_that_cannot_be_read_is_named(
+    fails: Callable[..., str], mosquitto_url: str, tmp_path: Path
+) -> None:
+    """Every frame has its row with the reason, and the line repeats it."""
+    out = tmp_path / "run"
+    with working(bus_of(mosquitto_url)):
+        line = fails("edge", "play", _bag(tmp_path / "drive", 5, "32FC7"), *flags_of(mosquitto_url, out))
+    assert "none of its 5 frames can be read" in line
+    assert "32FC7" in line
+    assert Counter(row["outcome"] for row in read_rows(out)) == {"dropped": 5}

@@ -1,0 +1,92 @@
+"""A worker whose engine needs no library, for what bad input it gets."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from cloud.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from shared.address import Address
+from shared.bus import Bus, MemoryBus
+from shared.frames import Layout
+from shared.geometry import Resize
+from shared.labels import Labels
+from shared.model_card import ModelCard
+from shared.mqtt import MqttBus
+
+HEIGHT, WIDTH = 16, 24
+WAIT_S = 30.0
+CARD = ModelCard(
+    name="tiny",
+    version="1",
+    sha256="0" * 64,
+    task="segmentation",
+    height=HEIGHT,
+    width=WIDTH,
+    layout=Layout.RGB8,
+    resize=Resize.CROP,
+    labels=Labels(("dark", "light"), ((0, 0, 0), (255, 255, 255))),
+    trained=True,
+)
+
+
+class Thresholds:
+    """An engine without a library: light pixels are class 1."""
+
+    device = "cpu"
+    batch_size = None
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """See Engine."""
+        return (batch[..., 0] > 127).astype(np.uint8)
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+def _model() -> Model:
+    manifest = Manifest(
+        format="frozen_graph",
+        file="none",
+        sha256=CARD.sha256,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
+        labels_file="none",
+        batching=BatchingSection(),
+    )
+    return Model(manifest, CARD, Thresholds())
+
+
+@contextmanager
+def working(bus: Bus) -> Iterator[CloudNode]:
+    """A worker of model `tiny` on this bus, alone in its group."""
+    if isinstance(bus, MemoryBus):
+        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+    name = f"worker-{uuid4().hex[:6]}"
+    node = CloudNode([_model()], WorkerSettings(worker=name, session="s1", group=f"group-{name}"))
+    ready = threading.Event()
+    thread = threading.Thread(target=node.serve, args=(bus, lambda: None, ready.set), name=name)
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        yield node
+    finally:
+        node.stop()
+        thread.join(WAIT_S)
+
+
+def bus_of(url: str) -> MqttBus:
+    """A connection of its own."""
+    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}")
+
+
+def flags_of(url: str, out: Path) -> tuple[str, ...]:
+    """Flags of a vehicle of its own that sends every frame to model `tiny`."""
+    vehicle = f"car-{uuid4().hex[:6]}"
+    return ("--broker", url, "--model", "tiny", "--vehicle", vehicle, "--out", str(out), "--closed-loop")
