@@ -144,7 +144,7 @@ def _caveats(local: RunLog, remote: RunLog) -> tuple[str, ...]:
 def _both(local: RunLog, remote: RunLog) -> pd.DataFrame:
     """The frames that both runs answered with all that is needed: columns with `_here` and `_away` after their name."""
     here, away = (_answered(run) for run in (local, remote))
-    frames = here.join(away, how="inner", lsuffix="_here", rsuffix="_away")
+    frames = here.add_suffix("_here").join(away.add_suffix("_away"), how="inner")
     if frames.empty:
         raise OffloadingError(
             f"no frame was answered in both {local.name} ({len(here)} answered) and {remote.name} ({len(away)}): "
