@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from edge.clocks import Clocks
 from shared import clock
 from shared.frames import Frame, Pixels, UnreadableFrame
 from shared.geometry import Geometry
@@ -50,7 +51,7 @@ class Tally:
     read: int
     in_flight: int
     outcomes: Mapping[Outcome, int]
-    ignored_answers: Mapping[str, int]  # Late, repeated, foreign: by reason.
+    ignored_answers: Mapping[str, int]  # Late, repeated, foreign: by reason; of probes as `echo_…`.
     median_ms: float | None  # Of the last answered frames, due to mask decoded.
 
     @property
@@ -72,10 +73,15 @@ class Ledger:
         deadline_ms: float | None = None,
         answer_timeout_s: float = 30.0,
         grace_ms: float = 500.0,
+        clocks: Clocks | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_closed` is told of every sent frame that ends, so that the window can be given back its place."""
+        """`clocks`: the workers', where somebody probes them; else they are known by the frames alone.
+
+        `on_closed` is told of every sent frame that ends, so that the window can be given back its place.
+        """
         self._log = log
+        self._clocks = clocks or Clocks()
         self._vehicle = vehicle
         self._session = session
         self._model = model
@@ -89,7 +95,6 @@ class Ledger:
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
         self._recent_ms: deque[float] = deque(maxlen=200)
-        self._offsets: dict[str, clock.OffsetEstimator] = {}
         self._idle = threading.Condition(self._lock)
 
     def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> Journey:
@@ -158,7 +163,8 @@ class Ledger:
         if outcome is Outcome.ANSWERED:
             with self._lock:
                 self._recent_ms.append((journey.times[Stage.MASK_DECODED] - journey.times[Stage.DUE]) / 1e6)
-        self._close(journey, outcome, reason, _Answer(message, bytes_down, _cloud_times(message, journey)))
+        node = _node(message)
+        self._close(journey, outcome, reason, _Answer(message, bytes_down, node, _cloud_times(message, node, journey)))
         return outcome
 
     def give_up_silent(self, heard_ns: int) -> None:
@@ -191,11 +197,12 @@ class Ledger:
         """Where the run stands."""
         with self._lock:
             recent = list(self._recent_ms)
+            echoes = {f"echo_{reason}": count for reason, count in self._clocks.ignored.items()}
             return Tally(
                 read=self._sequence,
                 in_flight=len(self._in_flight),
                 outcomes=dict(self._outcomes),
-                ignored_answers=dict(self._ignored),
+                ignored_answers={**self._ignored, **echoes},
                 median_ms=median(recent) if recent else None,
             )
 
@@ -230,6 +237,7 @@ class Ledger:
             attempts=journey.attempts,
             model=self._model,
             worker=answer.message.worker if answer.message else "",
+            worker_session=answer.node.rpartition("/")[2],
             batch_size=answer.message.batch_size if answer.message else 0,
             bytes_up=journey.bytes_up,
             bytes_down=answer.bytes_down,
@@ -243,7 +251,7 @@ class Ledger:
         if answer.message is None or not {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() or Stage.RETURNED not in edge:
             return None
         exchange = clock.Exchange(edge[Stage.SENT], cloud[Stage.RECEIVED], cloud[Stage.REPLIED], edge[Stage.RETURNED])
-        return self._offsets.setdefault(answer.message.worker, clock.OffsetEstimator()).add(exchange)
+        return self._clocks.offset(answer.node, exchange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +260,7 @@ class _Answer:
 
     message: MaskMessage | None = None
     bytes_down: int = 0
+    node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
 
 
@@ -262,12 +271,16 @@ def _echoes(message: MaskMessage, journey: Journey) -> bool:
     return ours == journey.stamps or (not ours and message.status is not Status.ANSWERED)
 
 
-def _cloud_times(message: MaskMessage, journey: Journey) -> dict[Stage, int]:
+def _node(message: MaskMessage) -> str:
+    """The node that received the frame; empty where no stamp tells."""
+    return next((stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED), "")
+
+
+def _cloud_times(message: MaskMessage, node: str, journey: Journey) -> dict[Stage, int]:
     """The times of the node that received the frame, or none at all where they cannot be true.
 
     Times that run backwards, or last longer than the frame was away, would spoil the estimate of the clock as well.
     """
-    node = next((stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED), None)
     times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
     away_ns = journey.times[Stage.RETURNED] - journey.times[Stage.SENT]

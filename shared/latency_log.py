@@ -5,6 +5,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -59,6 +60,7 @@ class Row:
     retry_wait_ns: int = 0
     model: str = ""
     worker: str = ""
+    worker_session: str = ""
     batch_size: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -69,16 +71,22 @@ class Row:
 
 _FACTS = (
     "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
-    "model", "worker", "attempts", "batch_size", "bytes_up", "bytes_down",
+    "model", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
 )  # fmt: skip
+_TEXTS = ("vehicle", "camera", "session", "outcome", "reason", "model", "worker", "worker_session")
+_NUMBERS = tuple(name for name in _FACTS if name not in _TEXTS)
 _MAX_TEXT = 200
+_TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
+_DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
 _SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
+_ONE_WAY = ("uplink", "downlink")
 COLUMNS = (
     *_FACTS,
-    *(f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)),
-    *(f"{stage}_ms" for stage in _DURATIONS),
+    *_TIME_COLUMNS.values(),
+    *(_DURATION_COLUMNS[stage] for stage in _DURATIONS),
     *(f"{name}_ms" for name in _SUMS),
+    *(f"{name}_resolved" for name in _ONE_WAY),
 )
 
 
@@ -88,16 +96,23 @@ def fields_of(row: Row) -> dict[str, str]:
     `total_ms` = mask_decoded - due and is the sum of the edge's durations, of which `returned_ms` is the time away;
     `cloud_ms` = replied - received and is the sum of the cloud's; `crossing_ms` = `returned_ms` - `cloud_ms` needs no
     common clock; `uplink_ms` and `downlink_ms` split it by `clock_offset_ms` (the worker's clock minus the edge's) and
-    are each true to within `clock_error_ms`.
+    are each true to within `clock_error_ms`, and resolved (1, else 0) where they are larger than that.
     """
-    # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
-    fields = {name: " ".join(str(getattr(row, name)).split())[:_MAX_TEXT] for name in _FACTS}
-    durations = durations_ns(row.edge_times) | durations_ns(row.cloud_times)
-    sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns} | _sums_ns(row)
-    for stage, at_ns in (*row.edge_times.items(), *row.cloud_times.items()):
-        fields[f"t_{stage}_ns"] = str(at_ns)
-    for name, value_ns in (*durations.items(), *sums.items()):
+    fields = {name: str(getattr(row, name)) for name in _NUMBERS}
+    for name in _TEXTS:
+        # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
+        fields[name] = " ".join(getattr(row, name).split())[:_MAX_TEXT]
+    for times in (row.edge_times, row.cloud_times):
+        for stage, at_ns in times.items():
+            fields[_TIME_COLUMNS[stage]] = str(at_ns)
+        for stage, duration_ns in durations_ns(times).items():
+            fields[_DURATION_COLUMNS[stage]] = milliseconds(duration_ns)
+    sums = _sums_ns(row)
+    for name, value_ns in sums.items():
         fields[f"{name}_ms"] = milliseconds(value_ns)
+    if row.clock and "crossing" in sums:
+        for name in _ONE_WAY:
+            fields[f"{name}_resolved"] = "1" if sums[name] > sums["clock_error"] else "0"
     return fields
 
 
@@ -109,7 +124,7 @@ def milliseconds(value_ns: int) -> str:
 
 def _sums_ns(row: Row) -> dict[str, int]:
     edge, cloud = row.edge_times, row.cloud_times
-    sums = {}
+    sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns}
     if Stage.DUE in edge and Stage.MASK_DECODED in edge:
         sums["total"] = edge[Stage.MASK_DECODED] - edge[Stage.DUE]
     if Stage.RECEIVED in cloud and Stage.REPLIED in cloud:
@@ -124,6 +139,7 @@ def _sums_ns(row: Row) -> dict[str, int]:
     return sums
 
 
+_NEEDS_QUOTES = re.compile(r'["\r\n]').search  # Beside a comma too many.
 _CLOSED = -1  # A thread that outlives its log must not write to whatever has the number next.
 
 
@@ -177,10 +193,11 @@ class LogWriter:
     def _append(self, file: int, text: str) -> bool:
         data = text.encode(errors="backslashreplace")  # The name of a folder need not be UTF-8.
         try:
-            end = os.lseek(file, 0, os.SEEK_END)
-            if os.write(file, data) == len(data):
+            written = os.write(file, data)
+            if written == len(data):
                 return True
-            os.ftruncate(file, end)  # A disk that fills may take half a row: take that half back.
+            # A disk that fills may take half a row: take that half back.
+            os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
             self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.fault = error
@@ -189,8 +206,12 @@ class LogWriter:
 
 def line_of(fields: Mapping[str, str]) -> str:
     """A row by column as one line of CSV."""
+    values = [fields.get(column, "") for column in COLUMNS]
+    line = ",".join(values) + "\n"
+    if line.count(",") == len(values) - 1 and not _NEEDS_QUOTES(line, 0, len(line) - 1):
+        return line
     text = io.StringIO()
-    csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n").writerow(fields)
+    csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
 
 

@@ -44,6 +44,8 @@ FRAMES = TopicKind("frames/{model}/{vehicle}/{camera}", qos=1)
 MASKS = TopicKind("masks/{vehicle}/{camera}", qos=1)
 WORKER_STATUS = TopicKind("status/worker/{worker}", qos=1, retained=True)
 VEHICLE_STATUS = TopicKind("status/vehicle/{vehicle}", qos=1, retained=True)
+PROBES = TopicKind("probes/{worker}/{vehicle}", qos=0)  # One that comes late would tell nothing of the clocks.
+ECHOES = TopicKind("echoes/{vehicle}/{worker}", qos=0)
 
 
 @dataclass(frozen=True, slots=True)
