@@ -92,7 +92,7 @@ def worth(local: RunLog, remote: RunLog, *, seed: int = 0) -> Verdict:
     unanswered = _unanswered(local), _unanswered(remote)
     stays = [
         _alternative(name, stay_ms, away_ms, model, link, seed=seed)
-        for name, stay_ms in (("the local run", here_ms), ("inference in the vehicle's own process", bare_ms))
+        for name, stay_ms in (("the local worker", here_ms), ("the vehicle's own process", bare_ms))
     ]
     return Verdict(
         local_name=local.name,
@@ -209,10 +209,11 @@ def _answer(name: str, difference: Estimate, frames: int) -> str:
             f"(95 % interval of the median difference {signed} ms)"
         )
     near, far = sorted((abs(low), abs(high)))
-    than = f"{abs(difference.value):.1f} ms {'sooner' if high < 0 else 'later'} than {name}"
+    is_worth = high < 0
     return (
-        f"{'Worth it' if high < 0 else 'Not worth it'} on these {frames:,} frames: offloaded, a mask came {than} at the "
-        f"median (95 % interval {near:.1f} to {far:.1f} ms)"
+        f"{'Worth it' if is_worth else 'Not worth it'} on these {frames:,} frames of one run each: offloaded, a mask came "
+        f"{abs(difference.value):.1f} ms {'sooner' if is_worth else 'later'} than from {name} at the median "
+        f"(95 % interval {near:.1f} to {far:.1f} ms)"
     )
 
 

@@ -38,8 +38,14 @@ def test_footage_of_another_kind_is_priced_in_proportion() -> None:
 )
 def test_what_cannot_be_priced_is_refused_by_name(wrong: dict[str, float], named: str) -> None:
     """A price of infinity, or below zero, would be printed like any other."""
+    given = {"throughput_hz": 1.0, "price_per_hour": 1.0, "footage_hz": 24.0, "footage_hours": 24.0} | wrong
     with pytest.raises(CostError, match=f"{named} is "):
-        footage_cost(**({"throughput_hz": 1.0, "price_per_hour": 1.0} | wrong))
+        footage_cost(
+            given["throughput_hz"],
+            given["price_per_hour"],
+            footage_hz=given["footage_hz"],
+            footage_hours=given["footage_hours"],
+        )
 
 
 def _run(rows: list[tuple[str, int | None, int | None]]) -> RunLog:

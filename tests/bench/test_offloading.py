@@ -57,7 +57,7 @@ def _run(
 def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
     """The plain case: 200 ms at the vehicle, 40 in the cloud, 10 ms away."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=100))
-    assert found.sentence.startswith("Worth it on these 200 frames: offloaded, a mask came 13")
+    assert found.sentence.startswith("Worth it on these 200 frames of one run each: offloaded, a mask came 13")
     assert found.local.difference.high < 0
     assert found.local.share_faster == 1.0
     assert found.frames == 200
@@ -67,8 +67,8 @@ def test_a_fast_cloud_over_a_good_link_is_worth_it() -> None:
 def test_a_slow_link_is_not_worth_it() -> None:
     """The same cloud behind 2 Mbit/s: each frame takes 400 ms to get there."""
     found = worth(_run("local", 200), _run("remote", 40, delay_ms=10, mbps=2))
-    assert found.sentence.startswith("Not worth it on these 200 frames: offloaded, a mask came ")
-    assert " later than the local run" in found.sentence
+    assert found.sentence.startswith("Not worth it on these 200 frames of one run each: offloaded, a mask came ")
+    assert " later than from the local worker" in found.sentence
     assert found.local.share_faster == 0.0
     assert found.local.delay_ms is None
     assert "No delay is short enough to make it faster at the link's 2 Mbit/s." in found.local.reason
@@ -77,7 +77,7 @@ def test_a_slow_link_is_not_worth_it() -> None:
 def test_what_cannot_be_told_is_said_to_be_so() -> None:
     """A cloud exactly as fast as the vehicle."""
     found = worth(_run("local", 100), _run("distant", 100))
-    assert found.sentence.startswith("Whether offloading is faster than the local run cannot be told")
+    assert found.sentence.startswith("Whether offloading is faster than the local worker cannot be told")
     assert "Too few" in worth(_run("local", 100, frames=5), _run("remote", 10, frames=5)).sentence
 
 
