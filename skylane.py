@@ -27,6 +27,9 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
     "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": Entry("bench.report:report", "bench", "Show or repair the latency log of a run."),
+    "study": Entry(
+        "bench.study.cli:study", "bench,cloud,edge", "Run every combination of models, codecs, loads and links."
+    ),
 }
 
 

@@ -5,14 +5,18 @@ from pathlib import Path
 
 from rosbag_tools.recording import Plan, record
 
-_SEED = 2026
+SEED = 2026
+_WIDTH, _HEIGHT = 1936, 1216
 
 
-def sample_bag(frames: int, progress: Callable[[], None] | None = None) -> Path:
+def sample_bag(
+    frames: int, progress: Callable[[], None] | None = None, *, width: int = _WIDTH, height: int = _HEIGHT
+) -> Path:
     """A synthetic drive of so many frames, made once under `runs/bags`; `progress` is told of every frame."""
-    path = Path("runs") / "bags" / f"drive-{_SEED}-{frames}"
+    size = "" if (width, height) == (_WIDTH, _HEIGHT) else f"-{width}x{height}"
+    path = Path("runs") / "bags" / f"drive-{SEED}-{frames}{size}"
     if not path.exists():
         draft = path.with_name(f"{path.name}.part")
-        record(draft, Plan(seed=_SEED, frames=frames), overwrite=True, progress=progress)
+        record(draft, Plan(seed=SEED, frames=frames, width=width, height=height), overwrite=True, progress=progress)
         draft.rename(path)
     return path

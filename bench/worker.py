@@ -5,7 +5,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -30,9 +30,14 @@ class Worker(AbstractContextManager["Worker"]):
         model: str,
         name: str = "worker",
         device: str = "auto",
+        warm_up: int | None = None,
+        max_batch: int | None = None,
+        log: Path | None = None,
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_line` is told every line that the worker says.
+        """`warm_up` and `max_batch`: as the model's manifest says where they are None.
+
+        `on_line` is told every line that the worker says, and `log` takes them all.
 
         Raises:
             WorkerError: it ended, or was not ready in time; its last lines are told.
@@ -54,6 +59,9 @@ class Worker(AbstractContextManager["Worker"]):
             "--device",
             device,
         ]
+        arguments += [] if warm_up is None else ["--warm-up", str(warm_up)]
+        arguments += [] if max_batch is None else ["--max-batch", str(max_batch)]
+        self._log = log.open("a", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
             stderr=subprocess.PIPE,
@@ -76,6 +84,16 @@ class Worker(AbstractContextManager["Worker"]):
         """The process's number."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it said."""
+        return self._said[-1] if self._said else "it said nothing"
+
     def __enter__(self) -> Self:
         return self
 
@@ -90,8 +108,10 @@ class Worker(AbstractContextManager["Worker"]):
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        with self._process.stderr as lines:
+        with self._process.stderr as lines, self._log as log:
             for line in lines:
+                if log is not None:
+                    log.write(line)
                 self._said.append(line.rstrip())
                 self._on_line(line.rstrip())
                 if line.startswith(f"worker {self.name}: ready"):

@@ -27,6 +27,16 @@ class NamedLink(LinkSpec):
 
     name: str = Field(pattern=NAME)
 
+    @property
+    def spec(self) -> LinkSpec:
+        """The link without its name."""
+        return LinkSpec(**self.model_dump(exclude={"name"}))
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether it does anything to what passes."""
+        return self.spec.model_copy(update={"seed": 0}) != LinkSpec()
+
 
 def one_of(kind: str, known: Iterable[str], also: str = "") -> Callable[[str], str]:
     """A validator that refuses a name which `known` does not hold, and says what there is; `also`: beside it."""

@@ -1,8 +1,9 @@
 """The scenarios: how frames fall due, what they show, which figure tells the result, and what makes it valid."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
@@ -100,6 +101,10 @@ class Load:
     def window(self) -> int:
         """Unanswered frames of one vehicle, where the scenario wants as many as the workers take."""
         return max(1, _SHARED_WINDOW // self.vehicles)
+
+    def of_vehicle(self, number: int) -> Self:
+        """The same with chances of the vehicle's own."""
+        return replace(self, seed=self.seed + number)
 
 
 Flags = Callable[[Load], tuple[str, ...]]

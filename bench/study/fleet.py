@@ -1,0 +1,74 @@
+"""The vehicles of a run: `skylane edge play` in one process each."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from shared.errors import SkylaneError
+
+_KILL_S = 5.0
+
+
+class RunError(SkylaneError):
+    """A run of a cell failed."""
+
+
+class Fleet(AbstractContextManager["Fleet"]):
+    """Vehicles `vehicle-1` … that play the same source at the same time; those that still run when it ends are killed.
+
+    Each has its run in `folder/<name>`, and what it says in `folder/<name>.log`.
+    """
+
+    def __init__(self, count: int, source: Path, folder: Path, flags: Sequence[Sequence[str]]) -> None:
+        """`flags`: of `skylane edge play`, one list a vehicle."""
+        self._logs: dict[str, Path] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        with ExitStack() as stack:
+            stack.callback(self.__exit__)
+            for number in range(1, count + 1):
+                name = f"vehicle-{number}"
+                self._logs[name] = folder / f"{name}.log"
+                command = [sys.executable, "-m", "skylane", "edge", "play", str(source), *flags[number - 1]]
+                command += ["--vehicle", name, "--out", str(folder / name), "--no-sinks"]
+                with self._logs[name].open("wb") as log:
+                    self._processes[name] = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                    )
+            stack.pop_all()
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The processes by the vehicles' names."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until all have ended.
+
+        Raises:
+            RunError: one failed, which tells its last words, or the limit has passed.
+        """
+        until_s = time.monotonic() + limit_s
+        for name, process in self._processes.items():
+            try:
+                code = process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit") from None
+            if code:
+                raise RunError(f"{name} failed: {self._last_words(name)}")
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(_KILL_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _last_words(self, name: str) -> str:
+        lines = self._logs[name].read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"

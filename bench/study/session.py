@@ -1,0 +1,113 @@
+"""A session: a broker and the workers of one setup, which serve one run after the other."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bench.link import Link
+from bench.study.axes import NamedLink, quality
+from bench.study.cell import Cell, WorkerSetup
+from bench.study.fleet import Fleet, RunError
+from bench.study.footage import footage
+from bench.study.plan import Plan
+from bench.study.scenarios import SCENARIOS, Load
+from bench.study.variants import Variants
+from bench.worker import Worker
+from shared.broker import Broker
+from shared.resources import Sampler
+
+RESOURCES = "resources.csv"
+
+
+class Session(Protocol):
+    """What plays runs; the real one below, and simulated ones in tests."""
+
+    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+        """Let `load.vehicles` vehicles play, each into a run folder `folder/vehicle-N`.
+
+        Raises:
+            SkylaneError: a vehicle or a worker failed, or the run took too long.
+        """
+
+    @property
+    def broker(self) -> str:
+        """Which broker stands between."""
+
+
+Opener = AbstractContextManager[Session]
+
+
+class RealSession:
+    """Real processes: Mosquitto, workers, and for each run its link and its vehicles."""
+
+    def __init__(self, plan: Plan, broker: Broker, workers: list[Worker], model: str, logs: Path) -> None:
+        self._plan = plan
+        self._logs = logs
+        self._broker = broker
+        self._workers = workers
+        self._model = model
+
+    @property
+    def broker(self) -> str:
+        """See Session."""
+        return f"{self._broker.kind.value} {self._broker.version}"
+
+    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+        """See Session."""
+        scenario = SCENARIOS[cell.scenario]
+        source = footage(scenario.footage, cell.resolution, self._plan.drive_frames)
+        folder.mkdir(parents=True, exist_ok=True)
+        nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
+        with ExitStack() as stack:
+            url = self._broker.url
+            if cell.link.is_felt:
+                link = stack.enter_context(self._link(cell.link, load.seed))
+                nodes["link"] = link.pid
+                url = link.url
+            codec, jpeg = quality(cell.codec)
+            flags = ["--broker", url, "--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
+            flags += [] if jpeg is None else ["--quality", str(jpeg)]
+            each = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
+            fleet = stack.enter_context(Fleet(load.vehicles, source, folder, each))
+            nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
+            stack.enter_context(Sampler(folder / RESOURCES, nodes))
+            fleet.wait(self._plan.run_limit_s)
+        for worker in self._workers:
+            shutil.copy(self._logs / f"{worker.name}.log", folder)
+            if not worker.is_running:
+                raise RunError(f"{worker.name} ended while it was needed: {worker.last_words}")
+
+    def _link(self, link: NamedLink, seed: int) -> Link:
+        spec = link.spec.model_copy(update={"seed": link.seed or seed})
+        return Link(spec, self._broker.listener.host, self._broker.listener.port)
+
+
+@contextmanager
+def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> Iterator[Session]:
+    """Start a broker and the workers of a setup; the folder `logs` takes what the workers say, and each run a copy.
+
+    Raises:
+        SkylaneError: the model cannot be had, or broker or worker do not start.
+    """
+    variant = variants.find(setup)
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start())
+        workers = [
+            stack.enter_context(
+                Worker(
+                    broker.url,
+                    models=variant.root,
+                    model=variant.name,
+                    name=f"worker-{number}",
+                    device=setup.device,
+                    warm_up=0 if setup.cold else None,
+                    max_batch=setup.batch,
+                    log=logs / f"worker-{number}.log",
+                )
+            )
+            for number in range(1, setup.workers + 1)
+        ]
+        yield RealSession(plan, broker, workers, variant.name, logs)

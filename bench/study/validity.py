@@ -1,0 +1,77 @@
+"""Whether a run keeps the rules of its scenario: MLPerf's by their numbers, unless the study sets others.
+
+The defaults are those of MLPerf Inference (mlperf.conf of its load generator): 600 s in every scenario; 662 queries of
+8 samples in the multi-stream scenario; 24,576 samples in the offline one. Where MLPerf stops early instead of counting,
+the least number that can stop: with n queries of which t are over a percentile p, P(X ≤ t | n, 1 − p) ≤ 0.01 has to
+hold for a binomial X; that takes 64 queries to tell a 90th percentile (t = 1) and 459 to show that 99 % are in time
+(t = 0). A valid run here is no MLPerf result: its model, data and accuracy are others.
+"""
+
+from dataclasses import dataclass
+
+from bench.study.measuring import Measured, figures
+from bench.study.scenarios import MultiStream, Offline, Rules, Server, SingleStream
+
+VALID, INVALID = "VALID", "INVALID"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """VALID or INVALID with the reason; both empty where a scenario has no rules."""
+
+    validity: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    holds: bool
+    told: str
+
+
+def judge(run: Measured, settings: Rules) -> Verdict:
+    """Judge a run by the rules of its scenario; the reason names each rule, its number, and MLPerf's where it differs."""
+    unanswered = len(run.measured) - len(run.answered)
+    findings = [
+        _at_least("ran", run.seconds, "s", settings, "min_duration_s"),
+        *_counted(run, settings),
+        _Finding(
+            unanswered == 0, f"{unanswered} of {len(run.measured)} frames unanswered" if unanswered else "all answered"
+        ),
+    ]
+    if isinstance(settings, Server):
+        p99_ms = figures(run, settings)["total_p99_ms"]
+        told = f"p99 {'not measured' if p99_ms is None else f'{p99_ms:.1f} ms'}, limit {settings.limit_ms:g} ms"
+        findings.append(_Finding(p99_ms is not None and p99_ms <= settings.limit_ms, told))
+    broken = [finding.told for finding in findings if not finding.holds]
+    if broken:
+        return Verdict(INVALID, "; ".join(broken))
+    return Verdict(VALID, "; ".join(finding.told for finding in findings))
+
+
+def _counted(run: Measured, settings: Rules) -> list[_Finding]:
+    if isinstance(settings, MultiStream):
+        queries = len(run.queries_ms(settings.samples_per_query))
+        return [
+            _at_least("answered", queries, "queries", settings, "min_queries"),
+            *_as_mlperf(settings, "samples_per_query", "samples a query"),
+        ]
+    if isinstance(settings, SingleStream | Server):
+        return [_at_least("answered", len(run.answered), "queries", settings, "min_queries")]
+    if isinstance(settings, Offline):
+        return [_at_least("answered", len(run.answered), "samples", settings, "min_samples")]
+    return []
+
+
+def _at_least(verb: str, value: float, unit: str, settings: Rules, key: str) -> _Finding:
+    least = getattr(settings, key)
+    rule = type(settings).model_fields[key].default
+    of = " s" if unit == "s" else ""
+    changed = "" if least == rule else f" instead of {rule:g}{of}"
+    shown = f"{value:.1f}" if isinstance(value, float) else str(value)
+    return _Finding(value >= least, f"{verb} {shown} {unit} with {key.removesuffix('_s')} {least:g}{of}{changed}")
+
+
+def _as_mlperf(settings: Rules, key: str, what: str) -> list[_Finding]:
+    value, rule = getattr(settings, key), type(settings).model_fields[key].default
+    return [] if value == rule else [_Finding(holds=True, told=f"{value} {what} instead of {rule}")]
