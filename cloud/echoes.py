@@ -3,6 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from shared import clock, topics
 from shared.bus import Bus, Delivery
@@ -33,41 +34,35 @@ class _Allowance:
 class Echoes:
     """Answers probes on the network thread: there is nothing to wait for, and a queue would only blur the times."""
 
-    def __init__(self, bus: Bus, *, worker: str, node: str) -> None:
+    def __init__(self, worker: str, node: str) -> None:
         """`node`: this process's name in stamps."""
-        self._bus = bus
         self._worker = worker
         self._node = node
-        self._filter = topics.PROBES.filter(worker=worker)
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
-        self._counts: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """How many probes were `answered`, were `unreadable`, or came `too_often`."""
-        return dict(self._counts)
+    def refused(self) -> Mapping[str, int]:
+        """How many probes got no echo: they were `unreadable`, or came `too_often`."""
+        return dict(self._refused)
 
-    def open(self) -> None:
-        """Answer probes from now on."""
-        self._bus.subscribe(self._filter, topics.PROBES.qos, self._received)
+    def open(self, bus: Bus) -> None:
+        """Answer what comes over `bus` as long as it is open."""
+        bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, partial(self._received, bus))
 
-    def close(self) -> None:
-        """Answer no more."""
-        self._bus.unsubscribe(self._filter)
-
-    def _received(self, delivery: Delivery) -> None:
+    def _received(self, bus: Bus, delivery: Delivery) -> None:
         names = topics.PROBES.names_in(delivery.topic)
-        if names is not None:
-            self._counts[self._answer(delivery, names["vehicle"])] += 1
-
-    def _answer(self, delivery: Delivery, vehicle: str) -> str:
-        """Answer one probe, by the name that the broker let its vehicle write to; what became of it."""
+        if names is None:
+            return
+        vehicle = names["vehicle"]  # The broker proved it; what the payload says of itself is only given back.
         if not self._allowance(vehicle, delivery.received_ns).take(delivery.received_ns):
-            return "too_often"
+            self._refused["too_often"] += 1
+            return
         try:
             probe = unpack_probe(delivery.payload)
         except MessageError:
-            return "unreadable"
+            self._refused["unreadable"] += 1
+            return
         echo = Echo(
             session=probe.session,
             sequence=probe.sequence,
@@ -76,10 +71,7 @@ class Echoes:
             replied_ns=clock.now_ns(),
             node=self._node,
         )
-        self._bus.publish(
-            topics.ECHOES.of(vehicle=vehicle, worker=self._worker), pack_echo(echo), qos=topics.ECHOES.qos
-        )
-        return "answered"
+        bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), pack_echo(echo), qos=topics.ECHOES.qos)
 
     def _allowance(self, vehicle: str, now_ns: int) -> _Allowance:
         """A vehicle's; the one that was longest silent makes room for a new one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cloud.admission import Admission
 from cloud.batching import Batcher
 from cloud.decoding import Decoder
+from cloud.echoes import Echoes
 from cloud.intake import Intake
 from cloud.model import Model
 from cloud.postprocess import Postprocessor
@@ -35,6 +36,11 @@ class WorkerSettings:
     decoders: int = 1
     max_wait_ms: float = 0.0  # That a batch may wait for more frames.
 
+    @property
+    def node(self) -> str:
+        """This process's name in stamps."""
+        return f"cloud/{self.worker}/{self.session}"
+
 
 class CloudNode:
     """A worker that answers frames until it is stopped."""
@@ -44,7 +50,7 @@ class CloudNode:
         self._stopped = threading.Event()
         self._threads = ThreadGroup(self._stopped.set)
         self._cards = {model.card.name: model.card for model in models}
-        self._replier = Replier(settings.worker, f"cloud/{settings.worker}/{settings.session}")
+        self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier, self._cards)
         self._batchers = {
@@ -52,11 +58,12 @@ class CloudNode:
             for model in models
         }
         self._intake: Intake | None = None
+        self._echoes = Echoes(settings.worker, settings.node)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many frames were answered how."""
-        return self._replier.counts
+        """How many frames were answered how, and how many probes were refused."""
+        return {**self._replier.counts, **{f"probe_{reason}": n for reason, n in self._echoes.refused.items()}}
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
@@ -91,6 +98,7 @@ class CloudNode:
         )
         rooms = self._start(intake)
         try:
+            self._echoes.open(bus)  # First, for vehicles probe a worker as soon as it is announced.
             intake.open()
             on_ready()
             while not self._stopped.wait(0.5):

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from edge.clocks import Clocks
 from edge.ledger import Ledger, Tally
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
@@ -57,6 +59,8 @@ class EdgeNode:
         self._threads = ThreadGroup(self._fail)
         self._settings = settings
         self._window = Window(settings.window, self._stopped)
+        self._transport = transport
+        self._clocks = Clocks()
         self._ledger = Ledger(
             log,
             vehicle=settings.vehicle,
@@ -64,6 +68,7 @@ class EdgeNode:
             model=settings.preparation.card.name,
             deadline_ms=settings.deadline_ms,
             answer_timeout_s=settings.answer_timeout_s,
+            clocks=self._clocks,
             on_closed=self._window.give_back_place,
         )
         self._slot = Slot(settings.queue)
@@ -102,6 +107,7 @@ class EdgeNode:
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
+        self._threads.start("clocks", partial(self._transport.probe_clocks, self._clocks, self._over))
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._ahead.run)
         try:

@@ -62,6 +62,11 @@ class Workers:
         """Whether any worker that is online serves the model."""
         return self._card(model) is not None
 
+    def online(self, model: str) -> list[tuple[str, str]]:
+        """The workers that serve the model, each with the session of its process."""
+        with self._condition:
+            return [(worker.name, worker.status.session) for worker in self._known.values() if worker.card(model)]
+
     def wait_for_card(self, model: str, timeout_s: float) -> ModelCard:
         """The model's card, as soon as a worker announces it.
 

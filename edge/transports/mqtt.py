@@ -2,7 +2,11 @@
 
 import os
 import queue
+import threading
+from functools import partial
 
+from edge.clocks import Clocks
+from edge.probing import Prober
 from edge.transports.transport import Reply, Unreachable
 from edge.workers import Workers
 from shared import topics
@@ -27,6 +31,8 @@ class MqttTransport:
         self._model = topics.checked("model", model)
         self._qos = qos
         self._workers = Workers()
+        online = partial(self._workers.online, model)
+        self._prober = Prober(bus, vehicle=vehicle, session=session, online=online)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
         self.announce()
@@ -48,6 +54,7 @@ class MqttTransport:
     def reconnected(self) -> None:
         """The connection was lost and is there again; runs on the network thread, before what the broker retains."""
         self._workers.forget()
+        self._prober.reconnected()
         self.announce()
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
@@ -82,6 +89,10 @@ class MqttTransport:
             ),
             acknowledged=acknowledged if self._qos else None,
         )
+
+    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+        """See Transport."""
+        self._prober.run(clocks, stop)
 
     def close(self) -> None:
         """See Transport."""

@@ -1,10 +1,12 @@
 """What every transport offers, and the table of them."""
 
 import queue
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge.clocks import Clocks
 from shared.messages import FrameMessage
 from shared.model_card import ModelCard
 from shared.registry import Entry
@@ -42,6 +44,12 @@ class Transport(Protocol):
 
     def send(self, message: FrameMessage, payload: bytes, unreachable: Unreachable) -> None:
         """Hand a packed frame over; returns before it is on the wire."""
+
+    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+        """Tell `clocks` what the workers' clocks say, until stopped; the body of a thread.
+
+        A transport without a channel beside the frames returns at once: `clocks` then knows what the frames tell.
+        """
 
     def close(self) -> None:
         """Say goodbye."""
