@@ -174,10 +174,8 @@ def _tests(a: Series, b: Series) -> tuple[float, float]:
     error = Error.welch(parts, degrees).with_runs(a.by_run(_mean), b.by_run(_mean))
     welch_p = error.p_value(_mean(b.observed) - _mean(a.observed))
     both = len(a.observed) + len(b.observed)
-    # The mean ranks, over all values, lie P(a < b) + P(a = b) / 2 - 1 / 2 apart: that is U.
-    ranks = stats.rankdata(np.concatenate((a.observed, b.observed))) / both
-    ranks_a, ranks_b = np.split(ranks, [len(a.observed)])
-    tied = np.unique(ranks, return_counts=True)[1].astype(np.float64)
+    ranks_a, ranks_b = _ranks(a.observed, b.observed)
+    tied = np.unique(np.concatenate((ranks_a, ranks_b)), return_counts=True)[1].astype(np.float64)
     room = 1 - float((tied**3 - tied).sum()) / (both**3 - both)
     of_a, of_b = a.effective_count, b.effective_count
     error = Error((of_a + of_b + 1) / (12 * of_a * of_b) * room, math.inf)
@@ -217,8 +215,14 @@ def _hedges_g(a: Floats, b: Floats) -> float:
 def _probability_lower(a: Floats, b: Floats) -> float:
     if not (len(a) and len(b)):
         return math.nan
+    ranks_a, ranks_b = _ranks(a, b)
+    return float(0.5 + ranks_a.mean() - ranks_b.mean())
+
+
+def _ranks(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """The ranks among all values, as shares of their number; their means lie P(a < b) + P(a = b) / 2 - 1 / 2 apart: U."""
     ranks = stats.rankdata(np.concatenate((a, b))) / (len(a) + len(b))
-    return float(0.5 - (ranks[len(a) :].mean() - ranks[: len(a)].mean()))
+    return ranks[: len(a)], ranks[len(a) :]
 
 
 def _median(values: Floats) -> float:

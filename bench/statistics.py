@@ -52,7 +52,7 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     values on either side gets no bounds, nor a mean of fewer than ten: so few cannot tell how far they stray. So
     p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.
     """
-    known = measured(values)
+    known = _measured(values)
     hang = dependence(known)
     figures = _figures(known)
     carried = (hang.effective_count, *(hang.effective_count * min(share, 1 - share) for share in SHARES))
@@ -81,15 +81,15 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     )
 
 
-def measured(values: npt.ArrayLike) -> Floats:
-    """The values that are numbers, in their order."""
-    series = np.asarray(values, np.float64).ravel()
-    return series[np.isfinite(series)]
-
-
 def enough(effective: float) -> bool:
     """Whether so many effective values, on the emptier side, carry an interval."""
     return effective >= LEAST - 1e-9  # 1,000 × 0.01 is not quite ten to a computer.
+
+
+def _measured(values: npt.ArrayLike) -> Floats:
+    """The values that are numbers, in their order."""
+    series = np.asarray(values, np.float64).ravel()
+    return series[np.isfinite(series)]
 
 
 def _figures(known: Floats) -> list[float]:
