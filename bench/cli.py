@@ -15,6 +15,7 @@ from bench.clocks_cli import clocks
 from bench.link_cli import link
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
+from bench.stamping import stamping
 from cloud.repository import default_root
 
 _SAMPLE_FRAMES = 40
@@ -27,6 +28,7 @@ def bench() -> None:
 
 bench.add_command(clocks)
 bench.add_command(link)
+bench.add_command(stamping)
 
 
 @bench.command()
