@@ -19,7 +19,7 @@ from shared.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Ours are shorter than 3 kB; pyarrow wants a whole line within a block of 1 MB.
 _DIGITS = "([0-9]{1,18}|[1-8][0-9]{18})"  # What fits into 64 bits.
-_LEFT_OUT = "it is left out"
+_LEFT_OUT = "the row is left out"
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

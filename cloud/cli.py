@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cloud.node import CloudNode, WorkerSettings
 from cloud.repository import Repository, default_root
 from shared.config import override, read_yaml
 from shared.connection import Connection, broker_options
+from shared.resources import Sampler
 from shared.topics import checked, part_of_name
 
 
@@ -40,7 +42,12 @@ def cloud() -> None:
 @click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
 @click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
 @click.option("--decoders", type=int, help="Decoding threads. [1]")
-def serve(config: Path | None, **flags: Any) -> None:
+@click.option(
+    "--resources",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
+)
+def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer with masks, until Ctrl-C or SIGTERM; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
@@ -60,6 +67,15 @@ def serve(config: Path | None, **flags: Any) -> None:
             max_wait_ms=settings.max_wait_ms,
         ),
     )
+    sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
+    with sampler or nullcontext():
+        _answer(node, settings, worker, session)
+    _say(f"worker {worker}: drained and gone")
+    for line in sampler.told() if sampler else ():
+        _say(line)
+
+
+def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: node.stop())
     connection = Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
@@ -82,7 +98,6 @@ def serve(config: Path | None, **flags: Any) -> None:
 
     node.serve(bus, tell, on_ready=lambda: _say(f"worker {worker}: ready"))
     tell()
-    _say(f"worker {worker}: drained and gone")
 
 
 def _loaded(settings: CloudConfig) -> list[Model]:

@@ -1,11 +1,13 @@
 """`skylane edge`: the vehicle node."""
 
+import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -31,6 +33,7 @@ from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
 from shared.registry import load
 from shared.repair import repair_all
+from shared.resources import RESOURCES_NAME, Sampler
 from shared.run_manifest import write_manifest
 from shared.topics import checked
 
@@ -88,8 +91,12 @@ def play(source: str, config: Path | None, *, no_sinks: bool, **flags: Any) -> N
     sys.exit(run(source, settings.model_copy(update={"sinks": ()}) if no_sinks else settings, Console()))
 
 
-def run(source_name: str, config: EdgeConfig, console: Console) -> int:
+def run(
+    source_name: str, config: EdgeConfig, console: Console, *, beside: Mapping[str, int] = MappingProxyType({})
+) -> int:
     """Play a source as `config` says, print the tables; returns the exit code.
+
+    `beside`: processes to sample beside this one, their numbers by node: `worker/<name>`, `broker` or `link`.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -118,6 +125,8 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         card = transport.wait_for_card(config.connect_timeout_s)
         _close_killed_runs(folder, console)
         log = stack.enter_context(LogWriter(folder))
+        nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
+        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
         sinks = _sinks(config, folder, card)
@@ -133,12 +142,15 @@ def run(source_name: str, config: EdgeConfig, console: Console) -> int:
         if node.overtaken:
             console.print(f"{node.overtaken} masks came too late for their place: they are in no video and no bag")
         manifest["source"] = source.provenance  # Reading it may have told more.
+        manifest["sampling"] = sampler.account()
         try:
             write_manifest(folder, run_manifest.ended(manifest, node.tally(), log.rows_lost))
         except LogError as error:
             faults.append(error)
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
+    for line in sampler.told():
+        console.print(line, markup=False, highlight=False)
     rows = _report(folder, console)
     if rows and all(row["reason"].startswith("undecodable") for row in rows):
         faults.append(SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}"))

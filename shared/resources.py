@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from shared import clock
 from shared.container_usage import containers
@@ -94,6 +94,23 @@ class Sampler:
         """Sample one more process from now on."""
         with self._lock:
             self._processes[node] = pid
+
+    def account(self) -> dict[str, Any]:
+        """What the sampling was and cost, for the manifest of a run."""
+        return {
+            "samples": self.samples,
+            "interval_s": self._interval_s,
+            "cpu_us_per_sample": round(self.cpu_us),
+            "fault": self.fault and str(self.fault),
+            "remarks": list(self.remarks),
+        }
+
+    def told(self) -> list[str]:
+        """The same in lines for a user."""
+        lines = [f"{self._path}: {self.samples} samples, each cost {self.cpu_us / 1e3:.1f} ms of one core"]
+        if self.fault:
+            lines.append(f"{self._path} ends early: {self.fault}")
+        return lines + self.remarks
 
     def _open_sources(self) -> None:
         self._watched |= self._sources.enter_context(gpus())

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Protocol
 
+_LEAST_NS = 100_000_000  # The kernel tells times in ticks of 10 ms.
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -46,8 +48,12 @@ class CpuShare:
         self._last: tuple[float, int] | None = None
 
     def of(self, busy_s: float, at_ns: int) -> float | None:
-        """Percent of one core since the last look, from the seconds of CPU it has had in all; None at the first."""
-        last, self._last = self._last, (busy_s, at_ns)
-        if last is None or at_ns <= last[1]:
+        """Percent of one core since the last look, from the seconds of CPU it has had in all.
+
+        None at the first look, and where the last was so short ago that a tick of the kernel's account would be much.
+        """
+        last = self._last
+        if last is not None and at_ns - last[1] < _LEAST_NS:
             return None
-        return max(0.0, (busy_s - last[0]) * 1e11 / (at_ns - last[1]))
+        self._last = (busy_s, at_ns)
+        return None if last is None else max(0.0, (busy_s - last[0]) * 1e11 / (at_ns - last[1]))
