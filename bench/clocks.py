@@ -102,7 +102,7 @@ def measure(frames: int, on_step: Callable[[str], None], *, seed: int = 0) -> di
 
 
 def judge(row: Mapping[str, str], vehicle: ClockReading, worker: ClockReading) -> Judged:
-    """Hold an answered row against the truth; its offset as of `returned`, when it was made."""
+    """Hold an answered row against the truth; the offset is stated for the whole exchange, and is tried at its end."""
     sent_ns, returned_ns = (vehicle.monotonic_at(int(row[f"t_{stage}_ns"])) for stage in ("sent", "returned"))
     received_ns, replied_ns = (worker.monotonic_at(int(row[f"t_{stage}_ns"])) for stage in ("received", "replied"))
     offset_ns = worker.now_at(returned_ns) - vehicle.now_at(returned_ns)
