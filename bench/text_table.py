@@ -169,8 +169,8 @@ def _torn(lines: Sequence[bytes]) -> Mapping[int, str]:
             torn[place] = "the line is empty"
         elif len(line) > _MAX_LINE_BYTES:
             torn[place] = f"the line has {len(line)} bytes, more than any row"
-        elif b"\r" in line or b"\0" in line:
-            torn[place] = "holds a control character"
+        elif b"\r" in line:
+            torn[place] = "holds a line end in its midst"
         elif b'"' in line and line.count(b'"') % 2:
             torn[place] = "has a quotation mark that is not closed"
         elif not line.isascii() and not _is_utf8(line):
