@@ -26,7 +26,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     "demo": Entry("bench.demo:demo", "bench,cloud,edge", "The whole journey here: bag, broker, cloud, edge, masks."),
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
     "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
-    "report": Entry("bench.report:report", "bench", "Show or repair the latency log of a run."),
+    "report": Entry("bench.report.cli:report", "bench", "Show, compare, check or repair runs and studies."),
     "study": Entry(
         "bench.study.cli:study", "bench,cloud,edge", "Run every combination of models, codecs, loads and links."
     ),

@@ -44,6 +44,12 @@ def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
         answered = np.array([durations for durations in columns if all(durations)], np.float64)
     except ValueError as error:
         raise LogError(f"the log holds a duration that is no number: {error}") from error
+    return summarise_durations(answered)
+
+
+def summarise_durations(answered: npt.NDArray[np.float64]) -> list[Summary]:
+    """Summarise answered frames: a row a frame, a column each of `PARTS` and then the total; milliseconds."""
+    names = tuple(str(name) for name in (*PARTS, "total"))
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
     if not total_ms:
         return []

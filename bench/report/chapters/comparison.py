@@ -1,0 +1,194 @@
+"""Several runs or cells side by side: how far apart they are, how surely, and in which stage."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bench.comparison import Comparison, Sample, adjust, compare
+from bench.report.answers import answered, column
+from bench.report.chapters.distribution import cumulative
+from bench.report.chapters.estimates import SEED
+from bench.report.colours import STAGES, TOTAL, bar
+from bench.report.content import Chart, Column, Kind, Part, Prose, Section, Table, numbers, texts
+from bench.report.numerals import interval, milliseconds, probability
+from bench.run_log import RunLog
+from bench.statistics import describe
+from shared.latency_table import PARTS
+
+MOST_CURVES = 12
+_FIGURES = ("mean", "p25", "p50", "p75", "p95", "p99", "p99_9")
+_HEADINGS = ("mean ms", "p25 ms", "p50 ms", "p75 ms", "p95 ms", "p99 ms", "p99.9 ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A run or a cell of a study: its answered frames in time order, run by run."""
+
+    name: str
+    frames: pd.DataFrame
+    runs: pd.Series | None = None  # The run of each frame; None: all are of one.
+    source: str = ""  # The hash of what was played; empty: not known.
+
+    @classmethod
+    def of(cls, run: RunLog) -> "Side":
+        """A run as a side."""
+        source = run.manifest.get("source")
+        known = source.get("sha256") if isinstance(source, dict) else None
+        return cls(run.name, answered(run.frames), source=str(known or ""))
+
+    def sample(self, *, with_keys: bool) -> Sample:
+        """The totals; `with_keys`: a frame is known again by its camera and its place in the source."""
+        keys = self.frames["camera"].astype(str) + ":" + self.frames["frame_index"].astype(str) if with_keys else None
+        return Sample(self.name, self.frames["total_ms"], keys, self.runs)
+
+
+def compared(pairs: Iterable[tuple[Side, Side]], *, may_pair: bool = True) -> list[Comparison]:
+    """Compare second against first of each pair; frame by frame where both played the same source."""
+    return [
+        compare(
+            *(side.sample(with_keys=may_pair and bool(a.source) and a.source == b.source) for side in (a, b)), seed=SEED
+        )
+        for a, b in pairs
+    ]
+
+
+def chapter(sides: Sequence[Side]) -> Section:
+    """Every run against the first."""
+    known = [side for side in sides if len(side.frames)]
+    if len(known) < 2:  # noqa: PLR2004  One cannot be compared.
+        return Section("comparison", "Comparison", (Prose("Not measured: fewer than two runs have answered frames."),))
+    found = compared((known[0], other) for other in known[1:])
+    return Section(
+        "comparison", "Comparison", (*told(found), *tables(found, "comparison"), differences(found, "differences"))
+    )
+
+
+def told(found: Sequence[Comparison]) -> tuple[Part, ...]:
+    """Each comparison as a sentence."""
+    return tuple(Prose(comparison.sentence) for comparison in found)
+
+
+def tables(found: Sequence[Comparison], name: str) -> tuple[Table, Table]:
+    """The differences with their intervals, and the tests; p-values adjusted for how many there are."""
+    rows = tuple(
+        (
+            each.b, each.a, f"{each.pairs:,} paired" if each.paired else f"{each.count_b:,} and {each.count_a:,}",
+            f"{each.runs_b} and {each.runs_a}", each.difference, each.ratio, each.hedges_g, each.probability_b_lower,
+        )
+        for each in found
+    )  # fmt: skip
+    columns = (*texts("of", "against", "frames", "runs"), *numbers("difference ms", "ratio", "Hedges' g", "P(lower)"))
+    caption = (
+        "Differences of the totals at the median, with 95 % intervals; of paired frames, the median of their "
+        "differences. Hedges' g: difference of the means in standard deviations. P(lower): the chance that a frame of the "
+        "first is faster than one of the second."
+    )
+    tests = ("Welch's t", "Mann–Whitney U", "paired t", "Wilcoxon")
+    found_p = ("welch_p", "mann_whitney_p", "paired_t_p", "wilcoxon_p")
+    adjusted = [adjust([getattr(each, test) for each in found]) for test in found_p]
+    many = f", adjusted for {len(found)} comparisons by Holm's method" if len(found) > 1 else ""
+    tested = tuple(
+        (each.b, each.a, *(probability(values[place]) for values in adjusted)) for place, each in enumerate(found)
+    )
+    return (
+        Table(name, caption, columns, rows),
+        Table(f"{name}_tests", f"p-values of the tests{many}; – where a test does not apply or the sample is too small.",
+              texts("of", "against", *tests), tested),
+    )  # fmt: skip
+
+
+def differences(found: Sequence[Comparison], name: str) -> Chart:
+    """Each difference as a point with its interval."""
+    labels = [f"{each.b}<br>against {each.a}" for each in found]
+    values = np.array([each.difference.value for each in found])
+    low, high = (np.array([getattr(each.difference, end) for each in found]) for end in ("low", "high"))
+    trace = {
+        "type": "scatter", "mode": "markers", "x": values, "y": labels,
+        "error_x": {
+            "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
+            "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL,
+        },
+        "marker": {"size": 10, "color": TOTAL},
+        "hovertemplate": "%{x:.3f} ms<extra></extra>",
+        "showlegend": False,
+    }  # fmt: skip
+    shown = "; ".join(
+        f"{each.b}: {milliseconds(each.difference.value).replace('not known', '–')}"
+        + (f" ({interval(each.difference)} ms)" if interval(each.difference) else "")
+        for each in found[:MOST_CURVES]
+    )
+    layout = {
+        "xaxis": {"title": {"text": "difference of the totals at the median, ms (left of 0: faster)"}, "zeroline": True,
+                  "zerolinewidth": 2, "zerolinecolor": "#57606a"},
+        "yaxis": {"autorange": "reversed", "type": "category"},
+    }  # fmt: skip
+    caption = f"Differences with their 95 % intervals; one that crosses 0 shows no difference. {shown}."
+    return Chart(name, caption, (trace,), layout, height=120 + 52 * len(found))
+
+
+def spreads(sides: Sequence[Side]) -> Section:
+    """Distributions and statistics of the totals of each side."""
+    known = [side for side in sides if len(side.frames)]
+    if not known:
+        return Section("statistics", "Distribution and statistics", (Prose("Not measured: no frame was answered."),))
+    parts: list[Part] = []
+    if len(known) <= MOST_CURVES:
+        parts.append(cumulative([(side.name, column(side.frames, "total_ms")) for side in known]))
+    parts.append(_totals(known))
+    return Section("statistics", "Distribution and statistics", tuple(parts))
+
+
+def _totals(sides: Sequence[Side]) -> Table:
+    rows = []
+    for side in sides:
+        described = describe(column(side.frames, "total_ms"), seed=SEED)
+        rows.append((side.name, described.count, *(getattr(described, name) for name in _FIGURES)))
+    caption = (
+        "Totals of the answered frames, with 95 % intervals where the sample can give them: for these runs, not for how "
+        "another would differ."
+    )
+    return Table("totals", caption, (*texts("run"), *numbers("frames", *_HEADINGS)), tuple(rows))
+
+
+def stages(sides: Sequence[Side]) -> Section:
+    """The stages of each side, stacked and in a table."""
+    known = [side for side in sides if len(side.frames)]
+    if not known:
+        return Section("stages", "Where the time goes", (Prose("Not measured: no frame was answered."),))
+    return Section("stages", "Where the time goes", (_stacked(known), _medians(known)))
+
+
+def _stacked(sides: Sequence[Side]) -> Chart:
+    names = [side.name for side in sides]
+    by_part = {str(part): [float(column(side.frames, f"{part}_ms").mean()) for side in sides] for part in PARTS}
+    totals = [sum(values) for values in zip(*by_part.values(), strict=True)]
+    traces = tuple(
+        {
+            "type": "bar", "orientation": "h", "name": part, "y": names, "x": values, "marker": bar(part),
+            "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>mean %{{x:.3f}} ms<extra></extra>",
+        }
+        for part, values in by_part.items()
+    )  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "mean time, ms"}},
+        "yaxis": {"autorange": "reversed", "type": "category"},
+        "legend": {"traceorder": "normal", "orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container"},
+        "margin": {"b": 150, "t": 12},
+    }
+    shown = ", ".join(
+        f"{name} {milliseconds(total)}" for name, total in list(zip(names, totals, strict=True))[:MOST_CURVES]
+    )
+    caption = f"Mean time by stage; the stages of a bar sum to its mean total: {shown}."
+    return Chart("stages_stacked", caption, traces, layout, height=220 + 46 * len(sides))
+
+
+def _medians(sides: Sequence[Side]) -> Table:
+    rows = tuple(
+        (part, *(float(np.median(column(side.frames, f"{part}_ms"))) for side in sides))
+        for part in (*map(str, PARTS), "total")
+    )
+    columns = (Column("stage", Kind.STAGE), *numbers(*(f"{side.name} p50 ms" for side in sides)))
+    return Table("stages", "Median time by stage.", columns, rows)

@@ -1,0 +1,126 @@
+"""How the totals of the answered frames are spread."""
+
+import numpy as np
+import pandas as pd
+
+from bench.report.answers import Floats, column
+from bench.report.colours import TOTAL, series
+from bench.report.content import Chart, Prose, Section, Toggle
+from bench.report.numerals import milliseconds
+
+_MOST_BINS = 120
+_MOST_POINTS = 2000
+_MOST_TOLD = 8
+_MARKS = ((50, "p50"), (95, "p95"), (99, "p99"))
+
+
+def chapter(frames: pd.DataFrame) -> Section:
+    """Histogram and cumulative distribution of one run."""
+    totals = column(frames, "total_ms")
+    if not len(totals):
+        return Section("distribution", "Distribution", (Prose("Not measured: no frame was answered."),))
+    return Section("distribution", "Distribution", (_histogram(totals), cumulative([("total", totals)])))
+
+
+def _histogram(totals: Floats) -> Chart:
+    counts, edges = np.histogram(totals, _bins(totals))
+    percentiles = np.percentile(totals, [mark for mark, _ in _MARKS])
+    most = int(counts.argmax())
+    trace = {
+        "type": "bar",
+        "x": (edges[:-1] + edges[1:]) / 2,
+        "y": counts,
+        "width": np.diff(edges),
+        "customdata": np.column_stack((edges[:-1], edges[1:])).tolist(),
+        "hovertemplate": "%{y:,} frames from %{customdata[0]:.2f} to %{customdata[1]:.2f} ms<extra></extra>",
+        "marker": {"color": "#8fb4c4", "line": {"color": "#ffffff", "width": 0.5}},
+        "showlegend": False,
+    }
+    layout = {
+        "bargap": 0,
+        "xaxis": {"title": {"text": "total, ms (due to mask decoded)"}},
+        "yaxis": {"title": {"text": f"frames per {edges[1] - edges[0]:.3g} ms"}},
+        "shapes": [_line(float(at)) for at in percentiles],
+        "annotations": [
+            {
+                "x": float(at), "y": 1 - 0.09 * place, "yref": "paper", "text": f" {name} {milliseconds(float(at))}",
+                "xanchor": "left", "yanchor": "top", "showarrow": False, "bgcolor": "rgba(255,255,255,0.8)",
+            }
+            for place, (at, (_, name)) in enumerate(zip(percentiles, _MARKS, strict=True))
+        ],
+    }  # fmt: skip
+    caption = (
+        f"Totals of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
+        f"{milliseconds(float(totals.max()))}; the highest bar, {int(counts[most]):,} frames, stands from "
+        f"{milliseconds(float(edges[most]))} to {milliseconds(float(edges[most + 1]))}."
+    )
+    return Chart("histogram", caption, (trace,), layout, height=340)
+
+
+def _bins(totals: Floats) -> Floats:
+    """The edges of the bins by Freedman and Diaconis (1981), at most 120 of them."""
+    edges = np.histogram_bin_edges(totals, "fd")
+    if len(edges) > _MOST_BINS + 1:
+        edges = np.histogram_bin_edges(totals, _MOST_BINS)
+    return edges.astype(np.float64)
+
+
+def _line(at: float) -> dict[str, object]:
+    return {
+        "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
+        "line": {"color": TOTAL, "width": 1.2, "dash": "dot"},
+    }  # fmt: skip
+
+
+def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
+    """The share of frames within each time, of one sample or several; its tail at the press of a button."""
+    traces, below, above = [], [], []
+    for place, (name, totals) in enumerate(samples):
+        at, share = _steps(totals)
+        colour, dash = (TOTAL, "solid") if len(samples) == 1 else series(place)
+        below.append(100 * share)
+        above.append(100 * (1 - share) + 100 / len(totals))
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": name, "x": at, "y": below[-1],
+            "line": {"color": colour, "dash": dash, "width": 2, "shape": "hv"},
+            "hovertemplate": f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms<extra></extra>",
+        })  # fmt: skip
+    linear = {
+        "yaxis.type": "linear",
+        "yaxis.title.text": "frames answered within that time, %",
+        "yaxis.autorange": False,
+        "yaxis.range": [0, 101],
+    }
+    tail = {"yaxis.type": "log", "yaxis.title.text": "frames that took that long or longer, %", "yaxis.autorange": True}
+    layout = {
+        "xaxis": {"title": {"text": "total, ms"}},
+        "yaxis": {"title": {"text": linear["yaxis.title.text"]}, "range": [0, 101]},
+        "showlegend": len(samples) > 1,
+    }
+    told = "; ".join(
+        f"{f'{name}: ' if len(samples) > 1 else ''}half within {milliseconds(float(np.percentile(totals, 50)))}, 99 % "
+        f"within {milliseconds(float(np.percentile(totals, 99)))}"
+        for name, totals in samples[:_MOST_TOLD]
+    )
+    toggles = (
+        Toggle("share within", {"y": below}, linear),
+        Toggle("tail, logarithmic", {"y": above}, tail),
+    )
+    return Chart(
+        "cumulative",
+        f"How many frames were answered within which time: {told}.",
+        tuple(traces),
+        layout,
+        toggles=toggles,
+    )
+
+
+def _steps(totals: Floats) -> tuple[Floats, Floats]:
+    """Times in order, and the share of frames within each; thinned evenly, but the slowest hundred are all there."""
+    ordered = np.sort(totals)
+    share = np.arange(1, len(ordered) + 1) / len(ordered)
+    if len(ordered) > _MOST_POINTS:
+        evenly = np.linspace(0, len(ordered) - 1, _MOST_POINTS).astype(int)
+        keep = np.unique(np.concatenate((evenly, np.arange(len(ordered) - 100, len(ordered)))))
+        return ordered[keep], share[keep]
+    return ordered, share

@@ -1,0 +1,88 @@
+"""Whether offloading was worth it, and on which link that turns."""
+
+from bench.offloading import Alternative, OffloadingError, Verdict, worth
+from bench.report.chapters.estimates import SEED
+from bench.report.colours import series
+from bench.report.content import Caution, Chart, Part, Prose, Section, Table, numbers, texts
+from bench.report.numerals import milliseconds, number
+from bench.run_log import RunLog
+
+_TITLE = "Is it worth offloading?"
+_DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
+
+
+def chapter(local: RunLog, remote: RunLog) -> Section:
+    """A remote run against a local one of the same frames."""
+    try:
+        verdict = worth(local, remote, seed=SEED)
+    except OffloadingError as error:
+        return Section("offloading", _TITLE, (Caution(f"Cannot be told: {error}."),))
+    stays = (verdict.local, verdict.in_process)
+    parts: list[Part] = [Prose(verdict.sentence), Prose(verdict.in_process.sentence)]
+    parts += [Caution(caveat) for caveat in verdict.caveats]
+    parts += [_table(verdict, stays), _chart(verdict, stays), Prose(_assumed(verdict))]
+    return Section("offloading", _TITLE, tuple(parts))
+
+
+def _table(verdict: Verdict, stays: tuple[Alternative, ...]) -> Table:
+    rows = tuple(
+        (
+            stay.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, 100 * stay.share_faster,
+            stay.bandwidth_mbps, stay.delay_ms,
+        )
+        for stay in stays
+    )  # fmt: skip
+    columns = (
+        *texts("staying"),
+        *numbers(
+            "frames", "staying p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %",
+            "turns at Mbit/s", "turns at ms each way",
+        ),
+    )  # fmt: skip
+    caption = (
+        f"{verdict.remote_name} against {verdict.local_name}, over the frames that both answered. Offloading is faster above "
+        "the bandwidth, and below the delay, at which it turns; – where it never does."
+    )
+    return Table("offloading", caption, columns, rows)
+
+
+def _chart(verdict: Verdict, stays: tuple[Alternative, ...]) -> Chart:
+    curve = verdict.curve
+    chosen = [place for place, delay in enumerate(curve.delays_ms) if delay in _DRAWN_MS]
+    traces: list[dict[str, object]] = []
+    for place, row in enumerate(chosen):
+        colour, dash = series(place)
+        traces.append({
+            "type": "scatter", "mode": "lines+markers", "name": f"{curve.delays_ms[row]:g} ms each way",
+            "x": list(curve.bandwidths_mbps), "y": list(curve.p50_ms[row]),
+            "line": {"color": colour, "dash": dash, "width": 2}, "marker": {"size": 5},
+            "hovertemplate": "%{x:g} Mbit/s: %{y:.1f} ms<extra></extra>",
+        })  # fmt: skip
+    ends = [curve.bandwidths_mbps[0], curve.bandwidths_mbps[-1]]
+    for stay, dash in zip(stays, ("solid", "dot"), strict=True):
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": stay.name, "x": ends, "y": [stay.p50.value] * 2,
+            "line": {"color": "#24292f", "width": 3, "dash": dash}, "hovertemplate": "%{y:.1f} ms<extra></extra>",
+        })  # fmt: skip
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "bandwidth, Mbit/s (logarithmic)"}},
+        "yaxis": {"type": "log", "title": {"text": "median total, ms (logarithmic)"}},
+        "showlegend": True,
+    }
+    caption = (
+        "The median that offloaded frames would take over other links, by bandwidth and delay, against staying on the "
+        f"vehicle ({milliseconds(stays[0].p50.value)}; in its own process {milliseconds(stays[1].p50.value)}). Under a black "
+        "line, offloading is faster."
+    )
+    return Chart("offloading_curve", caption, tuple(traces), layout, height=420)
+
+
+def _assumed(verdict: Verdict) -> str:
+    width = verdict.link_bandwidth_mbps
+    told = "no limit to its bandwidth showed" if width is None else f"{number(width)} Mbit/s"
+    return (
+        f"The remote run's own link, as its frames tell it: {milliseconds(verdict.link_delay_ms)} each way, {told}; the model "
+        f"behind the curves gives it {milliseconds(verdict.modelled_p50_ms)}, measured were "
+        f"{milliseconds(verdict.remote_p50.value)}. The model assumes that frames do not queue for the link, that nothing is "
+        "lost and sent again, and that the link changes nothing else."
+    )

@@ -1,0 +1,95 @@
+"""What became of the frames."""
+
+from collections import Counter
+
+import pandas as pd
+
+from bench.report.colours import OUTCOMES
+from bench.report.content import Chart, Column, Section, Table, numbers, texts
+from bench.report.numerals import share
+from bench.run_log import RunLog
+from shared.latency_log import Outcome
+
+_MEANINGS = {
+    Outcome.ANSWERED: "came back as a mask, in time",
+    Outcome.DROPPED: "was given up at the vehicle",
+    Outcome.EXPIRED: "was answered too late to be of use",
+    Outcome.OVERLOADED: "met a full worker",
+    Outcome.REJECTED: "was not accepted by the worker",
+    Outcome.FAILED: "met a model that failed, or a mask that cannot be read",
+    Outcome.LOST: "was never answered",
+    Outcome.ABORTED: "was open when the vehicle's process died",
+}
+
+
+def counts(frames: pd.DataFrame) -> dict[Outcome, int]:
+    """How many frames ended how, in the order of Outcome; those that occurred."""
+    found = frames["outcome"].value_counts()
+    return {outcome: int(found[outcome.value]) for outcome in Outcome if found.get(outcome.value, 0)}
+
+
+def reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
+    """The reasons of an outcome with their counts, the most frequent first."""
+    of_outcome = frames.loc[frames["outcome"] == outcome, "reason"].dropna().astype(str)
+    found = Counter(reason.partition(":")[0] for reason in of_outcome if reason)
+    return ", ".join(f"{reason} {count:,}" for reason, count in found.most_common())
+
+
+def table(frames: pd.DataFrame) -> Table:
+    """The outcomes of a run, with their reasons."""
+    read = len(frames)
+    rows = tuple(
+        (outcome.value, count, 100 * count / read, _MEANINGS[outcome], reasons(frames, outcome))
+        for outcome, count in counts(frames).items()
+    )
+    columns = (*texts("outcome"), *numbers("frames"), Column("share %", digits=2), *texts("the frame …", "reasons"))
+    return Table("outcomes", f"What became of the {read:,} frames read.", columns, rows)
+
+
+def chapter(run: RunLog) -> Section:
+    """The outcomes of one run: a bar and a table."""
+    return Section("outcomes", "Outcomes", (_chart(run), table(run.frames)))
+
+
+def comparison(runs: list[tuple[str, pd.DataFrame]]) -> Section:
+    """The outcomes of several runs, by name."""
+    found = {name: counts(frames) for name, frames in runs}
+    shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found.values())]
+    rows = tuple(
+        (name, len(frames), *(found[name].get(outcome, 0) for outcome in shown)) for name, frames in runs
+    )  # fmt: skip
+    columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown)))
+    return Section(
+        "outcomes", "Outcomes", (Table("outcomes", "What became of the frames of each run.", columns, rows),)
+    )
+
+
+def _chart(run: RunLog) -> Chart:
+    read = len(run.frames)
+    found = counts(run.frames)
+    traces = tuple(
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": f"{outcome.value} {count:,}",
+            "y": ["frames"],
+            "x": [count],
+            "marker": {"color": OUTCOMES[outcome], "line": {"color": "#ffffff", "width": 1}},
+            "hovertemplate": f"{outcome.value}: {count:,} of {read:,}<extra></extra>",
+        }
+        for outcome, count in found.items()
+    )
+    told = ", ".join(f"{outcome.value} {count:,} ({share(count / read)})" for outcome, count in found.items())
+    return Chart(
+        "outcomes",
+        f"Of {read:,} frames read: {told}.",
+        traces,
+        {
+            "barmode": "stack",
+            "xaxis": {"title": {"text": "frames"}, "range": [0, read]},
+            "yaxis": {"visible": False},
+            "margin": {"t": 40, "b": 48},
+            "showlegend": True,
+        },
+        height=150,
+    )

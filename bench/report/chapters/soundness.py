@@ -1,0 +1,22 @@
+"""Whether the log can be trusted: what could not be read, and which of its promises do not hold."""
+
+from collections.abc import Sequence
+
+from bench.problems import Problem
+from bench.report.content import Caution, Prose, Section, Table, numbers, texts
+
+_TITLE = "Is the log sound?"
+
+
+def chapter(problems: Sequence[Problem], rows: int) -> Section:
+    """The problems of one run or several, each with its file, row and column."""
+    if not problems:
+        told = f"Yes: all {rows:,} rows could be read, and every promise of the log holds (skylane report --check)."
+        return Section("soundness", _TITLE, (Prose(told),))
+    caution = Caution(
+        f"Not in everything: {len(problems)} {'problem was' if len(problems) == 1 else 'problems were'} found. What could "
+        "not be read is left out of this report and never filled in."
+    )
+    listed = tuple((str(problem.file), problem.row, problem.column or "", problem.what) for problem in problems)
+    columns = (*texts("file"), *numbers("row"), *texts("column", "what is wrong"))
+    return Section("soundness", _TITLE, (caution, Table("problems", "What is wrong, and where.", columns, listed)))

@@ -1,0 +1,150 @@
+"""A report from the folders of what is reported: one run, several, or a study."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.report.answers import answered, start_ns
+from bench.report.chapters import (
+    clocks,
+    comparison,
+    cost,
+    distribution,
+    estimates,
+    journey,
+    offloading,
+    outcomes,
+    provenance,
+    resources,
+    soundness,
+    study,
+    throughput,
+    timeline,
+)
+from bench.report.chapters.cost import Tariff
+from bench.report.content import Report, Section
+from bench.report.details import details, drawn, pictures
+from bench.report.page import render
+from bench.report.study_log import StudyLog
+from bench.report.subject import Subject, open_subject
+from bench.report.verdict import verdict, verdict_of_several
+from bench.run_log import load_run
+from bench.cost import throughput_hz
+from shared.errors import SkylaneError
+
+_SAMPLES = 12  # Pictures of frames that are not among the slowest.
+
+
+class ReportError(SkylaneError):
+    """A report cannot be made or written."""
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    *,
+    price_per_hour: float | None = None,
+    currency: str = "EUR",
+    footage_hz: float = 24.0,
+    local: Path | None = None,
+) -> Path:
+    """Write the report of run folders, or of one study folder, as one HTML file; returns its path.
+
+    `out`: [report.html in the folder; comparison.html in the first of several].
+
+    Raises:
+        LogError: there is nothing to report.
+        ReportError: the file cannot be written.
+    """
+    tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
+    subject = open_subject(folders, load_run(local) if local else None)
+    return write_page(report_of(subject, tariff), folders, out)
+
+
+def write_page(report: Report, folders: Sequence[Path], out: Path | None) -> Path:
+    """Write a report as HTML; see write_report."""
+    path = out or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(report), encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{path} cannot be written: {error.strerror}: choose another --out") from error
+    return path
+
+
+def report_of(subject: Subject, tariff: Tariff | None = None) -> Report:
+    """What is to be reported of a subject."""
+    if subject.study:
+        return of_study(subject.study, tariff)
+    return of_run(subject, tariff) if len(subject.runs) == 1 else of_runs(subject, tariff)
+
+
+def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
+    """The report of one run."""
+    (run,) = subject.runs
+    frames = run.frames
+    known = answered(frames)
+    began_ns = start_ns(frames)
+    sections = [
+        provenance.chapter(run),
+        soundness.chapter(subject.problems, len(frames)),
+        outcomes.chapter(run),
+        journey.chapter(known),
+        distribution.chapter(known),
+        timeline.chapter(frames, known, began_ns),
+        throughput.chapter(run, began_ns),
+        clocks.chapter(known, began_ns),
+        resources.chapter(run.resources),
+        estimates.chapter(estimates.describe_stages(known), known),
+    ]
+    sections += _extras(subject, tariff)
+    carried = drawn(frames)
+    chosen = [*timeline.slowest(known)["sequence"], *known["sequence"].iloc[:: max(1, len(known) // _SAMPLES)]]
+    kept = pictures(run.folder, frames, map(int, dict.fromkeys(chosen)))
+    opened = details(carried, known, began_ns, kept)
+    return Report(f"Run {run.name}", verdict(frames, known), tuple(sections), opened)
+
+
+def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
+    """The comparison of several runs: each against the first."""
+    runs = subject.runs
+    sides = [comparison.Side.of(run) for run in runs]
+    sections = [
+        provenance.comparison(runs),
+        soundness.chapter(subject.problems, sum(len(run.frames) for run in runs)),
+        outcomes.comparison([(run.name, run.frames) for run in runs]),
+        comparison.chapter(sides),
+        comparison.stages(sides),
+        comparison.spreads(sides),
+    ]
+    sections += _extras(subject, tariff)
+    title = f"Comparison of {len(runs)} runs"
+    return Report(title, verdict_of_several([(side.name, side.frames) for side in sides]), tuple(sections))
+
+
+def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
+    """The report of a study: its cells, and what each axis changes."""
+    sides = [log.side(cell) for cell in log.cells]
+    sections = [study.provenance(log), study.runs(log), study.results(log), study.axes(log)]
+    if len(log.capacity):
+        sections.append(study.capacity(log))
+    if len(log.frames):
+        sections += [comparison.stages(sides), comparison.spreads(sides)]
+    if tariff:
+        rates = [
+            (cell.name, float(log.runs.loc[log.runs["cell"] == cell.key, "throughput_hz"].mean())) for cell in log.cells
+        ]
+        sections.append(cost.chapter(rates, tariff))
+    name = str(log.manifest.get("name") or log.folder.name)
+    said = verdict_of_several([(side.name, side.frames) for side in sides])
+    description = str(log.manifest.get("description") or "")
+    return Report(f"Study {name}", f"{description} {said}".strip(), tuple(sections))
+
+
+def _extras(subject: Subject, tariff: Tariff | None) -> list[Section]:
+    """What is reported where it was asked for."""
+    sections = []
+    if tariff:
+        sections.append(cost.chapter([(run.name, throughput_hz(run)) for run in subject.runs], tariff))
+    if subject.local:
+        sections += [offloading.chapter(subject.local, run) for run in subject.runs]
+    return sections

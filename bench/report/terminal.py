@@ -1,0 +1,40 @@
+"""A report's main tables on the terminal."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table as Grid
+
+from bench.report.answers import answered
+from bench.report.chapters.journey import summaries
+from bench.report.content import Kind, Prose, Report, Table
+from bench.report.numerals import text
+from bench.report.subject import Subject
+from shared.latency_table import outcome_table, stage_table
+
+_OF_SEVERAL = ("outcomes", "stages", "totals")
+_OF_STUDY = ("not_done", "results")
+
+
+def show(subject: Subject, report: Report) -> Iterator[RenderableType]:
+    """Of a run the stages and outcomes; of several, or a study, the tables side by side and what may be said of them."""
+    if len(subject.runs) == 1:
+        frames = subject.runs[0].frames
+        if summarised := summaries(answered(frames)):
+            yield stage_table(summarised)
+        yield outcome_table(frames[["outcome", "reason"]].fillna("").to_dict("records"))
+        return
+    names = _OF_STUDY if subject.study else _OF_SEVERAL
+    yield from (_grid(table) for table in report.tables() if table.name in names)
+    for section in report.sections:
+        if section.anchor == "comparison":
+            yield from (part.text for part in section.parts if isinstance(part, Prose))
+
+
+def _grid(table: Table) -> Grid:
+    grid = Grid(title=table.caption)
+    for column in table.columns:
+        grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left")
+    for row in table.rows:
+        grid.add_row(*(text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)))
+    return grid

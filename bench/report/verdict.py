@@ -1,0 +1,56 @@
+"""A run in one sentence: what was answered, how fast, and what the time went into."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from bench.report.answers import column
+from bench.report.chapters.outcomes import counts
+from bench.report.content import joined
+from bench.report.numerals import milliseconds, share
+from shared.latency_log import Outcome
+from shared.latency_table import PARTS
+
+_MOST_TOLD = 6
+_NAMES = {
+    "inferred": "the model",
+    "crossing": "broker and link",
+    "taken": "waiting at the vehicle",
+    "dequeued": "waiting at the worker",
+    "batched": "waiting for the engine",
+}
+
+
+def verdict(frames: pd.DataFrame, known: pd.DataFrame) -> str:
+    """The sentence. `frames`: all of a run; `known`: those answered, with all their stages."""
+    read, found = len(frames), counts(frames)
+    if not read:
+        return "No frame was read."
+    count = found.get(Outcome.ANSWERED, 0)
+    others = joined(
+        [f"{number:,} {outcome.value}" for outcome, number in found.items() if outcome is not Outcome.ANSWERED]
+    )
+    first = f"{count:,} of {read:,} frames answered" if count else f"None of {read:,} frames was answered"
+    if others:
+        first += f" ({others})"
+    return f"{first}; {_pace(known)}." if len(known) else f"{first}."
+
+
+def _pace(known: pd.DataFrame) -> str:
+    totals = column(known, "total_ms")
+    p50, p95 = (float(value) for value in np.percentile(totals, (50, 95)))
+    summed = {str(part): float(column(known, f"{part}_ms").sum()) for part in PARTS}
+    most = max(summed, key=lambda part: summed[part])
+    spent = share(summed[most] / float(totals.sum()))
+    return f"half within {milliseconds(p50)}, 95 % within {milliseconds(p95)}; {spent} of the time is {_NAMES.get(most, most)}"
+
+
+def verdict_of_several(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:
+    """The medians of several runs, the fastest first. `runs`: name and answered frames of each."""
+    medians = sorted((float(np.median(column(known, "total_ms"))), name) for name, known in runs if len(known))
+    if not medians:
+        return "No frame of any run was answered."
+    told = joined([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MOST_TOLD]])
+    more = f", and more in {len(medians) - _MOST_TOLD} others" if len(medians) > _MOST_TOLD else ""
+    return f"Half the frames were answered within {told}{more}."
