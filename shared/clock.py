@@ -17,6 +17,7 @@ come, or as they are once their daemons have settled. It does not cover what chr
 """
 _CRYSTALS_PPM = 200  # Where the estimate, but not its bound, looks for the drift.
 _SLOPES = 41  # That are tried at a time.
+_GUESS_NS = 100_000_000  # A guess stands so long: it takes a tenth of a millisecond to make, and a row must be cheap.
 
 
 class _Anchor:
@@ -122,7 +123,7 @@ class OffsetEstimator:
         self._at_ns = 0  # The moment, by our clock, for which the following hold.
         self._least_ns = 0
         self._most_ns = 0
-        self._guess: tuple[float, float] | None = None  # Nanoseconds above _least_ns at _at_ns; what that gains a ns.
+        self._guess: _Line | None = None
 
     def add(self, exchange: Exchange) -> None:
         """Take one more exchange in; they may come in any order."""
@@ -134,11 +135,11 @@ class OffsetEstimator:
                 least_ns, most_ns = max(least_ns, carried[0]), min(most_ns, carried[1])
             else:
                 self._recent.clear()
+                self._guess = None
         self._at_ns, self._least_ns, self._most_ns = at_ns, least_ns, most_ns
         self._recent.append(exchange)
-        while self._recent[0].returned_ns < at_ns - self._window_ns:
+        while len(self._recent) > 1 and self._recent[0].returned_ns < at_ns - self._window_ns:
             self._recent.popleft()
-        self._guess = None
 
     def during(self, exchange: Exchange) -> Offset | None:
         """The offset while `exchange` was under way, true at its every moment; None where the two contradict each other.
@@ -154,14 +155,13 @@ class OffsetEstimator:
         least_ns, most_ns = max(known[0], own[0]), min(known[1], own[1])
         if least_ns > most_ns:
             return None
-        if self._guess is None:
+        if self._guess is None or self._at_ns - self._guess.at_ns >= _GUESS_NS:
             self._guess = self._guessed()
-        above_ns, slope = self._guess
-        guess_ns = self._least_ns + round(above_ns + slope * (exchange.sent_ns + span_ns // 2 - self._at_ns))
+        guess_ns = self._guess.at(exchange.sent_ns + span_ns // 2)
         offset_ns = _clamped(_clamped(guess_ns, least_ns, most_ns), exchange.least_ns, exchange.most_ns)
-        return Offset(offset_ns, max(most_ns - offset_ns, offset_ns - least_ns), slope * 1e6)
+        return Offset(offset_ns, max(most_ns - offset_ns, offset_ns - least_ns), self._guess.slope * 1e6)
 
-    def _guessed(self) -> tuple[float, float]:
+    def _guessed(self) -> "_Line":
         ends = [(known.returned_ns, known.least_ns, known.most_ns) for known in self._recent]
         base = np.array((self._at_ns, self._least_ns, self._least_ns))  # Nanoseconds of an epoch would fill a float.
         at, least, most = (np.array(ends) - base).T.astype(float)
@@ -177,7 +177,20 @@ class OffsetEstimator:
             weights /= weights.sum()
             mean = float(slopes @ weights)
             reach = min(reach, max(4 * float((slopes - mean) ** 2 @ weights) ** 0.5, 2 * reach / (_SLOPES - 1)))
-        return float(((floors + ceilings) / 2) @ weights), mean
+        return _Line(self._at_ns, self._least_ns + round(float((floors + ceilings) @ weights) / 2), mean)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """An offset that changes at an even rate."""
+
+    at_ns: int
+    offset_ns: int
+    slope: float
+
+    def at(self, at_ns: int) -> int:
+        """The offset at a moment."""
+        return self.offset_ns + round(self.slope * (at_ns - self.at_ns))
 
 
 def _widened(least_ns: int, most_ns: int, time_ns: int) -> tuple[int, int]:

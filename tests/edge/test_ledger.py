@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edge.clocks import Clocks
 from edge.ledger import Journey, Ledger
 from shared import clock
 from shared.frames import Frame, UnreadableFrame
@@ -61,7 +62,7 @@ def test_an_answered_frame_gets_its_row(book: Book, frame: Make, send: Make, ans
     (row,) = book.rows()
     expected = {
         "vehicle": "car", "camera": "/left", "session": "s1", "sequence": "0", "outcome": "answered", "reason": "",
-        "frame_index": "3", "frame_stamp_ns": "7", "model": "tiny", "worker": "w", "attempts": "1", "batch_size": "1",
+        "frame_index": "3", "frame_stamp_ns": "7", "model": "tiny", "worker": "w", "worker_session": "s9", "attempts": "1", "batch_size": "1",
         "bytes_up": "77", "bytes_down": "99", "total_ms": "5.006000", "cloud_ms": "0.000700", "crossing_ms": "4.999300",
     }  # fmt: skip
     assert {key: row[key] for key in expected} == expected
@@ -144,6 +145,52 @@ def test_stamps_that_cannot_be_true_get_no_column(
     assert lied["total_ms"]
     assert 9_990 < float(told["clock_offset_ms"]) < 10_010
     assert abs(float(told["uplink_ms"]) - float(told["crossing_ms"]) / 2) <= float(told["clock_error_ms"])
+
+
+def test_what_the_probes_told_is_what_the_row_says(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+    """A quick probe knows the clock better than a large frame that took long one way; both crossings follow from it."""
+    clocks = Clocks()
+    book = Book(tmp_path, clocks=clocks)
+    with book.log:
+        journey = send(book.ledger.begin(frame(), 1000))
+        book.ledger.open(journey)
+        sent_ns, there_ns = journey.times[Stage.SENT], journey.times[Stage.SENT] + 10**10
+        # Its clock is 9.9 s ahead: the frame took 100 ms of its 105 up.
+        clocks.probed(
+            "cloud/w/s9", clock.Exchange(sent_ns, there_ns - 99_900_000, there_ns - 99_900_000, sent_ns + 200_000)
+        )
+        journey.times[Stage.RETURNED] = sent_ns + 105_000_000
+        journey.times[Stage.MASK_DECODED] = journey.times[Stage.RETURNED] + 1000
+        message = answer(journey)
+        accepted = book.ledger.accept(message)
+        assert accepted is not None
+        book.ledger.finish(accepted, message, 99)
+    (row,) = book.rows()
+    error_ms = float(row["clock_error_ms"])
+    assert error_ms < 0.5
+    assert abs(float(row["uplink_ms"]) - 100) <= error_ms
+    assert abs(float(row["downlink_ms"]) - 5) <= error_ms
+    assert (row["uplink_resolved"], row["downlink_resolved"]) == ("1", "1")
+
+
+def test_a_crossing_that_is_smaller_than_its_bound_is_marked(book: Book, frame: Make, send: Make, answer: Make) -> None:
+    """A frame that knows the clock by itself alone can say nothing of either way."""
+    journey = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(journey)
+    _finish(book.ledger, journey, answer(journey))
+    book.ledger.drop(book.ledger.begin(frame(), 1000), "window")
+    answered, dropped = book.rows()
+    assert (answered["uplink_resolved"], answered["downlink_resolved"]) == ("0", "0")
+    assert (dropped["uplink_resolved"], dropped["worker_session"]) == ("", "")
+
+
+def test_echoes_that_were_not_believed_are_told(tmp_path: Path) -> None:
+    """Beside the answers that were not."""
+    clocks = Clocks()
+    book = Book(tmp_path, clocks=clocks)
+    with book.log:
+        clocks.ignore("untrue")
+        assert book.ledger.tally().ignored_answers == {"echo_untrue": 1}
 
 
 def test_only_stamps_of_one_node_are_subtracted(book: Book, frame: Make, send: Make, answer: Make) -> None:

@@ -1,5 +1,6 @@
 import csv
 import errno
+import io
 import os
 import resource
 import signal
@@ -22,6 +23,7 @@ from shared.latency_log import (
     Outcome,
     Row,
     fields_of,
+    line_of,
     milliseconds,
     outcomes,
     read_rows,
@@ -51,6 +53,14 @@ def _row(sequence: int, outcome: Outcome = Outcome.ANSWERED, reason: str = "", c
 def test_milliseconds_are_exact(value_ns: int) -> None:
     """Sums of the columns must equal the column of the sum, digit for digit."""
     assert Decimal(milliseconds(value_ns)) == Decimal(value_ns) / 1_000_000
+
+
+@given(st.lists(st.text(max_size=10), min_size=len(COLUMNS), max_size=len(COLUMNS)))
+def test_a_line_is_what_the_csv_module_writes(values: list[str]) -> None:
+    """Whatever is in a field; the quick way must not be another way."""
+    expected = io.StringIO()
+    csv.writer(expected, lineterminator="\n").writerow(values)
+    assert line_of(dict(zip(COLUMNS, values, strict=True))) == expected.getvalue()
 
 
 @given(st.data())
