@@ -80,7 +80,7 @@ def _link(link: Any) -> Any:
 
 
 def _listed(values: Any) -> Any:
-    return values if isinstance(values, (list, tuple)) else [values]
+    return values if values is None or isinstance(values, (list, tuple)) else [values]
 
 
 def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -101,7 +101,7 @@ Vehicles = Annotated[int, Field(ge=1, le=256)]
 Workers = Annotated[int, Field(ge=1, le=32)]
 Link = Annotated[NamedLink, BeforeValidator(_link)]
 Values = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
-Chosen = Annotated[tuple[T, ...] | None, BeforeValidator(_listed), Field(min_length=1)]
+Chosen = Annotated[Annotated[tuple[T, ...], Field(min_length=1)] | None, BeforeValidator(_listed)]
 
 
 class Axes(Section):

@@ -48,7 +48,7 @@ class StudyFolder:
         if not (self.root / PLAN_NAME).is_file():
             raise StudyError(f"{self.root} holds something else than a study: choose another --out")
         before = read_yaml(self.root / PLAN_NAME, Plan)
-        changes = list(_differences(before.model_dump(mode="json"), plan.model_dump(mode="json")))
+        changes = list(_differences(_document(before), _document(plan)))
         if changes:
             raise StudyError(
                 f"{self.root} holds this study with another plan ({'; '.join(changes)}): "
@@ -65,9 +65,7 @@ class StudyFolder:
         """Write the plan, every default told, and the manifest."""
         write_manifest(self.root, manifest)
         draft = self.root / f"{PLAN_NAME}.new"
-        text = yaml.safe_dump(
-            plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
-        )
+        text = yaml.safe_dump(_document(plan), sort_keys=False, allow_unicode=True, default_flow_style=None)
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.root / PLAN_NAME)
 
@@ -133,6 +131,11 @@ class StudyFolder:
             ) from error
 
 
+def _document(plan: Plan) -> dict[str, Any]:
+    """A plan in plain types; what is not set is left out."""
+    return plan.model_dump(mode="json", exclude_none=True)
+
+
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
     """What changed between two documents, as `key: before → now`."""
     if isinstance(before, dict) and isinstance(now, dict):
@@ -146,5 +149,7 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_short(item) for item in value) + "]"
     if isinstance(value, dict):
-        return str(value.get("name", {name: item for name, item in value.items() if item is not None}))
-    return str(value)
+        return str(
+            value.get("name") or "{" + ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) + "}"
+        )
+    return "nothing" if value is None else str(value)

@@ -1,6 +1,6 @@
 """The tidy tables of a study: one row a run, one row a frame, one row a step of a search; as CSV and as Parquet."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,10 @@ def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int
         _write(folder.root, "frames", pd.concat(tables, ignore_index=True))
 
 
-def _typed(rows: Iterable[Any], columns: dict[str, str]) -> pd.DataFrame:
-    table = pd.DataFrame([dict(row) for row in rows], columns=[*columns])
-    return table.astype(columns)
+def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    # Column by column: a table made of rows would take whole numbers with gaps through floats, and stamps lose digits.
+    found = list(rows)
+    return pd.DataFrame({name: pd.array([row.get(name) for row in found], kind) for name, kind in columns.items()})
 
 
 def _write(root: Path, name: str, table: pd.DataFrame) -> None:

@@ -1,0 +1,141 @@
+"""A study of real processes: Mosquitto, TensorFlow workers with a tiny model, vehicles; from the command line on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from cloud.engines.tensorflow_device import tf
+from shared.hashing import tree_sha256
+
+ROOT = Path(__file__).parents[3]
+_HEIGHT, _WIDTH, _CLASSES = 32, 48, 4
+_LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with `tiny`, a frozen graph."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    weights = np.random.default_rng(7).normal(size=(3, 3, 3, _CLASSES)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        images = tf.compat.v1.placeholder(tf.uint8, (None, _HEIGHT, _WIDTH, 3), "input")
+        scores = tf.nn.conv2d(tf.cast(images, tf.float32), weights, 1, "SAME")
+        tf.cast(tf.argmax(scores, -1), tf.uint8, name="prediction")
+    (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    manifest = {
+        "format": "frozen_graph",
+        "file": "model.pb",
+        "sha256": tree_sha256(folder / "model.pb"),
+        "input": {"tensor": "input:0", "height": _HEIGHT, "width": _WIDTH},
+        "output": {"tensor": "prediction:0", "kind": "class_ids"},
+        "labels": [{"name": f"class-{number}", "colour": [number, 0, 0]} for number in range(_CLASSES)],
+    }
+    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+    return folder.parent
+
+
+@contextmanager
+def _study(file: Path, models: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`skylane study run` beside its file."""
+    command = [sys.executable, "-m", "skylane", "study", "run", str(file), "--models", str(models), "--out", "study"]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=file.parent,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
+def _ended(file: Path, models: Path, *arguments: str) -> tuple[int, str, str]:
+    """The study run to its end: exit code, output and errors."""
+    with _study(file, models, *arguments) as process:
+        said, errors = process.communicate(timeout=_LIMIT_S)
+    return process.returncode, said, errors
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> dict[str, Any]:
+    """A study of three cells, one of which cannot run; written to small.yaml."""
+    document = {
+        "name": "small",
+        "axes": {"model": "tiny", "codec": ["jpeg-90", "raw"], "resolution": "192x128", "link": "5g"},
+        "include": [{"engine": "saved_model", "codec": "raw"}],
+        "repetitions": 2,
+        "frames": 4,
+        "warm_up_frames": 1,
+        "cool_down_s": 0,
+        "drive_frames": 3,
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(document))
+    return document
+
+
+@pytest.mark.mosquitto
+def test_a_study_from_its_file_to_its_tables_through_an_interruption(
+    small: dict[str, Any], models: Path, tmp_path: Path
+) -> None:
+    """The whole thing once for real: every part between file and tables, Ctrl-C in the middle, a cell that fails."""
+    file, root = tmp_path / "small.yaml", tmp_path / "study"
+    with _study(file, models, "--seed", "11") as process:
+        assert process.stdout is not None
+        while " #1: total_p90_ms" not in (line := process.stdout.readline()):
+            assert line, "ended before a run was done"
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=_LIMIT_S)
+    assert process.returncode == 130, errors
+    assert "interrupted: the same command goes on with it" in said
+    assert psutil.wait_procs(children, timeout=_LIMIT_S)[1] == []
+    first = pd.read_parquet(root / "runs.parquet")
+    assert json.loads((root / "manifest.json").read_text())["state"] == "interrupted"
+
+    small["frames"] = 5
+    file.write_text(yaml.safe_dump(small))
+    code, _, errors = _ended(file, models)
+    assert code == 1
+    assert "holds this study with another plan (frames: 4 → 5)" in errors
+
+    small["frames"] = 4
+    file.write_text("# A comment changes no plan.\n" + yaml.safe_dump(small))
+    code, said, errors = _ended(file, models)
+    assert code == 1, errors
+    done_before = int((first["state"] == "done").sum())
+    assert f"{done_before} of 6 runs are there already: going on with the rest" in said
+    assert "4 runs done, 0 skipped, 2 failed" in said
+    runs = pd.read_parquet(root / "runs.parquet").sort_values("order")
+    failed, done = runs[runs["state"] == "failed"], runs[runs["state"] == "done"]
+    assert set(first.loc[first["state"] == "done", "started_ns"]) <= set(done["started_ns"])
+    assert set(failed["reason"]) == {
+        "model 'tiny' is a frozen_graph, not a saved_model: set engine to frozen_graph for it"
+    }
+    assert (done["answered"] == 5).all()
+    # The link takes 8 ms each way, and no proxy is ahead of its time.
+    assert (done["crossing_p50_ms"] >= 16).all()
+    assert (done["worker_rss_mb"] > 50).all()
+    assert done["source_sha256"].nunique() == done["model_sha256"].nunique() == 1
+    assert set(done["validity"]) == {"INVALID"}
+    frames = pd.read_parquet(root / "frames.parquet")
+    assert frames.groupby("phase").size().to_dict() == {"measured": 16, "warm_up": 4}
+    by_codec = frames.groupby("codec")["bytes_up"].min()
+    assert by_codec["raw"] > 3 * _HEIGHT * _WIDTH > by_codec["jpeg-90"]
+    manifest = json.loads((root / "manifest.json").read_text())
+    assert (manifest["kind"], manifest["state"], manifest["seed"]) == ("study", "complete", 11)
+    assert (manifest["planned"], manifest["done"], manifest["failed"]) == (6, 4, 2)
+    assert manifest["axes"]["codec"] == ["jpeg-90", "raw"]
+    assert (root / "report.html").stat().st_size > 0
