@@ -28,7 +28,7 @@ LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
 _TEXT = ("vehicle", "camera", "session", "outcome", "reason", "model", "worker", "worker_session")
 _SIGNED_MS = ("uplink_ms", "downlink_ms", "clock_offset_ms")  # An offset has a sign, and gives one to what it corrects.
 _BY_THE_CLOCK = (*_SIGNED_MS, "clock_error_ms")  # Empty where two exchanges with a worker contradict each other.
-_NEVER_EMPTY = ("vehicle", "camera", "session")
+_NEVER_EMPTY = ("vehicle", "session")
 _NODES = (EDGE_STAGES, CLOUD_STAGES)
 _SHOWN_MISSING = 8
 _SHOWN_TEXT = 40  # Characters of a broken cell.
@@ -47,6 +47,11 @@ class LogRows:
     manifest: Mapping[str, Any]
     looked_at: Mapping[str, int]
     problems: Mapping[str, tuple[Problem, ...]]
+
+    @property
+    def session(self) -> str:
+        """The session that all rows are of."""
+        return self.table.cell("session", 0) if len(self.table) else str(self.manifest.get("session", ""))
 
 
 def read_log(folder: Path) -> LogRows:

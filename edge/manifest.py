@@ -9,6 +9,7 @@ from shared import clock
 from shared.latency_log import Outcome
 from shared.machine import commit, machine
 from shared.model_card import ModelCard
+from shared.run_manifest import SCHEMA
 
 _SECRETS = {"tls_key"}
 
@@ -16,6 +17,8 @@ _SECRETS = {"tls_key"}
 def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
     """The manifest as a run begins."""
     return {
+        "kind": "run",
+        "schema": SCHEMA,
         "state": "running",
         "session": session,
         "vehicle": config.vehicle,
@@ -23,6 +26,7 @@ def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: Mod
         "source": dict(source),
         "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
+        "seed": config.seed,
         "host": machine(),
         "commit": commit(),
     }

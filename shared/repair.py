@@ -1,4 +1,4 @@
-"""Closing what a killed run left open: its frames are in the journal and not in the log."""
+"""Closing what a killed run left open: frames that are in the journal, or were passed over, and not in the log."""
 
 import fcntl
 import os
@@ -19,6 +19,8 @@ from shared.latency_log import (
 )
 from shared.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
 
+_MOST_UNSENT = 1 << 17  # Twice as many as an edge node lets wait; a number beyond was not written by one.
+
 
 def repair_all(parent: Path) -> dict[Path, int]:
     """Repair every run directly under `parent` that says it is going on and is not; how many frames each had open.
@@ -38,18 +40,52 @@ def repair_all(parent: Path) -> dict[Path, int]:
 def repair(folder: Path) -> int:
     """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
 
+    Frames that were read and not yet due when it died are not known of, and of those that were due after every frame
+    with a row or a line of its own nothing is left to tell.
+
     Raises:
         LogError: `folder` holds no run or one that still goes on, or cannot be written.
     """
     with _locked(folder / JOURNAL_NAME):
-        closed = {(row["session"], row["sequence"]) for row in read_rows(folder)}
+        closed = {_frame(row): row for row in read_rows(folder)}
         # A frame that was sent twice has two lines; the last one knows more.
-        opened = {(row["session"], row["sequence"]): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
+        opened = {_frame(row): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
         lost = [row for frame, row in opened.items() if frame not in closed]
+        lost += _unsent(opened | closed)
         _append_rows(folder / CSV_NAME, [row | {"reason": "edge_died"} for row in lost])
         if (folder / MANIFEST_NAME).exists():  # It is written a moment later than the log begins.
             _close_manifest(folder)
     return len(lost)
+
+
+def _frame(row: Mapping[str, str]) -> tuple[str, int]:
+    try:
+        return row["session"], int(row["sequence"])
+    except ValueError as error:
+        raise LogError(f"a row has {row['sequence']!r} for its sequence, which is no number") from error
+
+
+def _unsent(known: Mapping[tuple[str, int], Mapping[str, str]]) -> list[dict[str, str]]:
+    """Frames that were due before others that are known, and died on their way to be sent.
+
+    Nothing else is known of them: not their times, nor, where there are several, their camera.
+    """
+    last = dict(sorted(known))  # By session: the highest of its sequence numbers.
+    if sum(last.values()) > len(known) + _MOST_UNSENT:
+        raise LogError(f"a sequence number ({max(last.values())}) lies far beyond the {len(known)} known frames")
+    cameras = {session: {row["camera"] for (of, _), row in known.items() if of == session} for session in last}
+    return [
+        {
+            "vehicle": known[session, end]["vehicle"],
+            "camera": "".join(cameras[session]) if len(cameras[session]) == 1 else "",
+            "session": session,
+            "sequence": str(sequence),
+            "outcome": Outcome.ABORTED.value,
+        }
+        for session, end in last.items()
+        for sequence in range(end)
+        if (session, sequence) not in known
+    ]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from shared.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
+SCHEMA = 2  # Of a run's files: it rises when a column or a key goes or changes its meaning. 1 had no worker_session.
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -35,7 +36,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: give the folder of a run") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LogError(f"{path} is not JSON: {error}") from error
     if not isinstance(manifest, dict):
         raise LogError(f"{path} is not a run's manifest")
