@@ -128,6 +128,7 @@ class Vehicle:
         )
         self.stop = self._node.stop
         self.tally = self._node.tally
+        self.clocks = self._node._clocks
         self.reconnected = self._transport.reconnected
 
     def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:

@@ -1,0 +1,70 @@
+"""Every worker's clock is known by itself, over every kind of bus."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from bench.clocks import judge
+from bench.instant import ClockReading, InstantProcess, InstantSettings
+from cloud.model import Model
+from shared.bus import Bus
+from shared.latency_log import Outcome
+from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, serving, worker
+
+
+def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Rows:
+    """Play until so many processes' clocks are known by probes, and each has answered a while since."""
+    vehicle = Vehicle(bus, source, out, loop=True)
+    enough = 20 * nodes
+
+    def tick() -> None:
+        nonlocal enough
+        if len(vehicle.clocks._probed) < nodes:
+            enough = vehicle.answered() + 20 * nodes
+        elif vehicle.answered() >= enough:
+            vehicle.stop()
+
+    rows = vehicle.play(tick)
+    return [row for row in rows if row["outcome"] == Outcome.ANSWERED]
+
+
+@pytest.mark.mosquitto
+def test_two_workers_behind_one_subscription_have_a_clock_each(
+    mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Real processes whose clocks are six seconds apart: each row must use the clock of the one that answered it."""
+    with ExitStack() as stack:
+        workers = {}
+        for ahead_s, drift_ppm in ((3.0, 100.0), (-3.0, -100.0)):
+            settings = InstantSettings(f"clock-{uuid4().hex[:6]}", "tiny", HEIGHT, WIDTH)
+            process = InstantProcess(mosquitto_url, settings, clock_offset_s=ahead_s, clock_drift_ppm=drift_ppm)
+            workers[settings.worker] = stack.enter_context(process)
+        rows = _play_until_probed(connect(mosquitto_url), pictures(20), tmp_path / "car-clocks", nodes=2)
+    here = ClockReading.take()
+    for name, process in workers.items():
+        own = [row for row in rows if row["worker"] == name]
+        assert len(own) > 10
+        assert {row["worker_session"] for row in own} == {process.session}
+        for row in own:
+            judged = judge(row, here, process.clock)
+            # All is on one machine: what is read of its clocks is true to within microseconds.
+            assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
+
+
+def test_clocks_are_probed_over_a_broker_of_mqtt_3(
+    embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The embedded broker knows neither properties nor shared subscriptions; probes need none."""
+    with worker(embedded_url, model):
+        rows = _play_until_probed(connect(embedded_url), pictures(20), tmp_path / "car-embedded")
+    assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)
+
+
+def test_clocks_are_probed_in_memory(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """One process, one clock: the truth is known to be zero."""
+    with memory_bus() as bus, serving(lambda _: bus, model):
+        rows = _play_until_probed(bus, pictures(20), tmp_path / "car-memory")
+    assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)

@@ -1,0 +1,120 @@
+"""The wall clock of a running vehicle is stepped by an hour, there and back, by libfaketime: its own process alone."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.model import Model
+from shared.latency_log import read_rows
+from tests.pipeline.rig import WAIT_S, check, worker
+
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib64/faketime")
+LIBRARY = next((file for folder in _FOLDERS if (file := Path(folder) / "libfaketimeMT.so.1").is_file()), None)
+HOUR_S = 3600
+# What a process says of two hours, one forward and two back, and what its clock made of them.
+_STEPPED = """
+import sys, time
+from shared import clock
+def read():
+    return time.time(), clock.now_ns() / 1e9
+began = read()
+for line in sys.stdin:
+    wall_s, clock_s = (now - then for now, then in zip(read(), began))
+    print(f"{wall_s:.3f} {clock_s:.3f}", flush=True)
+"""
+
+pytestmark = [
+    pytest.mark.skipif(LIBRARY is None, reason="no libfaketime: apt-get install faketime"),
+    pytest.mark.mosquitto,
+]
+
+
+class Wall:
+    """A wall clock of the test's own, for the processes that are started with its environment."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.step(0)
+
+    def step(self, seconds: int) -> None:
+        """From now on it is so far off. The file is replaced whole: it is read at any time."""
+        part = self._file.with_suffix(".part")
+        part.write_text(f"{seconds:+d}s\n")
+        part.replace(self._file)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process must be started with. As on a real machine, only the wall clock is stepped."""
+        return {
+            **os.environ,
+            "LD_PRELOAD": str(LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+@pytest.fixture
+def wall(tmp_path: Path) -> Wall:
+    """A wall clock that is right so far."""
+    return Wall(tmp_path / "wall-clock")
+
+
+def test_the_step_is_real_and_our_clock_does_not_see_it(wall: Wall) -> None:
+    """Otherwise the test below would prove nothing."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STEPPED], env=wall.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for step_s in (0, HOUR_S, -HOUR_S):
+            wall.step(step_s)
+            process.stdin.write("now\n")
+            process.stdin.flush()
+            wall_s, clock_s = map(float, process.stdout.readline().split())
+            assert 0 <= clock_s < WAIT_S
+            assert step_s <= wall_s < step_s + WAIT_S
+        process.stdin.close()
+
+
+def test_no_duration_of_a_run_is_moved(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, wall: Wall
+) -> None:
+    """A vehicle gets its first GPS fix in the middle of a drive: no latency may jump, none be negative."""
+    out = tmp_path / "car-stepped"
+    command = [
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
+        "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--closed-loop", "--frames", "60",
+    ]  # fmt: skip
+    steps = [(20, HOUR_S), (40, -HOUR_S)]  # After so many answers, the wall clock is so far off.
+    with worker(mosquitto_url, model) as node:
+        predict = model.predict
+
+        def predict_and_step(images: Any) -> Any:
+            if steps and node.counts.get("answered", 0) >= steps[0][0]:
+                wall.step(steps.pop(0)[1])
+            return predict(images)
+
+        model.predict = predict_and_step  # type: ignore[method-assign]
+        try:
+            done = subprocess.run(
+                command, env=wall.environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+            )
+        finally:
+            model.predict = predict  # type: ignore[method-assign]
+    assert done.returncode == 0, done.stderr
+    assert not steps, "the clock was stepped twice"
+    rows = list(read_rows(out))
+    check(rows)
+    assert [row["outcome"] for row in rows] == ["answered"] * 60
+    due_ns = sorted(int(row["t_due_ns"]) for row in rows)
+    assert all(later - earlier < WAIT_S * 1e9 for earlier, later in pairwise(due_ns))
+    assert all(0 < float(row["total_ms"]) < WAIT_S * 1e3 for row in rows)
+    offsets_ms = [float(row["clock_offset_ms"]) for row in rows]
+    assert max(offsets_ms) - min(offsets_ms) < 1e3, "the worker's clock was not stepped, nor ours"
