@@ -69,13 +69,18 @@ class TextTable:
 
     def integers(self, name: str, *, signed: bool = False) -> Numbers:
         """A column of whole numbers."""
-        return self._numbers(name, f"^{'-?' if signed else ''}{_DIGITS}$", self.text[name])
+        return self._numbers(name, f"^{'-?' if signed else ''}{_DIGITS}$", self.text[name], self.text[name])
 
     def millionths(self, name: str, *, signed: bool = False) -> Numbers:
-        """A column of numbers with exactly six decimals, as whole millionths: milliseconds become nanoseconds."""
+        """A column of numbers with at most six decimals, as whole millionths: milliseconds become nanoseconds."""
+        sign = "-?" if signed else ""
         column = self.text[name]
+        fewer = _mask(pc.match_substring_regex(column, rf"^{sign}[0-9]{{1,12}}(\.[0-9]{{1,5}})?$"))
+        if fewer.any():  # Not as we write them, but as a spreadsheet does.
+            texts = zip(column.to_pylist(), fewer, strict=True)
+            column = pa.chunked_array([[_with_six_decimals(text) if pad else text for text, pad in texts]], pa.string())
         without_point = pc.replace_substring(column, ".", "", max_replacements=1)
-        return self._numbers(name, rf"^{'-?' if signed else ''}[0-9]{{1,12}}\.[0-9]{{6}}$", without_point)
+        return self._numbers(name, rf"^{sign}[0-9]{{1,12}}\.[0-9]{{6}}$", column, without_point)
 
     def decimals(self, name: str) -> tuple[npt.NDArray[np.float64], Bools]:
         """A column of numbers with or without decimals, NaN where there is none; and where text is no such number."""
@@ -83,8 +88,8 @@ class TextTable:
         values = pc.cast(pc.if_else(matches, self.text[name], "nan"), pa.float64())
         return values.to_numpy(), ~_mask(matches) & ~self.empty(name)
 
-    def _numbers(self, name: str, pattern: str, digits: Any) -> Numbers:
-        matches = pc.match_substring_regex(self.text[name], pattern)
+    def _numbers(self, name: str, pattern: str, column: Any, digits: Any) -> Numbers:
+        matches = pc.match_substring_regex(column, pattern)
         known = _mask(matches)
         values = pc.cast(pc.if_else(matches, digits, "0"), pa.int64())
         return Numbers(values.to_numpy(), known, ~known & ~self.empty(name))
@@ -184,6 +189,11 @@ def _is_utf8(line: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _with_six_decimals(text: str) -> str:
+    whole, _, part = text.partition(".")
+    return f"{whole}.{part:0<6}"
 
 
 def _mask(values: Any) -> Bools:
