@@ -11,7 +11,9 @@ from shared.latency_table import PARTS
 
 Floats = npt.NDArray[np.float64]
 SPLIT: Final = ("uplink", "downlink")  # What `crossing` is where the clocks are known well enough.
+SINCE_DUE: Final = "time since the first frame was due, s"  # The axis of what is shown over time.
 _MIDDLE: Final = (0.45, 0.55)
+_MOST_POINTS: Final = 1500
 
 
 def answered(frames: pd.DataFrame) -> pd.DataFrame:
@@ -25,7 +27,7 @@ def column(frames: pd.DataFrame, name: str) -> Floats:
     """A column as floats, nan where it was not measured or does not exist."""
     if name not in frames:
         return np.full(len(frames), np.nan)
-    return frames[name].to_numpy(np.float64, na_value=np.nan)
+    return np.asarray(frames[name].to_numpy(np.float64, na_value=np.nan), np.float64)
 
 
 def seconds(frames: pd.DataFrame, name: str, since_ns: int) -> Floats:
@@ -41,6 +43,11 @@ def start_ns(frames: pd.DataFrame) -> int:
     """When the first frame was due; 0 where none has a stamp."""
     due = frames["t_due_ns"].dropna()
     return int(due.min()) if len(due) else 0
+
+
+def thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """At most 1,500 of the rows, evenly taken: a line has no more places than that on a screen."""
+    return rows if len(rows) <= _MOST_POINTS else rows.iloc[np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int)]
 
 
 def middle(frames: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.audit import audit
+from bench.audit import checks
 from bench.report.chapters.cost import Tariff
 from bench.report.content import Report
 from bench.report.document import report_of, write_page
@@ -88,17 +88,17 @@ def _show(subject: Subject, made: Report, console: Console) -> None:
 
 def _check(runs: Sequence[Path]) -> int:
     """Say of each run whether it is sound; the exit code."""
-    sound = True
+    is_sound = True
     for run in runs:
-        problems = audit(run)
+        made = checks(run)
+        problems = dict.fromkeys(problem for check in made for problem in check.problems)
         for problem in problems:
             click.echo(str(problem))
-        if problems:
-            click.echo(f"{run}: not sound: {len(problems)} problems")
-        else:
-            click.echo(f"{run}: sound: {len(load_run(run).frames):,} rows")
-        sound = sound and not problems
-    return 0 if sound else 1
+        rows = max(check.looked_at for check in made)
+        told = "sound" if not problems else f"not sound, {len(problems)} problems"
+        click.echo(f"{run}: {told}: {rows:,} rows, {len(made)} checks")
+        is_sound = is_sound and not problems
+    return 0 if is_sound else 1
 
 
 def _write_files(made: Report, folder: Path, console: Console) -> None:

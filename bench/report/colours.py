@@ -65,10 +65,10 @@ def tint(colour: str, opacity: float) -> str:
 def bar(stage: str) -> dict[str, object]:
     """Plotly's marker of a bar that stands for a stage."""
     look = STAGES[stage]
-    line = {"color": "#ffffff", "width": 1}
+    line = {"color": "#ffffff", "width": 0.5}
     return {
         "color": look.colour,
-        "pattern": {"shape": look.hatch, "fgcolor": ink(look.colour), "size": 6},
+        "pattern": {"shape": look.hatch, "fgcolor": ink(look.colour), "fillmode": "overlay", "size": 6},
         "line": line,
     }
 

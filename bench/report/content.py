@@ -7,7 +7,9 @@ from typing import Any
 
 from bench.statistics import Estimate
 
+Trace = dict[str, Any]  # As Plotly takes it.
 Cell = str | int | float | Estimate | None  # None, and nan: was not measured.
+Row = tuple[Cell, ...]
 
 
 class Kind(StrEnum):
@@ -34,7 +36,7 @@ class Table:
     name: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
@@ -59,7 +61,7 @@ class Chart:
 
     name: str
     caption: str
-    traces: tuple[Mapping[str, Any], ...]
+    traces: tuple[Trace, ...]
     layout: Mapping[str, Any]
     height: int = 380
     toggles: tuple[Toggle, ...] = ()
@@ -87,7 +89,15 @@ class FrameList:
     frames: tuple[tuple[int, str], ...]
 
 
-Part = Prose | Caution | Table | Chart | FrameList
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A table that is opened by whoever wants it; `told` says what is in it."""
+
+    told: str
+    table: Table
+
+
+Part = Folded | Prose | Caution | Table | Chart | FrameList
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,10 @@ class Report:
 
     def tables(self) -> Iterator[Table]:
         """Every table, in reading order."""
-        return (part for section in self.sections for part in section.parts if isinstance(part, Table))
+        for section in self.sections:
+            for part in section.parts:
+                if isinstance(part, Folded | Table):
+                    yield part.table if isinstance(part, Folded) else part
 
     def charts(self) -> Iterator[Chart]:
         """Every figure, in reading order."""

@@ -22,10 +22,10 @@ MOST_FRAMES: Final = 150_000  # On the page; more would make it slow to open.
 _ALWAYS: Final = 2_000  # Of the slowest, where frames must be left out.
 _PICTURE_WIDTH: Final = 480
 _QUALITY: Final = 70
-_PICTURE_BYTES: Final = 2_500_000  # Of all pictures together.
+_PICTURE_BYTES: Final = 1_000_000  # Of all pictures together.
 _MOST_WORDS: Final = 500  # Different reasons; the rest share one.
 _NOTHING: Final = -(2**31)
-_TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error", "read")
+_TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error")
 _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
 _WORDS: Final = ("camera", "outcome", "reason", "worker")
 
@@ -69,7 +69,7 @@ def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: 
 def pictures(folder: Path, frames: pd.DataFrame, sequences: Iterable[int]) -> dict[int, str]:
     """The overlay pictures of some frames, as far as they were kept, as JPEGs that a page can hold.
 
-    Those named first come first, until 2.5 MB are full. A picture that cannot be read is left out.
+    Those named first come first, until a megabyte is full. A picture that cannot be read is left out.
     """
     cameras = frames.set_index("sequence")["camera"]
     found: dict[int, str] = {}

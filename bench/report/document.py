@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.cost import throughput_hz
 from bench.report.answers import answered, start_ns
 from bench.report.chapters import (
     clocks,
@@ -28,7 +29,6 @@ from bench.report.study_log import StudyLog
 from bench.report.subject import Subject, open_subject
 from bench.report.verdict import verdict, verdict_of_several
 from bench.run_log import load_run
-from bench.cost import throughput_hz
 from shared.errors import SkylaneError
 
 _SAMPLES = 12  # Pictures of frames that are not among the slowest.
@@ -146,5 +146,5 @@ def _extras(subject: Subject, tariff: Tariff | None) -> list[Section]:
     if tariff:
         sections.append(cost.chapter([(run.name, throughput_hz(run)) for run in subject.runs], tariff))
     if subject.local:
-        sections += [offloading.chapter(subject.local, run) for run in subject.runs]
+        sections.append(offloading.chapter(subject.local, subject.runs))
     return sections

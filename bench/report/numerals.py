@@ -28,8 +28,13 @@ def milliseconds(value_ms: float) -> str:
     """A duration in a sentence: three significant figures."""
     if not math.isfinite(value_ms):
         return "not known"
-    digits = min(3, max(0, 2 - math.floor(math.log10(abs(value_ms))))) if value_ms else 0
-    return f"{number(value_ms, digits)} ms"
+    return f"{_three(value_ms)} ms"
+
+
+def _three(value: float) -> str:
+    """Three significant figures, at most three decimals."""
+    size_of = float(f"{abs(value):.2e}")
+    return number(value, min(_MOST_DECIMALS, max(0, 2 - math.floor(math.log10(size_of)))) if size_of else 0)
 
 
 def share(value: float) -> str:
@@ -73,5 +78,5 @@ def size(count: float) -> str:
     """Bytes in the decimal unit that gives the shortest number."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= factor:
-            return f"{number(count / factor)} {unit}"
+            return f"{_three(count / factor)} {unit}"
     return f"{number(int(count))} B" if math.isfinite(count) else NOTHING

@@ -6,8 +6,21 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from bench.report.colours import STAGES, TOTAL
-from bench.report.content import Caution, Cell, Chart, Column, FrameList, Kind, Part, Prose, Report, Section, Table
+from bench.report.colours import STAGES
+from bench.report.content import (
+    Caution,
+    Cell,
+    Chart,
+    Column,
+    Folded,
+    FrameList,
+    Kind,
+    Part,
+    Prose,
+    Report,
+    Section,
+    Table,
+)
 from bench.report.drawing import library, to_json
 from bench.report.numerals import interval, number, text
 from bench.statistics import Estimate
@@ -16,6 +29,7 @@ from bench.statistics import Estimate
 _POLICY: Final = (
     "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; font-src data:"
 )
+_WIDE: Final = 9  # Columns; a table of more gets smaller letters.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 
 
@@ -85,6 +99,8 @@ def _part(part: Part) -> str:
             return f'<p class="caution"><strong>Note.</strong> {escape(told)}</p>'
         case Table():
             return _table(part)
+        case Folded(told, table):
+            return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
         case Chart():
             return _chart(part)
         case FrameList(heading, frames):
@@ -123,8 +139,9 @@ def _toggles(chart: Chart) -> list[dict[str, object]]:
 def _table(table: Table) -> str:
     headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
+    dense = " dense" if len(table.columns) > _WIDE else ""
     return (
-        f'<div class="table"><table id="table-{escape(table.name)}"><caption>{escape(table.caption)}</caption>'
+        f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption>{escape(table.caption)}</caption>'
         f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
 
@@ -140,7 +157,7 @@ def _class(column: Column) -> str:
 
 
 def _cell(column: Column, cell: Cell) -> str:
-    if column.kind is Kind.STAGE and cell in STAGES:
+    if column.kind is Kind.STAGE:
         return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
     if isinstance(cell, Estimate):
         bounds = interval(cell, column.digits)
@@ -158,4 +175,4 @@ def _swatches() -> str:
             angle = _HATCHES[look.hatch]
             ground = f"repeating-linear-gradient({angle}deg,{look.colour} 0 3px,{line} 3px 4px)"
         rules.append(f".swatch-{name}{{background:{ground}}}")
-    return "".join((*rules, f".swatch-total{{background:{TOTAL}}}"))
+    return "".join(rules)

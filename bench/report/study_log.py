@@ -78,7 +78,7 @@ def load_study(folder: Path) -> StudyLog:
     runs = _runs(folder)
     known = manifest.get("axes")
     axes = tuple(axis for axis in known if axis in runs) if isinstance(known, Mapping) else ()
-    differing = tuple(axis for axis in axes if runs[axis].astype(str).nunique() > 1)
+    differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
     missing: list[str] = []
     frames = _frames(folder, missing)
     capacity = _csv(folder / "capacity.csv") if (folder / "capacity.csv").exists() else pd.DataFrame()

@@ -3,13 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.answers import Floats, column, seconds
+from bench.report.answers import SINCE_DUE, Floats, column, seconds, thinned
 from bench.report.colours import STAGES, series, tint
-from bench.report.content import Chart, Prose, Section, Table, numbers, texts
+from bench.report.content import Chart, Prose, Row, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, number, share
 
-_MOST_POINTS = 1500
-_TIME = {"title": {"text": "time since the first frame was due, s"}, "rangemode": "tozero"}
+_TIME = {"title": {"text": SINCE_DUE}, "rangemode": "tozero"}
 _WORD = (
     "Vehicle and worker each stamp with a clock of their own. Durations within one node, the total and the crossing (up "
     "and down together) need no common clock and are exact. Only how the crossing splits into uplink and downlink rests "
@@ -57,9 +56,9 @@ def _told(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> str:
 
 
 def _offsets(timed: pd.DataFrame, start_ns: int) -> Chart:
-    traces: list[dict[str, object]] = []
-    for place, (worker, rows) in enumerate(timed.groupby("worker", sort=False)):
-        rows = _thinned(rows)
+    traces: list[Trace] = []
+    for place, (worker, of_worker) in enumerate(timed.groupby("worker", sort=False)):
+        rows = thinned(of_worker)
         at_s = seconds(rows, "t_due_ns", start_ns)
         offset, error = column(rows, "clock_offset_ms"), column(rows, "clock_error_ms")
         colour, dash = series(place)
@@ -90,7 +89,7 @@ def _offsets(timed: pd.DataFrame, start_ns: int) -> Chart:
 
 
 def _crossings(timed: pd.DataFrame, start_ns: int) -> Chart:
-    rows = _thinned(timed)
+    rows = thinned(timed)
     at_s = seconds(rows, "t_due_ns", start_ns)
     traces = [
         {
@@ -113,13 +112,8 @@ def _crossings(timed: pd.DataFrame, start_ns: int) -> Chart:
     return Chart("crossings", caption, tuple(traces), layout, height=300)
 
 
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most 1,500 rows, evenly taken: a line has no more places than that on a screen."""
-    return rows if len(rows) <= _MOST_POINTS else rows.iloc[np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int)]
-
-
 def _table(timed: pd.DataFrame, unresolved: dict[str, Floats]) -> Table:
-    rows = []
+    rows: list[Row] = []
     for worker, of_worker in timed.assign(**unresolved).groupby("worker", sort=False):
         medians = (
             float(np.median(column(of_worker, f"{name}_ms")))

@@ -11,7 +11,7 @@ from bench.report.answers import answered, column
 from bench.report.chapters.distribution import cumulative
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import STAGES, TOTAL, bar
-from bench.report.content import Chart, Column, Kind, Part, Prose, Section, Table, numbers, texts
+from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, numbers, texts
 from bench.report.numerals import interval, milliseconds, probability
 from bench.run_log import RunLog
 from bench.statistics import describe
@@ -120,7 +120,7 @@ def differences(found: Sequence[Comparison], name: str) -> Chart:
         for each in found[:MOST_CURVES]
     )
     layout = {
-        "xaxis": {"title": {"text": "difference of the totals at the median, ms (left of 0: faster)"}, "zeroline": True,
+        "xaxis": {"title": {"text": "difference of the totals at the median, ms (left of 0: faster)"}, "rangemode": "tozero", "zeroline": True,
                   "zerolinewidth": 2, "zerolinecolor": "#57606a"},
         "yaxis": {"autorange": "reversed", "type": "category"},
     }  # fmt: skip
@@ -186,7 +186,7 @@ def _stacked(sides: Sequence[Side]) -> Chart:
 
 
 def _medians(sides: Sequence[Side]) -> Table:
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (part, *(float(np.median(column(side.frames, f"{part}_ms"))) for side in sides))
         for part in (*map(str, PARTS), "total")
     )

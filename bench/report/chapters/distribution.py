@@ -5,7 +5,7 @@ import pandas as pd
 
 from bench.report.answers import Floats, column
 from bench.report.colours import TOTAL, series
-from bench.report.content import Chart, Prose, Section, Toggle
+from bench.report.content import Chart, Prose, Section, Toggle, Trace
 from bench.report.numerals import milliseconds
 
 _MOST_BINS = 120
@@ -65,7 +65,7 @@ def _bins(totals: Floats) -> Floats:
     return edges.astype(np.float64)
 
 
-def _line(at: float) -> dict[str, object]:
+def _line(at: float) -> Trace:
     return {
         "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
         "line": {"color": TOTAL, "width": 1.2, "dash": "dot"},

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.answers import column
-from bench.report.colours import STAGES, TOTAL
+from bench.report.colours import STAGES
 from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, numbers
 from bench.report.numerals import milliseconds
 from bench.statistics import Description, describe
@@ -13,8 +13,9 @@ from shared.latency_table import PARTS
 SEED = 0  # Of the intervals: the same log gives the same report.
 ROWS = (*map(str, PARTS), "uplink", "downlink", "crossing", "cloud", "total")
 _FIGURES = ("mean", "p25", "p50", "p75", "p95", "p99", "p99_9")
-_HEADINGS = ("mean ms", "p25 ms", "p50 ms", "p75 ms", "p95 ms", "p99 ms", "p99.9 ms")
+_HEADINGS = ("mean", "p25", "p50", "p75", "p95", "p99", "p99.9", "min", "max", "std")
 _SHORTEST_MS = 0.001
+_TOTAL = "#d4d4d4"  # Light: a median must show on it.
 _ABOUT = (
     "Under each figure stands the interval that holds the true value in 95 of 100 such runs, by a block bootstrap that "
     "knows that frames of one run follow one another. Where a sample is too small for an interval, none is given: a "
@@ -40,10 +41,10 @@ def table(described: dict[str, Description]) -> Table:
     for name, told in described.items():
         figures: list[Cell] = [getattr(told, figure) for figure in _FIGURES]
         rows.append((name, told.count, *figures, told.minimum, told.maximum, told.std))
-    columns = (Column("stage", Kind.STAGE), *numbers("frames", *_HEADINGS, "min ms", "max ms", "std ms"))
+    columns = (Column("stage", Kind.STAGE), *numbers("frames", *_HEADINGS))
     total = described["total"]
     caption = (
-        f"Statistics of {total.count:,} answered frames. As they follow one another, they tell as much of the mean total as "
+        f"Statistics of {total.count:,} answered frames, milliseconds. As they follow one another, they tell as much of the mean total as "
         f"{total.effective_count:,.0f} independent ones would."
     )
     return Table("statistics", caption, columns, tuple(rows))
@@ -61,7 +62,7 @@ def _spread(known: pd.DataFrame) -> Chart:
             "type": "box", "orientation": "h", "name": name, "y": [name],
             "lowerfence": [low], "q1": [q1], "median": [middle], "q3": [q3], "upperfence": [high],
             "line": {"color": "#24292f", "width": 1.2},
-            "fillcolor": STAGES[name].colour if name in STAGES else TOTAL,
+            "fillcolor": STAGES[name].colour if name in STAGES else _TOTAL,
             "hoverinfo": "x",
         }
         for name, (low, q1, middle, q3, high) in figures.items()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.report.answers import column, means, middle
 from bench.report.colours import STAGES, bar
-from bench.report.content import Chart, Column, Kind, Prose, Section, Table, numbers, texts
+from bench.report.content import Chart, Column, Kind, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, share
 from shared.latency_table import PARTS, WHERE, Summary, summarise_durations
 
@@ -38,23 +38,27 @@ def waterfall(frames: pd.DataFrame) -> Chart:
     total = sum(journey.values())
     parts, lasting = list(journey), list(journey.values())
     begins = [0.0, *accumulate(lasting)][:-1]
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(range(len(parts))),
-        "x": lasting,
-        "base": begins,
-        "text": [milliseconds(value) for value in lasting],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "customdata": [[part, STAGES[part].meaning, begin] for part, begin in zip(parts, begins, strict=True)],
-        "hovertemplate": "<b>%{customdata[0]}</b>: the frame %{customdata[1]}<br>%{x:.3f} ms, "
-        "%{customdata[2]:.3f} ms after it was due<extra></extra>",
-        "marker": _markers(parts),
-    }
+    traces = tuple(
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": part,
+            "y": [place],
+            "x": [lasting[place]],
+            "base": [begins[place]],
+            "text": [milliseconds(lasting[place])],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "marker": bar(part),
+            "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.3f}} ms, "
+            f"{begins[place]:.3f} ms after it was due<extra></extra>",
+        }
+        for place, part in enumerate(parts)
+    )
     layout = {
+        "barmode": "overlay",
         "showlegend": False,
-        "xaxis": {"title": {"text": "time since the frame was due, ms"}, "range": [0, total * 1.1]},
+        "xaxis": {"title": {"text": "time since the frame was due, ms"}, "range": [0, total * 1.2]},
         "yaxis": {
             "autorange": "reversed",
             "tickmode": "array",
@@ -64,21 +68,10 @@ def waterfall(frames: pd.DataFrame) -> Chart:
         },
         **_bands(parts),
     }
-    return Chart("waterfall", _told_journey(about, journey, total), (trace,), layout, height=120 + 26 * len(parts))
+    return Chart("waterfall", _told_journey(about, journey, total), traces, layout, height=120 + 26 * len(parts))
 
 
-def _markers(parts: Sequence[str]) -> dict[str, object]:
-    """One look for every bar of a single trace."""
-    looks = [bar(part) for part in parts]
-    patterns = [look["pattern"] for look in looks]
-    assert all(isinstance(pattern, dict) for pattern in patterns)
-    return {
-        "color": [look["color"] for look in looks],
-        "pattern": {key: [pattern[key] for pattern in patterns] for key in ("shape", "fgcolor", "size")},  # type: ignore[index]
-    }
-
-
-def _bands(parts: Sequence[str]) -> dict[str, object]:
+def _bands(parts: Sequence[str]) -> Trace:
     """A ground behind the stages of each node, and its name at the right."""
     shapes, names = [], []
     begin = 0
@@ -188,7 +181,7 @@ def table(frames: pd.DataFrame) -> Table:
         (
             summary.name,
             {"edge": "vehicle"}.get(summary.where, summary.where),
-            f"the frame {STAGES[summary.name].meaning if summary.name in STAGES else 'is on its whole way'}",
+            STAGES[summary.name].meaning if summary.name in STAGES else "is on its whole way",
             summary.p50_ms,
             summary.p95_ms,
             summary.p99_ms,
@@ -198,7 +191,7 @@ def table(frames: pd.DataFrame) -> Table:
     )
     columns = (
         Column("stage", Kind.STAGE),
-        *texts("where", "in it"),
+        *texts("where", "in it, the frame …"),
         *numbers("p50 ms", "p95 ms", "p99 ms"),
         Column("share %", digits=1),
     )

@@ -1,9 +1,11 @@
 """Whether offloading was worth it, and on which link that turns."""
 
+from collections.abc import Sequence
+
 from bench.offloading import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import series
-from bench.report.content import Caution, Chart, Part, Prose, Section, Table, numbers, texts
+from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, number
 from bench.run_log import RunLog
 
@@ -11,20 +13,29 @@ _TITLE = "Is it worth offloading?"
 _DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
 
 
-def chapter(local: RunLog, remote: RunLog) -> Section:
-    """A remote run against a local one of the same frames."""
+def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Section:
+    """Remote runs, each against a local one of the same frames."""
+    others = [remote for remote in remotes if remote.folder.resolve() != local.folder.resolve()]
+    parts = [part for number, remote in enumerate(others, start=1) for part in _of_run(local, remote, number)]
+    return Section("offloading", _TITLE, tuple(parts or [Prose("Not compared: no run but the local one was given.")]))
+
+
+def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[Part, ...]:
     try:
         verdict = worth(local, remote, seed=SEED)
     except OffloadingError as error:
-        return Section("offloading", _TITLE, (Caution(f"Cannot be told: {error}."),))
+        return (Caution(f"{remote.name}: cannot be told: {error}."),)
     stays = (verdict.local, verdict.in_process)
-    parts: list[Part] = [Prose(verdict.sentence), Prose(verdict.in_process.sentence)]
+    name = f"offloading_{number_of_run}"
+    parts: list[Part] = [
+        Prose(f"{remote.name} against {local.name}. {verdict.sentence}"),
+        Prose(verdict.in_process.sentence),
+    ]
     parts += [Caution(caveat) for caveat in verdict.caveats]
-    parts += [_table(verdict, stays), _chart(verdict, stays), Prose(_assumed(verdict))]
-    return Section("offloading", _TITLE, tuple(parts))
+    return (*parts, _table(verdict, stays, name), _chart(verdict, stays, f"{name}_curve"), Prose(_assumed(verdict)))
 
 
-def _table(verdict: Verdict, stays: tuple[Alternative, ...]) -> Table:
+def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Table:
     rows = tuple(
         (
             stay.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, 100 * stay.share_faster,
@@ -43,13 +54,13 @@ def _table(verdict: Verdict, stays: tuple[Alternative, ...]) -> Table:
         f"{verdict.remote_name} against {verdict.local_name}, over the frames that both answered. Offloading is faster above "
         "the bandwidth, and below the delay, at which it turns; – where it never does."
     )
-    return Table("offloading", caption, columns, rows)
+    return Table(name, caption, columns, rows)
 
 
-def _chart(verdict: Verdict, stays: tuple[Alternative, ...]) -> Chart:
+def _chart(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
     curve = verdict.curve
     chosen = [place for place, delay in enumerate(curve.delays_ms) if delay in _DRAWN_MS]
-    traces: list[dict[str, object]] = []
+    traces: list[Trace] = []
     for place, row in enumerate(chosen):
         colour, dash = series(place)
         traces.append({
@@ -66,7 +77,7 @@ def _chart(verdict: Verdict, stays: tuple[Alternative, ...]) -> Chart:
         })  # fmt: skip
     layout = {
         "xaxis": {"type": "log", "title": {"text": "bandwidth, Mbit/s (logarithmic)"}},
-        "yaxis": {"type": "log", "title": {"text": "median total, ms (logarithmic)"}},
+        "yaxis": {"type": "log", "dtick": "D2", "title": {"text": "median total, ms (logarithmic)"}},
         "showlegend": True,
     }
     caption = (
@@ -74,7 +85,7 @@ def _chart(verdict: Verdict, stays: tuple[Alternative, ...]) -> Chart:
         f"vehicle ({milliseconds(stays[0].p50.value)}; in its own process {milliseconds(stays[1].p50.value)}). Under a black "
         "line, offloading is faster."
     )
-    return Chart("offloading_curve", caption, tuple(traces), layout, height=420)
+    return Chart(name, caption, tuple(traces), layout, height=420)
 
 
 def _assumed(verdict: Verdict) -> str:

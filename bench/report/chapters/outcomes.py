@@ -5,7 +5,7 @@ from collections import Counter
 import pandas as pd
 
 from bench.report.colours import OUTCOMES
-from bench.report.content import Chart, Column, Section, Table, numbers, texts
+from bench.report.content import Chart, Column, Row, Section, Table, numbers, texts
 from bench.report.numerals import share
 from bench.run_log import RunLog
 from shared.latency_log import Outcome
@@ -55,7 +55,7 @@ def comparison(runs: list[tuple[str, pd.DataFrame]]) -> Section:
     """The outcomes of several runs, by name."""
     found = {name: counts(frames) for name, frames in runs}
     shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found.values())]
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (name, len(frames), *(found[name].get(outcome, 0) for outcome in shown)) for name, frames in runs
     )  # fmt: skip
     columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown)))
@@ -90,6 +90,7 @@ def _chart(run: RunLog) -> Chart:
             "yaxis": {"visible": False},
             "margin": {"t": 40, "b": 48},
             "showlegend": True,
+            "legend": {"traceorder": "normal"},
         },
         height=150,
     )

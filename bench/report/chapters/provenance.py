@@ -4,11 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.report.content import Caution, Part, Prose, Section, Table, texts
+from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
 from bench.report.numerals import number
 from bench.run_log import RunLog
 
 _TITLE = "What ran"
+_UNKNOWN = "not known"
+_PLAYED = (
+    "codec", "quality", "closed_loop", "window", "burst", "arrivals", "arrival_rate_hz", "rate", "queue", "deadline_ms",
+    "resize_at", "mask_codec", "qos",
+)  # fmt: skip
+_VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt")
 _UNTRAINED = "The weights of this model are random: its masks mean nothing. Its times are those of the real network."
 
 
@@ -23,8 +29,10 @@ def chapter(run: RunLog) -> Section:
     parts: list[Part] = []
     if _of(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
-    rows = tuple(facts(run.manifest))
-    parts.append(Table("provenance", "What the manifest of the run says.", texts("what", "value"), rows))
+    columns = texts("what", "value")
+    parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run.manifest))))
+    everything = Table("manifest", "What the manifest of the run says.", columns, tuple(facts(run.manifest)))
+    parts.append(Folded("Everything the manifest says", everything))
     return Section("provenance", _TITLE, tuple(parts))
 
 
@@ -47,8 +55,32 @@ def comparison(runs: Sequence[RunLog]) -> Section:
         columns = texts("what", *(run.name for run in runs))
         parts.append(Table("provenance_differing", "What differs between the runs.", columns, differing))
     if common:
-        parts.append(Table("provenance_common", "What the runs have in common.", texts("what", "value"), common))
+        in_common = Table("provenance_common", "What the runs have in common.", texts("what", "value"), common)
+        parts.append(Folded("What the runs have in common", in_common))
     return Section("provenance", _TITLE, tuple(parts or [Prose("Not known: no run has a manifest.")]))
+
+
+def _in_short(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a reader asks first; what the manifest does not tell is said to be not known."""
+    source, model, host, played = (_of(manifest, key) for key in ("source", "model", "host", "configuration"))
+    yield "source", _told(source, ("kind", "path"), "sha256")
+    is_trained = model.get("trained")
+    trained = "trained or not is not known" if is_trained is None else "trained" if is_trained else "random weights"
+    yield "model", f"{_told(model, ('name', 'version'), 'sha256')}, {trained}"
+    yield "played", ", ".join(f"{name} {_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
+    yield "machine", ", ".join(_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
+    yield "cores", _text(host.get("cores") or _UNKNOWN)
+    yield "versions", ", ".join(f"{name} {host[name]}" for name in _VERSIONS if host.get(name)) or _UNKNOWN
+    if (seed := manifest.get("seed", played.get("seed"))) is not None:
+        yield "seed", _text(seed)
+    for name in ("commit", "vehicle", "session", "state"):
+        yield name, _text(manifest.get(name) or _UNKNOWN)
+    yield from _times(manifest)
+
+
+def _told(thing: Mapping[str, Any], names: Sequence[str], digest: str) -> str:
+    words = " ".join(_text(thing[name]) for name in names if thing.get(name)) or _UNKNOWN
+    return f"{words}, {digest} {thing.get(digest) or _UNKNOWN}"
 
 
 def facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

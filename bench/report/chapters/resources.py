@@ -6,13 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.answers import Floats, column
+from bench.report.answers import Floats, column, seconds, thinned
 from bench.report.colours import series
-from bench.report.content import Chart, Part, Prose, Section, Table, joined, numbers, texts
+from bench.report.content import Chart, Column, Part, Prose, Row, Section, Table, Trace, joined, numbers, texts
 from bench.report.numerals import number, size
 
 _TITLE = "Resources"
-_MOST_POINTS = 1500
 
 
 class _Subject(NamedTuple):
@@ -28,7 +27,7 @@ class _Subject(NamedTuple):
 
 _SUBJECTS = (
     _Subject("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 0)} %"),
-    _Subject("memory", "rss_bytes", 1e-6, "resident memory, MB", "memory", lambda value: size(value * 1e6)),
+    _Subject("memory", "rss_bytes", 1e-6, "resident memory, MB", "Memory", lambda value: size(value * 1e6)),
     _Subject("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 0)} %"),
     _Subject("gpu_memory", "gpu_memory_bytes", 1e-6, "GPU memory, MB", "GPU memory", lambda value: size(value * 1e6)),
     _Subject("gpu_power", "gpu_power_w", 1, "GPU power, W", "GPU power", lambda value: f"{number(value, 0)} W"),
@@ -54,11 +53,7 @@ def chapter(resources: pd.DataFrame) -> Section:
 
 
 def _at_s(resources: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    return (rows["at_ns"].to_numpy(np.int64) - int(resources["at_ns"].min())) / 1e9
-
-
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows if len(rows) <= _MOST_POINTS else rows.iloc[np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int)]
+    return seconds(rows, "at_ns", int(resources["at_ns"].min()))
 
 
 def _chart(resources: pd.DataFrame, subject: _Subject) -> Chart | None:
@@ -70,7 +65,7 @@ def _chart(resources: pd.DataFrame, subject: _Subject) -> Chart | None:
     for place, (node, rows) in enumerate(known.groupby("node", sort=False)):
         values = column(rows, subject.column) * subject.factor
         told.append(f"{node} {subject.tell(float(values.mean()))}")
-        shown = _thinned(rows)
+        shown = thinned(rows)
         traces.append(_line(place, str(node), _at_s(resources, shown), column(shown, subject.column) * subject.factor))
     caption = f"{subject.noun} over time. Means: {', '.join(told)}."
     return Chart(f"resources_{subject.name}", caption, tuple(traces), _layout(subject.axis), height=280)
@@ -97,7 +92,7 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
     return Chart("resources_traffic", caption, tuple(traces), _layout("TCP bytes a second, MB/s"), height=280)
 
 
-def _line(place: int, name: str, at_s: Floats, values: Floats) -> dict[str, object]:
+def _line(place: int, name: str, at_s: Floats, values: Floats) -> Trace:
     colour, dash = series(place)
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": at_s, "y": values,
@@ -106,7 +101,7 @@ def _line(place: int, name: str, at_s: Floats, values: Floats) -> dict[str, obje
     }  # fmt: skip
 
 
-def _layout(axis: str) -> dict[str, object]:
+def _layout(axis: str) -> Trace:
     return {
         "xaxis": {"title": {"text": "time since sampling began, s"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": axis}, "rangemode": "tozero"},
@@ -115,7 +110,7 @@ def _layout(axis: str) -> dict[str, object]:
 
 
 def _table(resources: pd.DataFrame) -> Table:
-    rows = []
+    rows: list[Row] = []
     for node, of_node in resources.groupby("node", sort=False):
         figures = [
             value
@@ -135,12 +130,12 @@ def _table(resources: pd.DataFrame) -> Table:
     return Table("resources", caption, *_measured(columns, rows))
 
 
-def _measured(columns: tuple, rows: list[tuple]) -> tuple[tuple, tuple]:  # type: ignore[type-arg]
+def _measured(columns: tuple[Column, ...], rows: list[Row]) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
     """Without the columns in which nothing was measured."""
     kept = [
         place
         for place in range(len(columns))
-        if any(isinstance(row[place], str | int) or np.isfinite(row[place]) for row in rows)
+        if any(not (isinstance(cell := row[place], float) and np.isnan(cell)) for row in rows)
     ]
     return tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
 

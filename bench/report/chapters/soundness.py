@@ -11,7 +11,7 @@ _TITLE = "Is the log sound?"
 def chapter(problems: Sequence[Problem], rows: int) -> Section:
     """The problems of one run or several, each with its file, row and column."""
     if not problems:
-        told = f"Yes: all {rows:,} rows could be read, and every promise of the log holds (skylane report --check)."
+        told = f"Yes: all {rows:,} rows could be read, and every promise of the log holds."
         return Section("soundness", _TITLE, (Prose(told),))
     caution = Caution(
         f"Not in everything: {len(problems)} {'problem was' if len(problems) == 1 else 'problems were'} found. What could "

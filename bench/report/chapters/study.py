@@ -10,7 +10,7 @@ from bench.report.chapters import comparison
 from bench.report.chapters.estimates import SEED
 from bench.report.chapters.provenance import facts
 from bench.report.colours import TOTAL, series
-from bench.report.content import Caution, Cell, Chart, Column, Kind, Part, Prose, Section, Table, numbers, texts
+from bench.report.content import Caution, Cell, Chart, Column, Kind, Part, Prose, Row, Section, Table, numbers, texts
 from bench.report.numerals import milliseconds, number
 from bench.report.study_log import StudyLog
 from bench.statistics import describe
@@ -94,7 +94,7 @@ def results(study: StudyLog) -> Section:
 
 def _results(study: StudyLog, done: pd.DataFrame) -> Table:
     shown = [(name, heading) for name, heading in _RUN_FIGURES if name in done and done[name].notna().any()]
-    rows = []
+    rows: list[Row] = []
     for cell in study.cells:
         of_cell = done[done["cell"] == cell.key]
         frames = study.side(cell).frames

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 
 from bench.cost import throughput_hz
-from bench.report.answers import Floats, seconds
+from bench.report.answers import SINCE_DUE, Floats, seconds
 from bench.report.colours import OUTCOMES, TOTAL
-from bench.report.content import Chart, Prose, Section
+from bench.report.content import Chart, Prose, Section, Trace
 from bench.report.numerals import number
 from bench.run_log import RunLog
 from shared.latency_log import Outcome
@@ -39,14 +39,14 @@ def _chart(frames: pd.DataFrame, start_ns: int, rate_hz: float) -> Chart:
         "span and not drawn."
     )
     layout = {
-        "xaxis": {"title": {"text": "time since the first frame was due, s"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": SINCE_DUE}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "frames a second"}, "rangemode": "tozero"},
         "showlegend": True,
     }
     return Chart("throughput", told, traces, layout, height=300)
 
 
-def _line(name: str, at_s: Floats, span_s: float, line: dict[str, object]) -> dict[str, object]:
+def _line(name: str, at_s: Floats, span_s: float, line: Trace) -> Trace:
     known = at_s[np.isfinite(at_s)]
     spans = int(max(known.max(initial=0.0), span_s) // span_s)  # The last one is not whole.
     counts, edges = np.histogram(known, np.arange(spans + 1) * span_s)

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.answers import Floats, column, frame_name, seconds
+from bench.report.answers import SINCE_DUE, Floats, column, frame_name, seconds
 from bench.report.colours import OUTCOMES, TOTAL
-from bench.report.content import Chart, FrameList, Prose, Section, Table, numbers, texts
+from bench.report.content import Chart, FrameList, Prose, Section, Table, Trace, numbers, texts
 from bench.report.details import drawn
 from bench.report.numerals import milliseconds
 from shared.latency_log import Outcome
@@ -14,7 +14,8 @@ from shared.latency_table import PARTS
 SLOWEST = 12
 _TITLE = "The run over time"
 _BINS = 120
-_LEAST_A_BIN = 8
+_LEAST_BINS = 5  # Fewer make no line worth reading.
+_LEAST_A_BIN = 20
 _POINT = "#6d9db5"
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
@@ -55,7 +56,7 @@ def _chart(frames: pd.DataFrame, known: pd.DataFrame, slow: pd.DataFrame, start_
     has_rug = len(unanswered) > 0
     layout = {
         "xaxis": {
-            "title": {"text": "time since the first frame was due, s"},
+            "title": {"text": SINCE_DUE},
             "anchor": "y2" if has_rug else "y",
             "rangemode": "tozero",
         },
@@ -75,7 +76,7 @@ def _chart(frames: pd.DataFrame, known: pd.DataFrame, slow: pd.DataFrame, start_
     return Chart("timeline", told, tuple(traces), layout, height=460)
 
 
-def _points(rows: pd.DataFrame, start_ns: int) -> dict[str, object]:
+def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
     vehicle, camera = rows["vehicle"].iloc[0], rows["camera"].iloc[0]
     return {
         "type": "scattergl",
@@ -89,7 +90,7 @@ def _points(rows: pd.DataFrame, start_ns: int) -> dict[str, object]:
     }
 
 
-def _marked(slow: pd.DataFrame, start_ns: int) -> dict[str, object]:
+def _marked(slow: pd.DataFrame, start_ns: int) -> Trace:
     return {
         "type": "scattergl",
         "mode": "markers",
@@ -103,24 +104,24 @@ def _marked(slow: pd.DataFrame, start_ns: int) -> dict[str, object]:
     }
 
 
-def _trend(at_s: Floats, totals: Floats) -> list[dict[str, object]]:
+def _trend(at_s: Floats, totals: Floats) -> list[Trace]:
     """Median and 95th percentile of spans of equally many frames; none where there are too few."""
     spans = min(_BINS, len(totals) // _LEAST_A_BIN)
-    if spans < 2:  # noqa: PLR2004  A line has two ends.
+    if spans < _LEAST_BINS:
         return []
-    cuts = [part for part in np.array_split(np.arange(len(totals)), spans)]
+    cuts = np.array_split(np.arange(len(totals)), spans)
     middles = np.array([at_s[part].mean() for part in cuts])
     lines = []
     for share, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot")):
         lines.append({
-            "type": "scatter", "mode": "lines", "name": f"{name} of {len(totals) // spans:,} frames", "x": middles,
+            "type": "scattergl", "mode": "lines", "name": f"{name} of {len(totals) // spans:,} frames", "x": middles,
             "y": np.array([np.percentile(totals[part], share) for part in cuts]),
             "line": {"color": TOTAL, "width": 1.8, "dash": dash}, "hoverinfo": "skip",
         })  # fmt: skip
     return lines
 
 
-def _rug(rows: pd.DataFrame, place: int, start_ns: int) -> dict[str, object]:
+def _rug(rows: pd.DataFrame, place: int, start_ns: int) -> Trace:
     outcome = str(rows["outcome"].iloc[0])
     return {
         "type": "scattergl",

@@ -34,6 +34,7 @@
   window.skylaneDrawAll = () => plots.forEach(draw);
 
   window.addEventListener("beforeprint", () => {
+    for (const folded of document.querySelectorAll("details")) folded.open = true;
     for (const plot of plots) { draw(plot); Plotly.relayout(plot, { width: PRINTED }); }
   });
   window.addEventListener("afterprint", () => {
@@ -120,13 +121,12 @@
     const known = frames.stages.filter((stage) => ms(stage.name) !== null);
     if (known.length) parts.push(stages(known, ms));
     const facts = [
-      `${value("frame_index")}th of the source, counted from 0`,
+      `frame ${value("frame_index")} of the source`,
       value("due") === NOTHING ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
       ms("uplink") === null ? "" : `uplink ${shown(ms("uplink"))}, downlink ${shown(ms("downlink"))}, each ± ${shown(ms("clock_error"))}`,
       word("worker") ? `by ${word("worker")} in a batch of ${value("batch_size")}` : "",
       `${value("bytes_up").toLocaleString("en")} bytes up, ${value("bytes_down").toLocaleString("en")} down`,
       value("attempts") > 1 ? `sent ${value("attempts")} times` : "",
-      ms("read") === null ? "" : `read ahead of time in ${shown(ms("read"))}`,
       `session ${frames.session}`,
     ];
     parts.push(element("p", facts.filter(Boolean).join(" · "), { class: "fact" }));

@@ -3,11 +3,13 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from shared.clock import Offset
 from shared.latency_log import LogWriter, Outcome, Row
@@ -54,6 +56,8 @@ def write_run(folder: Path, plan: Plan) -> Path:
         for sequence in range(plan.frames):
             row = _row(plan, sequence, float(wave[sequence]), noise)
             outcomes[row.outcome] += 1
+            if row.attempts:
+                log.open(replace(row, outcome=Outcome.ABORTED))
             log.close(row)
     _write_manifest(folder, plan, outcomes)
     _write_resources(folder, plan, noise)
@@ -65,7 +69,8 @@ def write_run(folder: Path, plan: Plan) -> Path:
     return folder
 
 
-def _follow(noise: np.ndarray, memory: float) -> np.ndarray:
+def _follow(noise: npt.NDArray[np.float64], memory: float) -> npt.NDArray[np.float64]:
+    """Noise that remembers what it was a frame ago."""
     series = np.empty_like(noise)
     value = 0.0
     for place, step in enumerate(noise):
@@ -76,7 +81,7 @@ def _follow(noise: np.ndarray, memory: float) -> np.ndarray:
 
 def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> Row:
     due_ns = BEGAN_NS + round(sequence / plan.hz * 1e9)
-    facts = {
+    facts: dict[str, Any] = {
         "vehicle": plan.vehicle,
         "camera": CAMERA,
         "session": plan.session,
@@ -95,7 +100,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
     for stage, mean_ms in _OUT.items():
         at_ns += round(mean_ms * _MS * noise.gamma(8, 1 / 8))
         edge[stage] = at_ns
-    sent = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
+    sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
     if fate < plan.unanswered:
         return Row(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
     spike_ms = float(noise.gamma(2, 90)) if noise.random() < 0.004 else 0.0
