@@ -1,4 +1,4 @@
-"""`skylane demo`: the whole journey on this machine, from a rendered bag to masks and a table."""
+"""`skylane demo`: the whole journey on this machine, from a rendered bag to masks and the report of its run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.report.document import write_report
 from bench.sample import sample_bag
 from bench.worker import Worker
 from cloud.repository import default_root
@@ -45,7 +46,7 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
     console.rule("2  A broker and a worker")
     with Broker.start(kind=broker_kind) as broker:
         console.print(broker.description, highlight=False)
-        with Worker(broker.url, models=models or default_root(), model=model, on_line=_Teller(console)):
+        with Worker(broker.url, models=models or default_root(), model=model, on_line=_Teller(console)) as worker:
             console.rule("3  The vehicle: every frame out, every mask back, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
@@ -54,11 +55,15 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
                 closed_loop=True,
                 window=1,
                 out=folder,
-                sinks=("png", "video"),
+                sinks=("png", "video", "overlay"),
             )
-            if code := run(str(bag), config, console):
+            beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
+            if code := run(str(bag), config, console, beside=beside):
                 raise DemoError(f"the run in {folder} did not end well (code {code})")
+    with console.status("writing the report"):
+        report = write_report([folder])
     console.rule("What to look at")
+    console.print(f"{report}  where every millisecond went; any browser opens it, no network needed", highlight=False)
     for video in sorted(folder.glob("overlay_*.mp4")):
         console.print(f"{_still(video)}  one frame beside what the model sees in it", highlight=False)
         console.print(f"{video}  the whole drive; any browser plays it", highlight=False)
