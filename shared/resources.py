@@ -1,6 +1,7 @@
 """What a run used beside its time: CPU, memory, bytes and GPU of every node, sampled once a second into a CSV."""
 
 import csv
+import errno
 import io
 import os
 import threading
@@ -167,8 +168,10 @@ class Sampler:
         csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
         data = text.getvalue().encode()
         try:
-            if os.write(self._file, data) < len(data):
-                self.fault = OSError("no room for a whole row")
+            written = os.write(self._file, data)
+            if written < len(data):  # A disk that fills may take half a row: take that half back.
+                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
+                self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.fault = error
 

@@ -28,7 +28,7 @@ _BUFFER_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class TcpBytes:
-    """Payload of TCP; what was sent twice counts twice."""
+    """Payload of TCP; what was sent twice counts twice, and the end of a connection as one byte received."""
 
     received: int = 0
     sent: int = 0
