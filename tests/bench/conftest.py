@@ -1,5 +1,6 @@
 """A real run to read, to hold against its promises and to damage."""
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def sound_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) -> Pa
     )
     with _own_signals(), InstantWorker(embedded_url, settings) as worker:
         assert worker.wait_until_ready()
-        assert run(str(pictures), config, Console(quiet=True)) == 0
+        beside = {"worker/sound-worker": os.getpid()}  # It is threads of this process.
+        assert run(str(pictures), config, Console(quiet=True), beside=beside) == 0
     return folder / "run"
 
 

@@ -52,10 +52,10 @@ def test_ten_lines_of_pandas_give_the_total(sound_run: Path) -> None:
 
 
 def test_what_was_sampled_beside_the_run_is_there(sound_run: Path) -> None:
-    """The vehicle samples itself in every run: from the first look to the last."""
+    """The vehicle samples itself in every run, and what it was told to: from the first look to the last."""
     run = load_run(sound_run)
     assert tuple(run.resources.columns) == RESOURCES
-    assert set(run.resources["node"]) == {"machine", "vehicle/car"}
+    assert set(run.resources["node"]) == {"machine", "vehicle/car", "worker/sound-worker"}
     vehicle = run.resources[run.resources["node"] == "vehicle/car"]
     assert len(vehicle) >= 2
     assert (vehicle["rss_bytes"] > 0).all()

@@ -125,6 +125,19 @@ def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pyt
         assert told in capsys.readouterr().err
 
 
+def test_a_worker_is_sampled_on_demand(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a machine of its own nobody else can say what it used; a file that is there is not written over."""
+    config, resources = tmp_path / "cloud.yaml", tmp_path / "resources.csv"
+    config.write_text("connect_timeout_s: 0.1\n")
+    arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1", "--worker", "w"]
+    for told in ("127.0.0.1:1", f"{resources} is there already: choose another file"):
+        with pytest.raises(SystemExit):
+            skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
+        assert told in capsys.readouterr().err
+    nodes = [line.split(",")[1] for line in resources.read_text().splitlines()]
+    assert nodes[:3] == ["node", "machine", "worker/w"]
+
+
 def test_the_shipped_configuration_is_taken() -> None:
     """`configs/cloud.yaml` is what an operator starts from, its comments what he takes out."""
     path = Path(__file__).parents[2] / "configs" / "cloud.yaml"
