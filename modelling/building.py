@@ -11,6 +11,7 @@ from cloud.manifest import InputSection, LabelSection, Manifest, OutputKind, Out
 from cloud.repository import MANIFEST_NAME
 from modelling.export import INPUT, OUTPUT, frozen_graph, write_saved_model
 from modelling.frameworks import keras
+from modelling.keras_export import write_keras
 from modelling.recipes import Format, Output, Recipe
 from modelling.weights import Weights, assign, weights_in
 from rosbag_tools.scene import CLASSES
@@ -18,7 +19,7 @@ from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.labels import Labels
 
-FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model"}
+FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model", Format.KERAS: "model.keras"}
 
 
 class BuildError(SkylaneError):
@@ -41,7 +42,7 @@ def build(
     `labels`: those of the twelve classes. `weights`: folded ones, just trained. Without, a trained recipe takes them
     out of the frozen graph that ships in the repository `source` (where none is given, in `root`), and an untrained one
     draws them from its seed. `name`: the model's, where a single format is built. `free_batch`: any number of pictures
-    may go through it at once, instead of one. What was built before is replaced.
+    may go through it at once, instead of one, as always through a Keras file. What was built before is replaced.
 
     Raises:
         BuildError: the recipe's weights ship but are not there, or the folder cannot be written.
@@ -98,6 +99,9 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
         if path.exists():
             shutil.rmtree(path)
         write_saved_model(network, recipe.output, recipe.height, recipe.width, path, batch=batch)
+        return
+    if form is Format.KERAS:
+        write_keras(network, recipe.output, recipe.height, recipe.width, path)
         return
     graph = frozen_graph(network, recipe.output, recipe.height, recipe.width, batch=batch)
     partial = path.with_suffix(".partial")

@@ -14,6 +14,7 @@ class Format(StrEnum):
 
     FROZEN_GRAPH = "frozen_graph"
     SAVED_MODEL = "saved_model"
+    KERAS = "keras"
 
 
 class Output(StrEnum):

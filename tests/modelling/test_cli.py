@@ -120,3 +120,6 @@ def test_build_refuses_what_it_cannot_make(tmp_path: Path) -> None:
         _run("build", "road-small", "--models", tmp_path)
     assert _run("build", "road-smal").exit_code == 2
     assert "exclude each other" in _run("build", "road-small", "--train", "--untrained").stderr
+    assert "give --format, and one NAME" in _run("build", "road-small", "--name", "mine").stderr
+    with pytest.raises(SkylaneError, match="model 'no/name' is not allowed"):
+        _run("build", "road-large", "--format", "keras", "--name", "no/name", "--models", tmp_path)

@@ -11,7 +11,7 @@ from cloud.repository import Repository
 from modelling.building import BuildError, build, shipped_weights
 from modelling.export import function_of
 from modelling.frameworks import keras, tf
-from modelling.recipes import Recipe, recipe
+from modelling.recipes import Format, Recipe, recipe
 from modelling.weights import ForeignWeightsError, Weights, weights_in, weights_of
 from shared.labels import Labels, read_labels
 
@@ -67,6 +67,39 @@ def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
             assert len(np.unique(expected)) > 1
             np.testing.assert_array_equal(frozen.predict(batch), expected)
             np.testing.assert_array_equal(saved.predict(batch), expected)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_form_of_another_name_and_a_free_batch_gives_the_same_labels(
+    repository: Repository, small: Recipe, labels: Labels, tmp_path: Path, form: Format
+) -> None:
+    """A study compares engines and batches by models built so, from the weights of another repository."""
+    (folder,) = build(small, tmp_path, labels, formats=[form], name="other", source=repository.root, free_batch=True)
+    assert folder == tmp_path / "other"
+    batch = np.concatenate([pictures(seed, (1, 64, 104, 3)) for seed in range(3)])
+    with (
+        repository.load("road-small", Placement(device="cpu")) as shipped,
+        Repository(tmp_path).load("other", Placement(device="cpu"), 3) as built,
+    ):
+        assert (built.max_batch_size, built.manifest.format) == (3, form.value)
+        expected = shipped.predict(batch)
+        assert len(np.unique(expected)) > 1
+        np.testing.assert_array_equal(built.predict(batch), expected)
+
+
+@pytest.mark.parametrize("name", ["road-large", "street-lite"])
+def test_every_network_has_a_keras_form_without_layers_of_ours(labels: Labels, tmp_path: Path, name: str) -> None:
+    """A worker that opens it must need nothing of this package; odd sizes are those that the phases pad and crop."""
+    untrained = replace(recipe(name), height=72, width=104)
+    build(untrained, tmp_path, labels)
+    build(untrained, tmp_path, labels, formats=[Format.KERAS], name="keras-form")
+    batch = pictures(3, (1, 72, 104, 3))
+    with (
+        Repository(tmp_path).load(name, Placement(device="cpu")) as own,
+        Repository(tmp_path).load("keras-form", Placement(device="cpu")) as built,
+    ):
+        agreement = np.mean(own.predict(batch) == built.predict(batch))
+    assert agreement > 0.999  # Sums are taken in another order: where two scores are equal, either may win.
 
 
 def test_frozen_graph_has_the_tensors_its_users_expect(repository: Repository) -> None:
