@@ -27,7 +27,7 @@ from bench.report.details import details, drawn, pictures
 from bench.report.page import render
 from bench.report.study_log import StudyLog
 from bench.report.subject import Subject, open_subject
-from bench.report.verdict import verdict, verdict_of_several
+from bench.report.verdict import verdict, verdict_of_several, verdict_of_study
 from bench.run_log import load_run
 from shared.errors import SkylaneError
 
@@ -135,9 +135,7 @@ def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
         ]
         sections.append(cost.chapter(rates, tariff))
     name = str(log.manifest.get("name") or log.folder.name)
-    said = verdict_of_several([(side.name, side.frames) for side in sides])
-    description = str(log.manifest.get("description") or "")
-    return Report(f"Study {name}", f"{description} {said}".strip(), tuple(sections))
+    return Report(f"Study {name}", verdict_of_study(log), tuple(sections))
 
 
 def _extras(subject: Subject, tariff: Tariff | None) -> list[Section]:

@@ -21,7 +21,8 @@ def number(value: float, digits: int | None = None) -> str:
         # Of the rounded value: 99.996 is 100.0 and not 100.00.
         size = float(f"{abs(value):.{_FIGURES - 1}e}")
         digits = min(_MOST_DECIMALS, max(0, _FIGURES - 1 - math.floor(math.log10(size)))) if size else 0
-    return f"{value:,.{digits}f}".replace("-", "−")
+    written = f"{value:,.{digits}f}"
+    return (written.lstrip("-") if not float(written.replace(",", "")) else written).replace("-", "−")
 
 
 def milliseconds(value_ms: float) -> str:

@@ -15,6 +15,7 @@ from shared.run_manifest import read_manifest
 
 KIND: Final = "study"
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
+_COUNTED: Final = ("vehicles", "workers")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
 )  # fmt: skip
@@ -120,5 +121,14 @@ def _frames(folder: Path, missing: list[str]) -> pd.DataFrame:
 def _cells(runs: pd.DataFrame, axes: tuple[str, ...]) -> Iterator[Cell]:
     for _, first in runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable").iterrows():
         values = {axis: first[axis] for axis in axes}
-        named = [value if isinstance(value, str) else f"{axis} {value}" for axis, value in values.items()]
-        yield Cell(str(first["cell"]), " · ".join(named) or str(first["cell"]), values)
+        name = " · ".join(_named(axis, value) for axis, value in values.items())
+        yield Cell(str(first["cell"]), name or str(first["cell"]), values)
+
+
+def _named(axis: str, value: Any) -> str:
+    """A value that says by itself what it is of: `jpeg`, `4 vehicles`, `batch 8`."""
+    if isinstance(value, str):
+        return value
+    if axis in _COUNTED:
+        return f"{value} {axis if value > 1 else axis.removesuffix('s')}"
+    return f"{axis} {value}"

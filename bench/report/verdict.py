@@ -9,6 +9,7 @@ from bench.report.answers import column
 from bench.report.chapters.outcomes import counts
 from bench.report.content import joined
 from bench.report.numerals import milliseconds, share
+from bench.report.study_log import StudyLog
 from shared.latency_log import Outcome
 from shared.latency_table import PARTS
 
@@ -44,6 +45,29 @@ def _pace(known: pd.DataFrame) -> str:
     most = max(summed, key=lambda part: summed[part])
     spent = share(summed[most] / float(totals.sum()))
     return f"half within {milliseconds(p50)}, 95 % within {milliseconds(p95)}; {spent} of the time is {_NAMES.get(most, most)}"
+
+
+def verdict_of_study(study: StudyLog) -> str:
+    """What a study was about, how its runs ended, and its fastest and slowest cell."""
+    states = study.runs["state"].value_counts()
+    ended = joined([f"{count:,} {state}" for state, count in states.items()])
+    told = f"{len(study.runs):,} runs of {len(study.cells):,} cells: {ended}."
+    if description := str(study.manifest.get("description") or "").strip().rstrip("."):
+        told = f"{description}. {told}"
+    medians = sorted(
+        (float(side.frames["total_ms"].median()), side.name)
+        for side in map(study.side, study.cells)
+        if len(side.frames)
+    )
+    if not medians:
+        return f"{told} No frame was answered in the measured time."
+    (fastest, first), (slowest, last) = medians[0], medians[-1]
+    told += f" Half the frames within {milliseconds(fastest)} in {first}"
+    return (
+        f"{told}, the fastest cell; within {milliseconds(slowest)} in {last}, the slowest."
+        if len(medians) > 1
+        else f"{told}."
+    )
 
 
 def verdict_of_several(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:

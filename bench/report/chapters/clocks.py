@@ -81,8 +81,8 @@ def _offsets(timed: pd.DataFrame, start_ns: int) -> Chart:
         ]  # fmt: skip
     offset = column(timed, "clock_offset_ms")
     caption = (
-        f"The worker's clock minus the vehicle's, and (shaded) the bound around it: from {number(float(offset.min()))} to "
-        f"{number(float(offset.max()))} ms."
+        f"The worker's clock minus the vehicle's, and (shaded) the bound around it: from {number(float(offset.min()), 3)} to "
+        f"{number(float(offset.max()), 3)} ms."
     )
     layout = {"xaxis": _TIME, "yaxis": {"title": {"text": "clock offset, ms"}}, "showlegend": True}
     return Chart("clock_offset", caption, tuple(traces), layout, height=300)

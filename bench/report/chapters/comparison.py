@@ -18,6 +18,7 @@ from bench.statistics import describe
 from shared.latency_table import PARTS
 
 MOST_CURVES = 12
+_ABREAST = 5  # Sides in one table: more do not fit on a page.
 _FIGURES = ("mean", "p25", "p50", "p75", "p95", "p99", "p99_9")
 _HEADINGS = ("mean ms", "p25 ms", "p50 ms", "p75 ms", "p95 ms", "p99 ms", "p99.9 ms")
 
@@ -110,7 +111,9 @@ def differences(found: Sequence[Comparison], name: str) -> Chart:
             "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
             "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL,
         },
-        "marker": {"size": 10, "color": TOTAL},
+        "marker": {
+            "size": 10, "color": TOTAL, "symbol": ["circle" if known else "circle-open" for known in np.isfinite(low)],
+        },
         "hovertemplate": "%{x:.3f} ms<extra></extra>",
         "showlegend": False,
     }  # fmt: skip
@@ -124,7 +127,10 @@ def differences(found: Sequence[Comparison], name: str) -> Chart:
                   "zerolinewidth": 2, "zerolinecolor": "#57606a"},
         "yaxis": {"autorange": "reversed", "type": "category"},
     }  # fmt: skip
-    caption = f"Differences with their 95 % intervals; one that crosses 0 shows no difference. {shown}."
+    caption = (
+        "Differences with their 95 % intervals; one that crosses 0 shows no difference, and a hollow point has too few "
+        f"frames for an interval. {shown}."
+    )
     return Chart(name, caption, (trace,), layout, height=120 + 52 * len(found))
 
 
@@ -157,7 +163,11 @@ def stages(sides: Sequence[Side]) -> Section:
     known = [side for side in sides if len(side.frames)]
     if not known:
         return Section("stages", "Where the time goes", (Prose("Not measured: no frame was answered."),))
-    return Section("stages", "Where the time goes", (_stacked(known), _medians(known)))
+    groups = [known[place : place + _ABREAST] for place in range(0, len(known), _ABREAST)]
+    tables = [
+        _medians(group, f"stages_{place}" if place > 1 else "stages") for place, group in enumerate(groups, start=1)
+    ]
+    return Section("stages", "Where the time goes", (_stacked(known), *tables))
 
 
 def _stacked(sides: Sequence[Side]) -> Chart:
@@ -185,10 +195,10 @@ def _stacked(sides: Sequence[Side]) -> Chart:
     return Chart("stages_stacked", caption, traces, layout, height=220 + 46 * len(sides))
 
 
-def _medians(sides: Sequence[Side]) -> Table:
+def _medians(sides: Sequence[Side], name: str) -> Table:
     rows: tuple[Row, ...] = tuple(
         (part, *(float(np.median(column(side.frames, f"{part}_ms"))) for side in sides))
         for part in (*map(str, PARTS), "total")
     )
     columns = (Column("stage", Kind.STAGE), *numbers(*(f"{side.name} p50 ms" for side in sides)))
-    return Table("stages", "Median time by stage.", columns, rows)
+    return Table(name, "Median time by stage.", columns, rows)

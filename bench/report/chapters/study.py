@@ -10,7 +10,21 @@ from bench.report.chapters import comparison
 from bench.report.chapters.estimates import SEED
 from bench.report.chapters.provenance import facts
 from bench.report.colours import TOTAL, series
-from bench.report.content import Caution, Cell, Chart, Column, Kind, Part, Prose, Row, Section, Table, numbers, texts
+from bench.report.content import (
+    Caution,
+    Cell,
+    Chart,
+    Column,
+    Folded,
+    Kind,
+    Part,
+    Prose,
+    Row,
+    Section,
+    Table,
+    numbers,
+    texts,
+)
 from bench.report.numerals import milliseconds, number
 from bench.report.study_log import StudyLog
 from bench.statistics import describe
@@ -68,7 +82,10 @@ def runs(study: StudyLog) -> Section:
             for _, row in judged.iterrows()
         )
         columns = (*texts("cell"), *numbers("repetition"), *texts("verdict", "reason"))
-        parts.append(Table("validity", "Whether each run is valid by the rules of its scenario.", columns, rows))
+        valid = int((judged["validity"] == "VALID").sum())
+        parts.append(Prose(f"By the rules of its scenario, {valid:,} of {len(judged):,} runs are VALID."))
+        table = Table("validity", "Whether each run is valid by the rules of its scenario.", columns, rows)
+        parts.append(Folded("Each run's verdict, and why", table))
     return Section("runs", "How the runs ended", tuple(parts))
 
 

@@ -1,0 +1,25 @@
+"""Recompute the main figures of a run's report from its latency.csv alone: python docs/examples/recompute.py RUN."""  # noqa: INP001 (a script)
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+PARTS = [
+    "taken", "demosaiced", "preprocessed", "encoded", "sent", "crossing", "dequeued", "decoded", "batched", "inferred",
+    "postprocessed", "mask_encoded", "replied", "mask_decoded", "uplink", "downlink", "cloud", "total",
+]  # fmt: skip
+
+# Text and whole numbers as pandas' own types: a float of nanoseconds since 1970 is not exact.
+log = pd.read_csv(Path(sys.argv[1]) / "latency.csv", dtype_backend="numpy_nullable")
+outcomes = log.outcome.value_counts()
+answered = log[log.outcome == "answered"].rename(columns=lambda name: name.removesuffix("_ms"))
+stages = answered[PARTS].quantile([0.5, 0.95, 0.99]).T
+stages["share %"] = 100 * answered[PARTS].sum() / answered.total.sum()
+statistics = answered[PARTS].describe(percentiles=[0.25, 0.5, 0.75, 0.95, 0.99, 0.999]).T
+throughput_hz = len(answered) / (answered.t_mask_decoded_ns.max() - answered.t_due_ns.min()) * 1e9
+low, high = answered.total.quantile(0.45, "lower"), answered.total.quantile(0.55, "higher")
+journey = answered[answered.total.between(low, high)][PARTS].mean()
+slowest = answered.nlargest(12, "total")[["vehicle", "camera", "sequence", "total"]]
+
+print(outcomes, stages, statistics, f"{throughput_hz:.3f} answered a second", journey, slowest, sep="\n\n")  # noqa: T201
