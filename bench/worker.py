@@ -61,7 +61,7 @@ class Worker(AbstractContextManager["Worker"]):
         ]
         arguments += [] if warm_up is None else ["--warm-up", str(warm_up)]
         arguments += [] if max_batch is None else ["--max-batch", str(max_batch)]
-        self._log = log.open("a", encoding="utf-8", buffering=1) if log else nullcontext()
+        self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
             stderr=subprocess.PIPE,

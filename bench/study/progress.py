@@ -4,11 +4,13 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.study.runner import Run
 from bench.study.runs import DONE, Result
 from bench.study.validity import INVALID
+
+_MEMORY_S = 30 * 86_400.0  # The estimate is of all runs made now: a single one may take longer than rich remembers.
 
 
 class ProgressBar:
@@ -19,15 +21,15 @@ class ProgressBar:
         self._planned = planned
         columns = (
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("runs · left"),
+            TextColumn("runs · time left"),
             TimeRemainingColumn(),
-            TextColumn("· since"),
-            TimeElapsedColumn(),
         )
-        # The estimate is of the runs made now: those kept from before took no time, and count as none.
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=_MEMORY_S
+        )
+        # Runs that are kept from before took no time now, and do not count.
         self._task = self._progress.add_task("", total=planned - done)
 
     def begins(self, run: Run, step: str) -> None:
