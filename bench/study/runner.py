@@ -1,9 +1,11 @@
 """The runner: goes through the runs of a study in their order, keeps what each gives, and lets a failing one fail alone."""
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from bench.study import runs
@@ -103,8 +105,8 @@ class Runner:
                     result = runs.play(
                         session, self.plan, run.cell, folder, seed=seed, on_step=self._teller(watcher, run)
                     )
-                except SkylaneError as error:
-                    result = Result({"state": FAILED, "reason": str(error)})
+                except Exception as error:  # noqa: BLE001  A bug costs its run, not the night's; the trace is kept.
+                    result = Result({"state": FAILED, "reason": _reason(error, folder)})
                     session = None
                     stack.close()
                 self._keep(run, result, watcher)
@@ -129,3 +131,12 @@ class Runner:
         kept = replace(result, row=row)
         self.folder.keep(run.cell, run.repetition, kept)
         watcher.ended(run, kept)
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """Why a run failed; what no user can mend leaves its traceback in the run's folder."""
+    if isinstance(error, SkylaneError):
+        return str(error)
+    path = folder / "traceback.txt"
+    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    return f"a bug of ours: {type(error).__name__}: {error}; please report it with {path}"

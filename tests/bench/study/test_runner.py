@@ -90,6 +90,22 @@ def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: Plan
     assert runner.done == 8
 
 
+def test_a_bug_costs_its_run_and_leaves_its_traceback(tmp_path: Path) -> None:
+    """A night's study must not be lost to one; nor may the bug pass for a mistake of the user's."""
+
+    def service_ms(_: Cell) -> float:
+        raise ZeroDivisionError("by nothing")
+
+    plan = plan_of(tmp_path, repetitions=1, frames=2, warm_up_frames=0)
+    runner, watcher = _runner(plan, tmp_path / "study"), Silent()
+    runner.run(Sessions(service_ms).open, {}, watcher)
+    (result,) = watcher.results
+    trace = runner.folder.run(runner.planned[0].cell, 1) / "traceback.txt"
+    expected = f"a bug of ours: ZeroDivisionError: by nothing; please report it with {trace}"
+    assert (result.state, result.row["reason"]) == ("failed", expected)
+    assert "service_ms" in trace.read_text()
+
+
 def test_workers_that_do_not_start_fail_their_own_cells(plan: Plan, tmp_path: Path) -> None:
     """A model that cannot be loaded costs its cells and no others."""
     sessions = Sessions()
