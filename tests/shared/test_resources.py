@@ -103,10 +103,16 @@ def test_the_machine_tells_the_memory_that_is_not_available() -> None:
     assert look.pid is None
 
 
-def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look() -> None:
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look(host: str, family: int) -> None:
     """What a link carries is what offloading costs: to the byte, closed connections included."""
     table = TcpTable()
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as early:
+    try:
+        server = socket.create_server((host, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    address = (host, server.getsockname()[1])
+    with server, socket.create_connection(address) as early:
         there, _ = server.accept()
         with there:
             _exchange(early, there, 1000)
@@ -123,7 +129,7 @@ def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look() -> None
             second = count.look()
             assert second is not None
             assert (second.received, second.sent) == (5000, 5000)
-        with socket.create_connection(server.getsockname()) as late, server.accept()[0] as other:
+        with socket.create_connection(address) as late, server.accept()[0] as other:
             _exchange(late, other, 70_000)
             table.refresh()
             count.look()
