@@ -60,4 +60,6 @@ def _summary(result: Result) -> str:
         return f"{result.state}: {row['reason']}"
     value = row.get("metric_value")
     told = f"{row['metric']} {'not measured' if value is None else f'{value:.4g}'}"
-    return f"{told}, {row['validity']}: {row['validity_reason']}" if row.get("validity") == INVALID else told
+    if row.get("validity") == INVALID:
+        return f"{told}, INVALID: {row['validity_reason']}"
+    return f"{told}, VALID" if row.get("validity") else told
