@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +11,11 @@ import plotly.graph_objects as go
 from kaleido.errors import ChromeNotFoundError
 from plotly.offline import get_plotlyjs
 
-from bench.report.content import Chart
+from bench.report.content import Chart, Trace
 from shared.errors import SkylaneError
 
 _WIDTH: Final = 960
+_MOST_VECTORS: Final = 5_000  # Points of a trace in a file: more are no longer told apart, but make it large.
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _AXIS: Final = {
@@ -69,7 +71,7 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
     """
     specs = [
         {
-            "fig": _figure(chart).to_dict(),
+            "fig": _figure(_as_vectors(chart)).to_dict(),
             "path": folder / f"{chart.name}.{suffix}",
             "opts": {"format": suffix, "width": _WIDTH, "height": chart.height, "scale": scale},
         }
@@ -93,6 +95,20 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 def find_browser() -> str | None:
     """A Chrome or Chromium on the path; kaleido finds those it has downloaded by itself."""
     return next(filter(None, map(shutil.which, _BROWSERS)), None)
+
+
+def _as_vectors(chart: Chart) -> Chart:
+    """The chart without WebGL, which a browser without a graphics card lacks; a long trace is thinned evenly."""
+    return replace(chart, traces=tuple(map(_vectors, chart.traces)))
+
+
+def _vectors(trace: Trace) -> Trace:
+    if trace["type"] != "scattergl":
+        return trace
+    step = max(1, -(-len(trace["x"]) // _MOST_VECTORS))
+    return (
+        trace | {"type": "scatter"} | {name: trace[name][::step] for name in ("x", "y", "customdata") if name in trace}
+    )
 
 
 def _figure(chart: Chart) -> Any:

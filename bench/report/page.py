@@ -25,10 +25,8 @@ from bench.report.drawing import library, to_json
 from bench.report.numerals import interval, number, text
 from bench.statistics import Estimate
 
-# Nothing may be fetched, by whatever a name in a log may hold: what is not in the file is not there.
-_POLICY: Final = (
-    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; font-src data:"
-)
+# Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
+_POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
 _WIDE: Final = 9  # Columns; a table of more gets smaller letters.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 

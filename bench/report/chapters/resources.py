@@ -75,7 +75,8 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
     """TCP bytes a second, in and out, of the nodes that have any."""
     traces, told = [], []
     known = resources[resources["bytes_in"].notna() & resources["bytes_out"].notna()]
-    for place, (node, rows) in enumerate(known.groupby("node", sort=False)):
+    for place, (node, of_node) in enumerate(known.groupby("node", sort=False)):
+        rows = thinned(of_node)
         at_s = _at_s(resources, rows)
         if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate has two ends.
             continue

@@ -10,13 +10,39 @@
   let table = null; // The frames' columns, once they are unpacked.
   let opener = null; // What had the focus before a frame was opened.
 
+  // Without WebGL, points are drawn as vectors, of which a page can hold fewer.
+  const MOST_VECTORS = 4000;
+  const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
+  const hasWebgl = Boolean(document.createElement("canvas").getContext("webgl"));
+
+  function unfold(column) {
+    if (!column || !column.bdata) return column;
+    const bytes = Uint8Array.from(atob(column.bdata), (letter) => letter.charCodeAt(0));
+    return new ARRAYS[column.dtype](bytes.buffer);
+  }
+
+  function asVectors(plot, trace) {
+    if (trace.type !== "scattergl") return trace;
+    const columns = Object.fromEntries(["x", "y", "customdata", "text"].map((name) => [name, unfold(trace[name])]));
+    const step = Math.ceil(columns.x.length / MOST_VECTORS);
+    if (step > 1) {
+      const caption = document.getElementById(`caption-${nameOf(plot)}`);
+      caption.append(` This browser has no WebGL: of ${trace.name}, one point in ${step} is drawn.`);
+    }
+    for (const [name, column] of Object.entries(columns)) {
+      if (column && typeof column !== "string") columns[name] = Array.from(column).filter((_, place) => place % step === 0);
+    }
+    return { ...trace, ...columns, type: "scatter" };
+  }
+
   const nameOf = (plot) => plot.id.slice("plot-".length);
 
   function draw(plot) {
     if (plot.dataset.drawn) return;
     plot.dataset.drawn = "yes";
     const figure = read(`chart-${nameOf(plot)}`);
-    Plotly.newPlot(plot, figure.data, figure.layout, {
+    const traces = hasWebgl ? figure.data : figure.data.map((trace) => asVectors(plot, trace));
+    Plotly.newPlot(plot, traces, figure.layout, {
       responsive: true, displaylogo: false, showSendToCloud: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
@@ -31,7 +57,6 @@
     for (const entry of entries) if (entry.isIntersecting) { near.unobserve(entry.target); draw(entry.target); }
   }, { rootMargin: "800px" });
   plots.forEach((plot) => near.observe(plot));
-  window.skylaneDrawAll = () => plots.forEach(draw);
 
   window.addEventListener("beforeprint", () => {
     for (const folded of document.querySelectorAll("details")) folded.open = true;
