@@ -12,7 +12,7 @@ from rich.table import Table
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
 from bench.clocks_cli import clocks
-from bench.link_cli import link
+from bench.link.cli import link
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
 from bench.stamping import stamping

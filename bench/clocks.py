@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from bench.instant import MODEL, ClockReading, InstantProcess, InstantSettings
-from bench.link import Link, LinkSpec
+from bench.link.link import Link, LinkSpec
 from bench.overhead import BenchError
 from bench.sample import sample_bag
 from bench.spread import spread

@@ -8,14 +8,14 @@ import pandas as pd
 from bench.problems import Problem, Problems
 from bench.text_table import TextTable, read_table
 from shared.latency_log import LogError
-from shared.resources import COLUMNS, RESOURCES_NAME
+from shared.resources.sampler import COLUMNS, RESOURCES_NAME
 
 _NODE = "node"
 _AT = "at_ns"
 
 
 def load_resources(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The columns of `shared.resources` and what is wrong with the file; no rows where there is no such file.
+    """The columns of `shared.resources.sampler` and what is wrong with the file; no rows where there is no such file.
 
     `at_ns` is int64, `node` is str, the others are float64 with NaN where nothing was measured. A row without time or
     node is left out.

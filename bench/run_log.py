@@ -23,7 +23,7 @@ class RunLog:
     `frames` has one row a frame, in the order in which they ended, and all columns of `shared.latency_log`: text as
     `str`, empty where nothing was to say; whole numbers as `Int64` with `<NA>`, so that stamps stay exact; milliseconds
     as `float64` with NaN. Columns of a later version are kept as text. `resources` likewise has those of
-    `shared.resources`, its measured columns as `float64`.
+    `shared.resources.sampler`, its measured columns as `float64`.
     """
 
     folder: Path

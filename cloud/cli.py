@@ -19,7 +19,7 @@ from cloud.node import CloudNode, WorkerSettings
 from cloud.repository import Repository, default_root
 from shared.config import override, read_yaml
 from shared.connection import Connection, broker_options
-from shared.resources import Sampler
+from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
 
 

@@ -33,7 +33,7 @@ from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
 from shared.registry import load
 from shared.repair import repair_all
-from shared.resources import RESOURCES_NAME, Sampler
+from shared.resources.sampler import RESOURCES_NAME, Sampler
 from shared.run_manifest import write_manifest
 from shared.topics import checked
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from bench.link import PROFILES, LinkSpec
+from bench.link.link import PROFILES, LinkSpec
 from bench.study.scenarios import SCENARIOS
 from cloud.engines.engine import ENGINES
 from shared.config import Section

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from bench.link import Link
+from bench.link.link import Link
 from bench.study.axes import NamedLink, quality
 from bench.study.cell import Cell, WorkerSetup
 from bench.study.fleet import Fleet, RunError
@@ -16,7 +16,7 @@ from bench.study.scenarios import SCENARIOS, Load
 from bench.study.variants import Variants
 from bench.worker import Worker
 from shared.broker import Broker
-from shared.resources import Sampler
+from shared.resources.sampler import Sampler
 
 RESOURCES = "resources.csv"
 

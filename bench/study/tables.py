@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.link import LinkSpec
+from bench.link.link import LinkSpec
 from bench.study.axes import AXES
 from bench.study.cell import Cell
 from bench.study.folder import StudyFolder

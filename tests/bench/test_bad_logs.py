@@ -13,7 +13,7 @@ from bench.audit import audit
 from bench.problems import SHOWN
 from bench.run_log import RunLog, load_run
 from shared.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
-from shared.resources import RESOURCES_NAME
+from shared.resources.sampler import RESOURCES_NAME
 from shared.run_manifest import MANIFEST_NAME
 from tests.bench import damage
 from tests.bench.damage import change, later

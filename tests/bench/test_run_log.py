@@ -10,7 +10,7 @@ import pytest
 
 from bench.run_log import load_run, load_runs
 from shared.latency_log import COLUMNS, Outcome
-from shared.resources import COLUMNS as RESOURCES
+from shared.resources.sampler import COLUMNS as RESOURCES
 from tests.bench import damage
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from shared.clock import Offset
 from shared.latency_log import LogWriter, Outcome, Row
 from shared.machine import machine
-from shared.resources import COLUMNS as RESOURCES
-from shared.resources import RESOURCES_NAME
+from shared.resources.sampler import COLUMNS as RESOURCES
+from shared.resources.sampler import RESOURCES_NAME
 from shared.run_manifest import write_manifest
 from shared.stages import Stage
 

@@ -1,0 +1,1 @@
+"""A link of known faults between vehicle and broker."""

@@ -1,0 +1,1 @@
+"""What nodes use: CPU, memory, bytes, GPU; sampled beside a run."""

@@ -1,0 +1,83 @@
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from bench.link import check
+from bench.link.cli import _spec, link
+from bench.link.link import PROFILES, LinkError
+from shared.config import FlagError
+
+NOTHING = dict.fromkeys(type(PROFILES["none"]).model_fields)
+
+
+def test_it_carries_until_ctrl_c_and_then_says_what() -> None:
+    """The counts are all that is left of a trial by hand."""
+    with socket.create_server(("127.0.0.1", 0)) as far:
+        command = ["bench", "link", "--to", f"127.0.0.1:{far.getsockname()[1]}", "--listen", "0", "--json"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "skylane", *command, "--delay-ms", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert "delay_ms 1" in said
+            port = int(said.split()[0].rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as near:
+                near.sendall(b"ping")
+                there, _ = far.accept()
+                with there:
+                    assert there.recv(4) == b"ping"
+                process.send_signal(signal.SIGINT)
+                out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    counts = json.loads(out)
+    assert (counts["bytes_up"], counts["bytes_down"], counts["connections"]) == (4, 0, 1)
+
+
+def test_a_flag_for_both_directions_wins_over_the_profiles_for_one() -> None:
+    """`--profile 4g --bandwidth-mbps 5` must not leave 20 Mbit/s up."""
+    spec = _spec(PROFILES["4g"], {**NOTHING, "bandwidth_mbps": 5.0})
+    assert spec.bytes_per_s(up=True) == spec.bytes_per_s(up=False) == 5e6 / 8
+    assert spec.delay_ms == PROFILES["4g"].delay_ms
+    one = _spec(PROFILES["4g"], {**NOTHING, "bandwidth_up_mbps": 5.0})
+    assert one.bytes_per_s(up=False) == PROFILES["4g"].bytes_per_s(up=False)
+
+
+def test_it_says_how_true_it_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated delay is worth what its error is."""
+    monkeypatch.setattr(check, "_BULK_S", 0.1)
+    done = CliRunner().invoke(link, ["--check", "--round-trips", "10", "--json"], catch_exceptions=False)
+    result = json.loads(done.stdout)
+    assert [row["round_trips"] for row in result["delays"]] == [10] * 4
+    assert all(row["excess_ms"]["min"] > 0 for row in result["delays"])
+    assert all(row["came_mbps"] <= row["bandwidth_mbps"] for row in result["bandwidths"])
+    assert "processor" in result["machine"]
+
+
+def test_the_check_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for eyes."""
+    monkeypatch.setattr(check, "_DELAYS_MS", ((25.0, 25.0),))
+    monkeypatch.setattr(check, "_BANDWIDTHS_MBPS", (5.0,))
+    done = CliRunner().invoke(link, ["--check", "--round-trips", "10"], catch_exceptions=False)
+    assert "25 + 25" in done.stdout
+    assert "5 Mbit/s asked" in done.stdout
+
+
+@pytest.mark.parametrize("to", ["broker", "broker:", ":1883", "broker:mqtt", "broker:70000"])
+def test_an_address_that_is_none_is_told(to: str) -> None:
+    """One line instead of a proxy that leads nowhere."""
+    with pytest.raises(LinkError, match="write HOST:PORT"):
+        CliRunner().invoke(link, ["--to", to], catch_exceptions=False)
+
+
+def test_a_fault_out_of_range_is_told() -> None:
+    """A loss of 99 % is no link."""
+    with pytest.raises(FlagError, match="loss_percent"):
+        CliRunner().invoke(link, ["--to", "127.0.0.1:1", "--loss-percent", "99"], catch_exceptions=False)

@@ -1,0 +1,389 @@
+"""Sampling real processes, and what stands in for a GPU and a Docker engine where there is none."""
+
+import csv
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from shared import clock
+from shared.resources.processes import MachineUsage, ProcessUsage
+from shared.resources.sampler import COLUMNS, MACHINE, ResourcesError, Sampler
+from shared.resources.tcp_bytes import TcpCount, TcpTable
+from shared.resources.usage import CpuShare, GoneError
+
+OWN = "vehicle/car"
+SECOND_NS = 1_000_000_000
+WAIT_S = 30.0
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """What was sampled, as text."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def wait_for_samples(sampler: Sampler, count: int) -> None:
+    """Wait until there are so many."""
+    until_s = time.monotonic() + WAIT_S
+    while sampler.samples < count:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing until it is killed."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_share_of_the_processor_is_of_the_time_between_two_looks() -> None:
+    """A second of CPU in two seconds is half a core; four cores busy are 400 %."""
+    share = CpuShare()
+    assert share.of(10.0, 0) is None
+    assert share.of(11.0, 2 * SECOND_NS) == 50.0
+    assert share.of(15.0, 3 * SECOND_NS) == 400.0
+    assert share.of(15.01, 3 * SECOND_NS + 1_000_000) is None  # One tick within a millisecond would be 1000 %.
+    assert share.of(15.5, 4 * SECOND_NS) == pytest.approx(50.0)
+
+
+def test_a_look_at_a_process_tells_what_it_used() -> None:
+    """The report shows it beside the latency: it must be of the process that is named."""
+    usage = ProcessUsage(os.getpid(), TcpTable())
+    assert usage.look(clock.now_ns()).cpu_percent is None
+    begun, cpu_s = clock.now_ns(), time.process_time()
+    while clock.now_ns() - begun < 3 * SECOND_NS // 10:
+        pass
+    spent_s = time.process_time() - cpu_s
+    now = clock.now_ns()
+    look = usage.look(now)
+    assert look.pid == os.getpid()
+    assert look.cpu_percent is not None
+    assert look.cpu_percent * (now - begun) / 1e11 == pytest.approx(spent_s, abs=0.1)  # The kernel counts in ticks.
+    assert look.rss_bytes is not None
+    assert 0.5 < look.rss_bytes / psutil.Process().memory_info().rss < 2
+
+
+def test_a_process_that_ended_is_gone_even_before_it_is_reaped() -> None:
+    """A zombie uses nothing, and its number is another's soon."""
+    with sleeper() as process:
+        usage = ProcessUsage(process.pid, TcpTable())
+        usage.look(clock.now_ns())
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(GoneError):
+            usage.look(clock.now_ns())
+    with pytest.raises(GoneError):
+        ProcessUsage(process.pid, TcpTable())
+
+
+def test_the_machine_tells_the_memory_that_is_not_available() -> None:
+    """It is sampled to see what else was going on."""
+    look = MachineUsage().look(clock.now_ns())
+    assert look.rss_bytes is not None
+    assert 0 < look.rss_bytes < psutil.virtual_memory().total
+    assert look.pid is None
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look(host: str, family: int) -> None:
+    """What a link carries is what offloading costs: to the byte, closed connections included."""
+    table = TcpTable()
+    try:
+        server = socket.create_server((host, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    address = (host, server.getsockname()[1])
+    with server, socket.create_connection(address) as early:
+        there, _ = server.accept()
+        with there:
+            _exchange(early, there, 1000)
+            count = TcpCount(os.getpid(), table)
+            assert count.look() is None  # The table was not asked for yet.
+            table.refresh()
+            if table.sockets is None:
+                pytest.skip("this kernel does not tell of its sockets (NETLINK_SOCK_DIAG)")
+            first = count.look()
+            assert first is not None
+            assert (first.received, first.sent) == (0, 0)
+            _exchange(early, there, 5000)
+            table.refresh()
+            second = count.look()
+            assert second is not None
+            assert (second.received, second.sent) == (5000, 5000)
+        with socket.create_connection(address) as late, server.accept()[0] as other:
+            _exchange(late, other, 70_000)
+            table.refresh()
+            count.look()
+        table.refresh()
+        last = count.look()
+        assert last is not None
+        assert (last.received, last.sent) == (75_001, 75_000)  # The end of a connection counts as a byte.
+
+
+def _exchange(sender: socket.socket, receiver: socket.socket, size: int) -> None:
+    sender.sendall(b"x" * size)
+    while size:
+        size -= len(receiver.recv(size))
+
+
+def test_a_kernel_that_tells_nothing_leaves_the_bytes_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox without socket diagnosis: unknown is not zero."""
+
+    def refused(*_: object) -> socket.socket:
+        raise PermissionError
+
+    table = TcpTable()
+    monkeypatch.setattr("shared.resources.tcp_bytes.socket.socket", refused)
+    table.refresh()
+    look = ProcessUsage(os.getpid(), table).look(clock.now_ns())
+    assert (look.bytes_in, look.bytes_out) == (None, None)
+
+
+def test_every_look_writes_a_row_a_node(tmp_path: Path) -> None:
+    """From the first, as the block begins, to the last, as it ends; a process that joins later is sampled from then on."""
+    path = tmp_path / "resources.csv"
+    with sleeper() as process, Sampler(path, {OWN: os.getpid()}, interval_s=0.05) as sampler:
+        wait_for_samples(sampler, 2)
+        sampler.watch("worker/late", process.pid)
+        wait_for_samples(sampler, 4)
+    sampled = rows(path)
+    assert tuple(sampled[0]) == COLUMNS
+    assert [row["node"] for row in sampled[:2]] == [MACHINE, OWN]
+    of_own = [row for row in sampled if row["node"] == OWN]
+    assert len(of_own) == sampler.samples
+    assert of_own[0]["cpu_percent"] == ""
+    assert {row["pid"] for row in of_own} == {str(os.getpid())}
+    assert {row["pid"] for row in sampled if row["node"] == "worker/late"} == {str(process.pid)}
+    times = [int(row["at_ns"]) for row in sampled]
+    assert times == sorted(times)
+    assert "resources" not in {thread.name for thread in threading.enumerate()}
+    account = sampler.account()
+    assert account["samples"] == sampler.samples
+    assert account["cpu_us_per_sample"] > 0
+    assert "samples, each cost" in sampler.told()[0]
+
+
+def test_it_ends_at_once(tmp_path: Path) -> None:
+    """A run must not wait a minute for the next sample."""
+    with Sampler(tmp_path / "resources.csv", {}, interval_s=3600) as sampler:
+        pass
+    assert sampler.samples == 2
+
+
+def test_what_ends_or_never_was_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    """Workers are killed on purpose in a bench: the sampling must outlive them."""
+    path = tmp_path / "resources.csv"
+    with sleeper() as process:
+        gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+        nodes = {"worker/w": process.pid, "broker": int(gone.stdout), OWN: os.getpid()}
+        with Sampler(path, nodes, interval_s=0.02) as sampler:
+            process.kill()
+            process.wait()
+            wait_for_samples(sampler, sampler.samples + 3)
+    assert sampler.remarks[0].startswith("broker is not sampled: ")
+    assert sampler.remarks[1].startswith("worker/w is sampled no longer: ")
+    assert len(sampler.remarks) == 2
+    sampled = rows(path)
+    assert sampled[-1]["node"] == OWN
+    assert 1 <= sum(row["node"] == "worker/w" for row in sampled) < sampler.samples
+
+
+def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None:
+    """The run goes on; whole rows stay; the account says why there are no more."""
+    path = tmp_path / "resources.csv"
+    with _files_of(1000), Sampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
+        while sampler.fault is None:
+            time.sleep(0.01)
+    assert path.read_bytes().endswith(b"\n")
+    assert len(rows(path)) >= 2
+    assert sampler.account()["fault"] == str(sampler.fault)
+    assert any("ends early" in line for line in sampler.told())
+
+
+@contextmanager
+def _files_of(size_bytes: int) -> Iterator[None]:
+    """Larger files cannot be written, as on a full disk."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_file_that_is_there_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """What another run sampled is not overwritten."""
+    path = tmp_path / "resources.csv"
+    path.write_text("mine")
+    with pytest.raises(ResourcesError, match="is there already: choose another file"), Sampler(path, {}):
+        pass
+    assert path.read_text() == "mine"
+    with pytest.raises(ResourcesError, match="No such file or directory"), Sampler(tmp_path / "no" / "where.csv", {}):
+        pass
+
+
+class _NvmlError(Exception):
+    """As NVML's."""
+
+
+class _NotSupportedError(_NvmlError):
+    """As NVML's."""
+
+
+def _nvml(**functions: Any) -> ModuleType:
+    """What `import pynvml` gives on a machine with two GPUs, the second of which tells no power."""
+    nvml = ModuleType("pynvml")
+    percent, used = [37, 0], [5 << 30, 1 << 20]
+
+    def power(number: int) -> int:
+        if number:
+            raise _NotSupportedError
+        return 251_500
+
+    nvml.__dict__.update(
+        NVMLError=_NvmlError,
+        NVMLError_NotSupported=_NotSupportedError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUtilizationRates=lambda number: SimpleNamespace(gpu=percent[number]),
+        nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(used=used[number]),
+        nvmlDeviceGetPowerUsage=power,
+    )
+    nvml.__dict__.update(functions)
+    return nvml
+
+
+def test_gpus_are_sampled_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Utilisation, memory and power; what one cannot tell stays empty."""
+    ended: list[bool] = []
+    monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlShutdown=lambda: ended.append(True)))
+    path = tmp_path / "resources.csv"
+    with Sampler(path, {}, interval_s=3600):
+        pass
+    figures = {
+        row["node"]: (row["gpu_percent"], row["gpu_memory_bytes"], row["gpu_power_w"], row["rss_bytes"])
+        for row in rows(path)
+        if row["node"] != MACHINE
+    }
+    assert figures == {"gpu/0": ("37.00", str(5 << 30), "251.50", ""), "gpu/1": ("0.00", str(1 << 20), "", "")}
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("missing", ["library", "driver"])
+def test_a_machine_without_a_gpu_samples_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Most machines: no row, no word, no failure."""
+
+    def no_driver() -> None:
+        raise _NvmlError
+
+    monkeypatch.setitem(sys.modules, "pynvml", None if missing == "library" else _nvml(nvmlInit=no_driver))
+    path = tmp_path / "resources.csv"
+    with Sampler(path, {}) as sampler:
+        pass
+    assert {row["node"] for row in rows(path)} == {MACHINE}
+    assert not sampler.remarks
+
+
+class _Engine(BaseHTTPRequestHandler):
+    """As much of a Docker engine as is asked for; one container, `skylane-cloud-1`."""
+
+    busy_ns = 1_000_000_000
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[-2]
+        if self.path.endswith("/version"):
+            self._answer(200, {"ApiVersion": "1.44", "Version": "25.0"})
+        elif name != "skylane-cloud-1":
+            self._answer(404, {"message": f"No such container: {name}"})
+        else:
+            _Engine.busy_ns += 500_000_000
+            self._answer(
+                200,
+                {
+                    "cpu_stats": {"cpu_usage": {"total_usage": _Engine.busy_ns}},
+                    "memory_stats": {"usage": 9_000_000, "stats": {"inactive_file": 2_000_000}},
+                    "networks": {"eth0": {"rx_bytes": _Engine.busy_ns // 1000, "tx_bytes": 7}},
+                },
+            )
+
+    def _answer(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing of it is the test's."""
+
+
+def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compose stack's nodes are no processes of ours; the real SDK asks a stand-in for the engine."""
+    path = tmp_path / "resources.csv"
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
+        thread = threading.Thread(target=server.serve_forever, name="engine")
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        try:
+            with Sampler(path, {}, containers=("skylane-cloud-1", "skylane-edge-1"), interval_s=0.2) as sampler:
+                wait_for_samples(sampler, 3)
+        finally:
+            server.shutdown()
+            thread.join()
+    sampled = [row for row in rows(path) if row["node"] == "container/skylane-cloud-1"]
+    assert len(sampled) == sampler.samples
+    assert sampled[0]["cpu_percent"] == ""
+    assert float(sampled[1]["cpu_percent"]) > 0
+    assert {row["rss_bytes"] for row in sampled} == {"7000000"}
+    assert [row["bytes_in"] for row in sampled[:2]] == ["0", "500000"]
+    assert {row["bytes_out"] for row in sampled} == {"0"}
+    (remark,) = sampler.remarks
+    assert remark.startswith("container/skylane-edge-1 is sampled no longer: ")
+    assert "No such container" in remark
+
+
+def test_without_an_engine_the_reason_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing engine is not worth a run."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr("shared.resources.containers._SOCKET", tmp_path / "docker.sock")
+    with Sampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
+        pass
+    engine = f"there is no Docker engine at {tmp_path / 'docker.sock'}, and DOCKER_HOST names no other"
+    assert sampler.remarks == [f"containers are not sampled: {engine}"]
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with Sampler(tmp_path / "b.csv", {}, containers=("x",)) as sampler:
+        pass
+    assert sampler.remarks == ["containers are not sampled: docker is not installed: pip install 'skylane[bench]'"]
+
+
+def test_a_bug_in_a_look_is_raised_and_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not foreseen must be seen."""
+    sampler = Sampler(tmp_path / "a.csv", {}, interval_s=0.01).__enter__()
+    monkeypatch.setattr(MachineUsage, "look", lambda *_: 1 / 0)
+    sampler._ended.wait(WAIT_S)
+    with pytest.raises(ZeroDivisionError):
+        sampler.__exit__()
