@@ -32,7 +32,7 @@ STAGES: Final = {
     "postprocessed": Look("#fff3c9", "x", "is laid back onto the original frame"),
     "mask_encoded": Look("#7d2f08", "", "is compressed as a mask"),
     "replied": Look("#ffc27a", "|", "is handed to the link"),
-    "downlink": Look("#b3b3b3", "-", "is on the broker and the link, back to the vehicle"),
+    "downlink": Look("#8f8f8f", "-", "is on the broker and the link, back to the vehicle"),
     "mask_decoded": Look("#1d5a9e", ".", "becomes class ids at the vehicle"),
 }
 TOTAL: Final = "#222222"

@@ -111,7 +111,7 @@ def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
     sections = [
         provenance.comparison(runs),
         soundness.chapter(subject.problems, sum(len(run.frames) for run in runs)),
-        outcomes.comparison([(run.name, run.frames) for run in runs]),
+        outcomes.comparison(runs),
         comparison.chapter(sides),
         comparison.stages(sides),
         comparison.spreads(sides),

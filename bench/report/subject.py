@@ -35,8 +35,10 @@ def open_subject(folders: Sequence[Path], local: RunLog | None = None) -> Subjec
     studies = [folder for folder in folders if is_study(folder)]
     if studies and len(folders) > 1:
         raise SubjectError(f"{studies[0]} is a study and {len(folders)} folders were given: report a study alone")
+    if studies and local:
+        raise SubjectError(f"{studies[0]} is a study: --local weighs runs: give a vehicle's folder under cells instead")
     if studies:
-        return Subject(study=load_study(studies[0]), local=local)
+        return Subject(study=load_study(studies[0]))
     runs = load_runs(folders)
     problems = dict.fromkeys(problem for run in runs for problem in (*run.problems, *audit(run.folder)))
     return Subject(runs, problems=tuple(problems), local=local)

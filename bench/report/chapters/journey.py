@@ -15,7 +15,7 @@ from shared.latency_table import PARTS, WHERE, Summary, summarise_durations
 _BANDS = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
 _TAIL = 0.05
 _LEAST = 20  # Answered frames from which on the slowest twentieth is a frame at least.
-_TEXT_SHARE = 0.02  # Of the time: what is shorter gets no text in its bar.
+_TEXT_SHARE = 0.12  # Of the time: what is shorter gets no text in its bar.
 
 
 def where(part: str) -> str:
@@ -115,7 +115,7 @@ def shares(frames: pd.DataFrame) -> Chart:
             "name": part,
             "y": labels,
             "x": [100 * parts[part] for _, parts, _ in groups],
-            "text": [part if parts[part] > 4 * _TEXT_SHARE else "" for _, parts, _ in groups],
+            "text": [part if parts[part] > _TEXT_SHARE else "" for _, parts, _ in groups],
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,

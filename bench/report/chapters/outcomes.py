@@ -1,9 +1,11 @@
 """What became of the frames."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pandas as pd
 
+from bench.cost import throughput_hz
 from bench.report.colours import OUTCOMES
 from bench.report.content import Chart, Column, Row, Section, Table, numbers, texts
 from bench.report.numerals import share
@@ -51,17 +53,19 @@ def chapter(run: RunLog) -> Section:
     return Section("outcomes", "Outcomes", (_chart(run), table(run.frames)))
 
 
-def comparison(runs: list[tuple[str, pd.DataFrame]]) -> Section:
-    """The outcomes of several runs, by name."""
-    found = {name: counts(frames) for name, frames in runs}
-    shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found.values())]
+def comparison(runs: Sequence[RunLog]) -> Section:
+    """The outcomes of several runs, and how many frames each answered a second."""
+    found = [counts(run.frames) for run in runs]
+    shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found)]
     rows: tuple[Row, ...] = tuple(
-        (name, len(frames), *(found[name].get(outcome, 0) for outcome in shown)) for name, frames in runs
-    )  # fmt: skip
-    columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown)))
-    return Section(
-        "outcomes", "Outcomes", (Table("outcomes", "What became of the frames of each run.", columns, rows),)
+        (run.name, len(run.frames), *(of_run.get(outcome, 0) for outcome in shown), throughput_hz(run))
+        for run, of_run in zip(runs, found, strict=True)
     )
+    columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown), "answered a second"))
+    caption = (
+        "What became of the frames of each run, and its throughput: from the first frame due to the last mask decoded."
+    )
+    return Section("outcomes", "Outcomes", (Table("outcomes", caption, columns, rows),))
 
 
 def _chart(run: RunLog) -> Chart:

@@ -26,9 +26,9 @@ class _Subject(NamedTuple):
 
 
 _SUBJECTS = (
-    _Subject("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 0)} %"),
+    _Subject("cpu", "cpu_percent", 1, "CPU, % of one core", "CPU", lambda value: f"{number(value, 1)} %"),
     _Subject("memory", "rss_bytes", 1e-6, "resident memory, MB", "Memory", lambda value: size(value * 1e6)),
-    _Subject("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 0)} %"),
+    _Subject("gpu", "gpu_percent", 1, "GPU busy, %", "GPU", lambda value: f"{number(value, 1)} %"),
     _Subject("gpu_memory", "gpu_memory_bytes", 1e-6, "GPU memory, MB", "GPU memory", lambda value: size(value * 1e6)),
     _Subject("gpu_power", "gpu_power_w", 1, "GPU power, W", "GPU power", lambda value: f"{number(value, 0)} W"),
 )

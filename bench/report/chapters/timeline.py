@@ -16,6 +16,7 @@ _TITLE = "The run over time"
 _BINS = 120
 _LEAST_BINS = 5  # Fewer make no line worth reading.
 _LEAST_A_BIN = 20
+_MANY = 1000  # Points from which on small ones show more.
 _POINT = "#6d9db5"
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
@@ -86,7 +87,7 @@ def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
         "y": column(rows, "total_ms").astype(np.float32),
         "customdata": rows["sequence"].to_numpy(np.int32),
         "hovertemplate": f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": _POINT, "size": 4, "opacity": 0.6},
+        "marker": {"color": _POINT, "size": 4 if len(rows) > _MANY else 7, "opacity": 0.6},
     }
 
 

@@ -12,6 +12,7 @@ from bench.report.document import ReportError, report_of, write_report
 from bench.report.drawing import to_json
 from bench.report.page import render
 from bench.report.subject import SubjectError, open_subject
+from bench.run_log import load_run
 from shared.latency_log import LogError
 from tests.bench.report.synthetic import Plan, write_run
 from tests.bench.report.synthetic_study import write_study
@@ -272,6 +273,8 @@ def test_folders_that_hold_nothing_are_told(run: Path, tmp_path: Path) -> None:
     study = write_study(tmp_path / "study", frames=30)
     with pytest.raises(SubjectError, match="report a study alone"):
         reported(run, study)
+    with pytest.raises(SubjectError, match="--local weighs runs"):
+        open_subject([study], load_run(run))
     (study / "runs.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(LogError, match=r"runs\.csv, row 1: it has no column cell"):
         reported(study)
