@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.run_log import RunLog
+from bench.logs.run_log import RunLog
 from shared.errors import SkylaneError
 from shared.latency_log import Outcome
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from bench.bootstrap import Floats
+from bench.statistics.bootstrap import Floats
 
 BANDWIDTHS_MBPS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 DELAYS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -38,8 +38,8 @@ class LinkModel:
         room = p50_ms - 2 * delay_ms
         if float(np.median(self.besides_ms)) >= room:
             return None
-        # With so much time a bit, every single frame takes longer than `p50_ms`.
-        most = (room - float(self.besides_ms.min())) / float(self.bits.min())
+        # With so much time a bit, every single frame takes longer than `p50_ms`, whatever is lost in rounding.
+        most = 2 * (room - float(self.besides_ms.min())) / float(self.bits.min())
         per_bit = brentq(lambda each: float(np.median(self.besides_ms + self.bits * each)) - room, 0, most, xtol=1e-15)
         return 1 / (float(per_bit) * _BITS_PER_MS)
 

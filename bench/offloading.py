@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
-from bench.bootstrap import Floats
-from bench.comparison import Sample, compare
 from bench.link_model import Curve, Link, LinkModel
-from bench.run_log import RunLog
-from bench.statistics import Estimate, describe
+from bench.logs.run_log import RunLog
+from bench.statistics.bootstrap import Floats
+from bench.statistics.comparison import Sample, compare
+from bench.statistics.description import Estimate, describe
 from shared.errors import SkylaneError
 from shared.latency_log import Outcome
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.audit import checks
+from bench.logs.audit import checks
+from bench.logs.run_log import load_run
 from bench.report.chapters.cost import Tariff
 from bench.report.content import Report
 from bench.report.document import report_of, write_page
@@ -17,7 +18,6 @@ from bench.report.plain import plain
 from bench.report.subject import Subject, open_subject
 from bench.report.tables import write_tables
 from bench.report.terminal import show
-from bench.run_log import load_run
 from shared.repair import repair
 
 _MOST_PROBLEMS = 10

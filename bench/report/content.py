@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 Trace = dict[str, Any]  # As Plotly takes it.
 Cell = str | int | float | Estimate | None  # None, and nan: was not measured.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cost import throughput_hz
+from bench.logs.run_log import load_run
 from bench.report.answers import answered, start_ns
 from bench.report.chapters import (
     clocks,
@@ -28,7 +29,6 @@ from bench.report.page import render
 from bench.report.study_log import StudyLog
 from bench.report.subject import Subject, open_subject
 from bench.report.verdict import verdict, verdict_of_several, verdict_of_study
-from bench.run_log import load_run
 from shared.errors import SkylaneError
 
 _SAMPLES = 12  # Pictures of frames that are not among the slowest.

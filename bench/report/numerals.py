@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from bench.report.content import Cell
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 NOTHING: Final = "–"  # Was not measured, or cannot be told.
 _FIGURES: Final = 4

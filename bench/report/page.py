@@ -23,7 +23,7 @@ from bench.report.content import (
 )
 from bench.report.drawing import library, to_json
 from bench.report.numerals import interval, number, text
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 # Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
 _POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bench.cost import throughput_hz
+from bench.logs.run_log import RunLog
 from bench.report.answers import answered
 from bench.report.chapters.comparison import Side, compared
 from bench.report.chapters.estimates import describe_stages
@@ -13,7 +14,6 @@ from bench.report.chapters.journey import summaries
 from bench.report.chapters.outcomes import counts
 from bench.report.study_log import StudyLog
 from bench.report.subject import Subject
-from bench.run_log import RunLog
 
 
 def plain(subject: Subject) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.audit import audit
-from bench.problems import Problem
+from bench.logs.audit import audit
+from bench.logs.problems import Problem
+from bench.logs.run_log import RunLog, load_runs
 from bench.report.study_log import StudyLog, is_study, load_study
-from bench.run_log import RunLog, load_runs
 from shared.errors import SkylaneError
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from bench.report.content import Cell, Kind, Table
 from bench.report.numerals import text
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 from shared.errors import SkylaneError
 
 _LATEX: Final = str.maketrans({

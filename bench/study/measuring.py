@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.run_log import RunLog, load_run
+from bench.logs.run_log import RunLog, load_run
 from bench.study.fleet import RunError
 from bench.study.scenarios import Length, MultiStream
 from shared.latency_log import CSV_NAME, Outcome

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from bench.cost import CostError, footage_cost, throughput_hz
-from bench.run_log import RunLog
+from bench.logs.run_log import RunLog
 
 
 @pytest.mark.parametrize(("seconds", "price"), [(409.36, 294.74), (25.40, 18.29)])

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.logs.run_log import RunLog
 from bench.offloading import OffloadingError, worth
-from bench.run_log import RunLog
 
 _BROKER_MS = 2.0
 _CODEC_MS = {"encoded_ms": 3.0, "decoded_ms": 2.0, "mask_encoded_ms": 0.5, "mask_decoded_ms": 0.5}

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench.comparison import Comparison, Sample, adjust, compare
+from bench.logs.run_log import RunLog
 from bench.report.answers import answered, column
 from bench.report.chapters.distribution import cumulative
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import STAGES, TOTAL, bar
 from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, numbers, texts
 from bench.report.numerals import interval, milliseconds, probability
-from bench.run_log import RunLog
-from bench.statistics import describe
+from bench.statistics.comparison import Comparison, Sample, adjust, compare
+from bench.statistics.description import describe
 from shared.latency_table import PARTS
 
 MOST_CURVES = 12

@@ -7,7 +7,7 @@ from bench.report.answers import column
 from bench.report.colours import STAGES
 from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, numbers
 from bench.report.numerals import milliseconds
-from bench.statistics import Description, describe
+from bench.statistics.description import Description, describe
 from shared.latency_table import PARTS
 
 SEED = 0  # Of the intervals: the same log gives the same report.

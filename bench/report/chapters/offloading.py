@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from bench.logs.run_log import RunLog
 from bench.offloading import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import series
 from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, number
-from bench.run_log import RunLog
 
 _TITLE = "Is it worth offloading?"
 _DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from bench.cost import throughput_hz
+from bench.logs.run_log import RunLog
 from bench.report.colours import OUTCOMES
 from bench.report.content import Chart, Column, Row, Section, Table, numbers, texts
 from bench.report.numerals import share
-from bench.run_log import RunLog
 from shared.latency_log import Outcome
 
 _MEANINGS = {

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from bench.logs.run_log import RunLog
 from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
 from bench.report.numerals import number
-from bench.run_log import RunLog
 
 _TITLE = "What ran"
 _UNKNOWN = "not known"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.problems import Problem
+from bench.logs.problems import Problem
 from bench.report.content import Caution, Prose, Section, Table, numbers, texts
 
 _TITLE = "Is the log sound?"

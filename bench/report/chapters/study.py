@@ -27,7 +27,7 @@ from bench.report.content import (
 )
 from bench.report.numerals import milliseconds, number
 from bench.report.study_log import StudyLog
-from bench.statistics import describe
+from bench.statistics.description import describe
 
 _MOST_SENTENCES = 40  # A larger matrix is read in its tables.
 _RUN_FIGURES = (

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from bench.cost import throughput_hz
+from bench.logs.run_log import RunLog
 from bench.report.answers import SINCE_DUE, Floats, seconds
 from bench.report.colours import OUTCOMES, TOTAL
 from bench.report.content import Chart, Prose, Section, Trace
 from bench.report.numerals import number
-from bench.run_log import RunLog
 from shared.latency_log import Outcome
 
 _TITLE = "Throughput"

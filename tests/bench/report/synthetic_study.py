@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.run_log import load_run
+from bench.logs.run_log import load_run
 from tests.bench.report.synthetic import Plan, write_run
 
 ENGINES, VEHICLES = ("frozen_graph", "saved_model"), (1, 4)

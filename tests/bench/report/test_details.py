@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bench.logs.run_log import load_run
 from bench.report import details
 from bench.report.answers import answered, start_ns
-from bench.run_log import load_run
 from tests.bench.report.synthetic import CAMERA
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chart, Prose, Report, Section, Table
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.drawing import to_json
 from bench.report.page import render
 from bench.report.subject import SubjectError, open_subject
-from bench.run_log import load_run
 from shared.latency_log import LogError
 from tests.bench.report.synthetic import Plan, write_run
 from tests.bench.report.synthetic_study import write_study

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bench.report.numerals import NOTHING, interval, milliseconds, number, probability, share, size, text
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 
 @pytest.mark.parametrize(

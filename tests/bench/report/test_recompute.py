@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bench.cost import throughput_hz
+from bench.logs.run_log import load_run
 from bench.report.content import Report, Table
-from bench.run_log import load_run
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "recompute.py"
 

@@ -7,7 +7,7 @@ import pytest
 
 from bench.report.content import Column, Kind, Table, numbers
 from bench.report.tables import TablesError, to_csv, to_latex, to_markdown, write_tables
-from bench.statistics import Estimate
+from bench.statistics.description import Estimate
 
 HOSTILE = r"50 % of a_b & \c {d} #1 ~ ^2 $5 | <i>"
 TABLE = Table(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.problems import Problem, Problems
-from bench.text_table import Bools, Ints, Numbers, TextTable, read_table
+from bench.logs.problems import Problem, Problems
+from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
 from shared.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES

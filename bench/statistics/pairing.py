@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench.bootstrap import Floats
-from bench.certainty import Series
+from bench.statistics.bootstrap import Floats
+from bench.statistics.certainty import Series
 
 
 @dataclass(frozen=True, slots=True)

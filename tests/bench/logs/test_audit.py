@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.audit import audit, checks
+from bench.logs.audit import audit, checks
 from shared.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row
 from shared.repair import repair
 from shared.run_manifest import MANIFEST_NAME, write_manifest

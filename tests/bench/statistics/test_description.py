@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from bench.bootstrap import Bootstrap, Floats, dependence
-from bench.statistics import SHARES, Estimate, describe
+from bench.statistics.bootstrap import Bootstrap, Floats, dependence
+from bench.statistics.description import SHARES, Estimate, describe
 
 _TRIALS = 200
 

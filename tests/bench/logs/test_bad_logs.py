@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.audit import audit
-from bench.problems import SHOWN
-from bench.run_log import RunLog, load_run
+from bench.logs.audit import audit
+from bench.logs.problems import SHOWN
+from bench.logs.run_log import RunLog, load_run
 from shared.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.resources.sampler import RESOURCES_NAME
 from shared.run_manifest import MANIFEST_NAME

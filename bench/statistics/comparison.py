@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bench.bootstrap import Floats
-from bench.certainty import Error, Series, are_clusters, interval
-from bench.pairing import Pairs, by_run, pair, rows_of
-from bench.statistics import Estimate
-from bench.wording import Gap, sentence
+from bench.statistics.bootstrap import Floats
+from bench.statistics.certainty import Error, Series, are_clusters, interval
+from bench.statistics.description import Estimate
+from bench.statistics.pairing import Pairs, by_run, pair, rows_of
+from bench.statistics.wording import Gap, sentence
 
 _APART = 1_000_003  # Between the seeds of the two sides, so that they are not drawn alike.
 
@@ -53,9 +53,9 @@ class Comparison:
 def compare(a: Sample, b: Sample, *, seed: int = 0) -> Comparison:
     """Compare two samples; how sure it is counts what the frames really tell.
 
-    Frames of one run follow one another, so every test counts effective values (bench.bootstrap.dependence) instead of
+    Frames of one run follow one another, so every test counts effective values (bench.statistics.bootstrap.dependence) instead of
     frames; and from three runs a side, how far the runs' own figures lie apart counts where that is more, with the
-    runs' degrees of freedom (bench.certainty). With fewer runs the intervals and p-values tell of these runs alone, and
+    runs' degrees of freedom (bench.statistics.certainty). With fewer runs the intervals and p-values tell of these runs alone, and
     the sentence says so. Fewer than 20 effective values a side and fewer than three runs give neither.
 
     - Paired where both have keys and at least half of the smaller side's frames are in both. A frame that several runs

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from bench.problems import Problems
+from bench.logs.problems import Problems
 from shared.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Ours are shorter than 3 kB; pyarrow wants a whole line within a block of 1 MB.

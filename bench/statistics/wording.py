@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.certainty import are_clusters
-from bench.statistics import Estimate
+from bench.statistics.certainty import are_clusters
+from bench.statistics.description import Estimate
 
 _NEGLIGIBLE = 0.01  # Of a's median: who would choose a part for less?
 

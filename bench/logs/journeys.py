@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.log_rows import LogRows
-from bench.problems import SHOWN, Problem, Problems
-from bench.text_table import Bools, Ints, Numbers
+from bench.logs.log_rows import LogRows
+from bench.logs.problems import SHOWN, Problem, Problems
+from bench.logs.text_table import Bools, Ints, Numbers
 from shared.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 

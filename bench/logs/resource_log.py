@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.problems import Problem, Problems
-from bench.text_table import TextTable, read_table
+from bench.logs.problems import Problem, Problems
+from bench.logs.text_table import TextTable, read_table
 from shared.latency_log import LogError
 from shared.resources.sampler import COLUMNS, RESOURCES_NAME
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.run_log import load_run, load_runs
+from bench.logs.run_log import load_run, load_runs
 from shared.latency_log import COLUMNS, Outcome
 from shared.resources.sampler import COLUMNS as RESOURCES
 from tests.bench import damage

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from bench.bootstrap import CONFIDENCE, Bootstrap, Floats, bounds, dependence
-from bench.statistics import Estimate, enough
+from bench.statistics.bootstrap import CONFIDENCE, Bootstrap, Floats, bounds, dependence
+from bench.statistics.description import Estimate, enough
 
 _CLUSTERS = 3  # Runs a side from which it can be told how far runs differ.
 

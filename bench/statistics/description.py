@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.bootstrap import Bootstrap, Floats, bounds, dependence
+from bench.statistics.bootstrap import Bootstrap, Floats, bounds, dependence
 
 LEAST: Final = 10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
 SHARES: Final = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
@@ -48,7 +48,7 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     """Describe values given in time order, shape (n,); those that were not measured (nan) are left out.
 
     Percentiles are linearly interpolated between order statistics, as NumPy and pandas do. The intervals are of 95 %, by
-    a block bootstrap of 1,000 replicates from `seed` (bench.bootstrap). A percentile with fewer than ten effective
+    a block bootstrap of 1,000 replicates from `seed` (bench.statistics.bootstrap). A percentile with fewer than ten effective
     values on either side gets no bounds, nor a mean of fewer than ten: so few cannot tell how far they stray. So
     p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.
     """

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from bench.bootstrap import Floats
-from bench.comparison import Comparison, Sample, adjust, compare
+from bench.statistics.bootstrap import Floats
+from bench.statistics.comparison import Comparison, Sample, adjust, compare
 
 _TRIALS = 120
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.log_rows import LogRows, read_log
-from bench.problems import Problem
-from bench.resource_log import load_resources
-from bench.text_table import Numbers
+from bench.logs.log_rows import LogRows, read_log
+from bench.logs.problems import Problem
+from bench.logs.resource_log import load_resources
+from bench.logs.text_table import Numbers
 
 __all__ = ["Problem", "RunLog", "load_run", "load_runs"]
 

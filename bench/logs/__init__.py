@@ -1,0 +1,1 @@
+"""The files that runs leave: read, and held against what they promise."""

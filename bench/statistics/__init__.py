@@ -1,0 +1,1 @@
+"""What a sample shows, and how surely."""
