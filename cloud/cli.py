@@ -5,8 +5,10 @@ import signal
 import socket
 import sys
 import uuid
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -76,8 +78,7 @@ def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
 
 
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: node.stop())
+    _on_signals(lambda *_: node.stop())
     connection = Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
     bus = connection.open(
         f"skylane-worker-{worker}",
@@ -97,7 +98,13 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -
             _say(" · ".join(f"{name} {count}" for name, count in sorted(counts.items())))
 
     node.serve(bus, tell, on_ready=lambda: _say(f"worker {worker}: ready"))
+    _on_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
     tell()
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _loaded(settings: CloudConfig) -> list[Model]:
