@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
 
-.PHONY: venv demo test check bench lock clean
+.PHONY: venv demo test check bench study lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -31,6 +31,12 @@ bench: venv
 	@$(BIN)/skylane bench overhead
 	@$(BIN)/skylane bench overhead --codec raw
 	@$(BIN)/skylane bench vehicle
+	@$(BIN)/skylane bench stamping
+	@$(BIN)/skylane bench clocks
+
+# Five minutes: the formats of TensorFlow, two codecs, one vehicle and four.
+study: venv
+	@$(BIN)/skylane study run configs/studies/quick.yaml
 
 # Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
