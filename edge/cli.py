@@ -84,6 +84,12 @@ def edge() -> None:
 @click.option("--answer-timeout", "answer_timeout_s", type=float, help="Seconds until silence is a loss. [30]")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<vehicle>-…]")
 @click.option("--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write masks to. [png]")
+@click.option(
+    "--sample-container",
+    "sample_containers",
+    multiple=True,
+    help="Sample what this Docker container uses; again for more.",
+)
 @click.option("--no-sinks", is_flag=True, help="Write the log alone: nothing beside what is measured.")
 def play(source: str, config: Path | None, *, no_sinks: bool, **flags: Any) -> None:
     """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey."""
@@ -126,7 +132,7 @@ def run(
         _close_killed_runs(folder, console)
         log = stack.enter_context(LogWriter(folder))
         nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
-        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes))
+        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
         sinks = _sinks(config, folder, card)

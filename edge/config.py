@@ -55,6 +55,7 @@ class EdgeConfig(Section):
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag", "overlay"], ...] = ("png",)
+    sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
 
     @model_validator(mode="after")
     def _loop_and_load_agree(self) -> Self:

@@ -1,7 +1,8 @@
-"""Disks that take no more, and folders that are taken: nothing that was written is lost."""
+"""Disks that take no more, folders that are taken, engines that do not answer: nothing that was written is lost."""
 
 import resource
 import signal
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,3 +77,22 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
             "edge", "play", source, *flags_of(mosquitto_url, out)
         )
     assert [row["sequence"] for row in read_rows(out)] == [*before, "3"]
+
+
+def test_a_container_that_cannot_be_asked_for_hurts_no_run(
+    mosquitto_url: str,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is not sampled is said, on the screen and in the manifest."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{probe.getsockname()[1]}")
+    out = tmp_path / "run"
+    flags = (*flags_of(mosquitto_url, out), "--no-sinks", "--sample-container", "skylane-cloud-1")
+    with working(bus_of(mosquitto_url)), pytest.raises(SystemExit) as ended:
+        skylane.main(["edge", "play", str(pictures(3)), *flags])
+    assert ended.value.code == 0
+    assert "containers are not sampled" in " ".join(capsys.readouterr().out.split())
+    assert any("no Docker engine" in remark for remark in read_manifest(out)["sampling"]["remarks"])
