@@ -104,7 +104,7 @@ class Connection:
 
     def __init__(self, proxy: Proxy, near: socket.socket, number: int) -> None:
         self.proxy = proxy
-        self.is_dead = False  # It has lost bytes to a half-open link: its ends never hear of each other again.
+        self.is_dead = False  # It has lost something to a half-open link: its ends never hear of each other again.
         self._near = near
         self._number = number
         self._began_s = proxy.now_s()
@@ -193,19 +193,19 @@ class Pipe:
                 await self._send(self._stream.corrupted(piece))
             self._held -= len(piece) + _PIECE_COSTS
             self._has_room.set()
-        if not self._connection.is_dead:
+        if not self._is_dark(0):
             self._sink.shutdown(socket.SHUT_WR)
 
     async def _next(self) -> bytes:
         try:
             return await self._proxy.loop.sock_recv(self._source, _READ_BYTES)
         except ConnectionError:
-            if self._connection.is_dead:
+            if self._is_dark(0):
                 return b""
             raise
 
     def _is_dark(self, size: int) -> bool:
-        """Whether these bytes are swallowed, and with them all that follow on this connection."""
+        """Whether these bytes, or an end's last word, are swallowed, and with them all that follow on this connection."""
         self._connection.is_dead |= self._proxy.is_dark
         if self._connection.is_dead:
             self._proxy.counted["bytes_swallowed"] += size

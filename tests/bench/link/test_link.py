@@ -2,6 +2,7 @@ import os
 import queue
 import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -170,6 +171,22 @@ def test_a_half_open_link_swallows_and_tells_nobody(far: Far, linked: Start, nea
     assert received(far.accept(), 4) == b"ping"
     assert is_silent(there)
     assert link.counts().connections_open == 2
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_half_open_link_tells_of_no_end(far: Far, linked: Start, near: Connect, *, reset: bool) -> None:
+    """Not even where the end is all that there is to tell: a broker that dies meanwhile is silent like any other."""
+    link = linked(LinkSpec())
+    here = near(link)
+    there = far.accept()
+    link.set(LinkSpec(half_open_after_s=0))
+    if reset:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    there.close()
+    here.sendall(b"lost")
+    counted(link, lambda counts: counts.bytes_swallowed == 4)
+    assert is_silent(here)
+    assert link.counts().connections_open == 1
 
 
 def test_connections_are_reset_at_their_age(far: Far, linked: Start, near: Connect) -> None:
