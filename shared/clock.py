@@ -17,6 +17,7 @@ come, or as they are once their daemons have settled. It does not cover what chr
 """
 _CRYSTALS_PPM = 200  # Where the estimate, but not its bound, looks for the drift.
 _SLOPES = 41  # That are tried at a time.
+_LEAST_COMMON = 0.5  # Of the shortest journey.
 _GUESS_NS = 100_000_000  # A guess stands so long: it takes a tenth of a millisecond to make, and a row must be cheap.
 
 
@@ -113,7 +114,9 @@ class OffsetEstimator:
     therefore open, and the newest exchanges count most. Where the least times there and back are alike the guess
     converges to the truth; where they differ it is off by half their difference, and the bound says so.
 
-    An exchange that contradicts all before it tells that a clock was changed: the estimate begins anew with it.
+    An exchange that contradicts all before it tells that a clock was changed: the estimate begins anew with it. So does
+    one that all but contradicts it: what holds for all exchanges is as wide as the least way there and the least way
+    back, which half of the shortest journey seldom is. To begin anew without need only widens the bound for a while.
     """
 
     def __init__(self, window: int = 144, window_s: float = 64.0) -> None:
@@ -131,8 +134,10 @@ class OffsetEstimator:
         least_ns, most_ns = _widened(exchange.least_ns, exchange.most_ns, at_ns - exchange.sent_ns)
         if self._recent:
             carried = _widened(self._least_ns, self._most_ns, at_ns - self._at_ns)
-            if carried[0] <= most_ns and least_ns <= carried[1]:
-                least_ns, most_ns = max(least_ns, carried[0]), min(most_ns, carried[1])
+            common = max(least_ns, carried[0]), min(most_ns, carried[1])
+            journey_ns = min(exchange.delay_ns, *(known.delay_ns for known in self._recent))
+            if common[1] - common[0] >= journey_ns * _LEAST_COMMON:
+                least_ns, most_ns = common
             else:
                 self._recent.clear()
                 self._guess = None

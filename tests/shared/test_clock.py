@@ -224,6 +224,20 @@ def test_a_clock_that_is_changed_begins_anew() -> None:
         assert judge(after, exchange, offset).holds
 
 
+def test_a_clock_that_is_changed_by_less_than_a_journey_begins_anew() -> None:
+    """A virtual machine that stood still for a moment: what it says then contradicts what was known only just not."""
+    estimator, chance = OffsetEstimator(), random.Random(1)
+    before, after = World(offset_ns=0), World(offset_ns=20 * MS)
+    for second in range(5):
+        estimator.add(before.exchange(second * SECOND_NS, chance))
+    for second in range(5, 40):
+        exchange = after.exchange(second * SECOND_NS, chance)
+        estimator.add(exchange)
+        offset = estimator.during(exchange)
+        assert offset is not None
+        assert judge(after, exchange, offset).holds
+
+
 def test_an_exchange_that_comes_late_takes_nothing_away() -> None:
     """Two threads bring them, in any order; one that was overtaken is still true."""
     world, chance = World(SECOND_NS, 100), random.Random(2)
