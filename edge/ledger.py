@@ -272,8 +272,13 @@ def _echoes(message: MaskMessage, journey: Journey) -> bool:
 
 
 def _node(message: MaskMessage) -> str:
-    """The node that received the frame; empty where no stamp tells."""
-    return next((stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED), "")
+    """The process of the answering worker that received the frame; empty where no stamp tells.
+
+    A worker that gives another's name for its clock's would spoil what is known of the other's.
+    """
+    process = f"cloud/{message.worker}/"
+    received = (stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED)
+    return next((node for node in received if node.startswith(process)), "")
 
 
 def _cloud_times(message: MaskMessage, node: str, journey: Journey) -> dict[Stage, int]:
@@ -281,6 +286,8 @@ def _cloud_times(message: MaskMessage, node: str, journey: Journey) -> dict[Stag
 
     Times that run backwards, or last longer than the frame was away, would spoil the estimate of the clock as well.
     """
+    if not node:
+        return {}
     times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
     away_ns = journey.times[Stage.RETURNED] - journey.times[Stage.SENT]

@@ -173,6 +173,19 @@ def test_what_the_probes_told_is_what_the_row_says(tmp_path: Path, frame: Make, 
     assert (row["uplink_resolved"], row["downlink_resolved"]) == ("1", "1")
 
 
+def test_a_worker_tells_of_no_clock_but_its_own(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+    """One that gives another's name for its clock's would make every later row of the other's untrue."""
+    clocks = Clocks()
+    book = Book(tmp_path, clocks=clocks)
+    with book.log:
+        journey = send(book.ledger.begin(frame(), 1000))
+        book.ledger.open(journey)
+        assert _finish(book.ledger, journey, answer(journey, worker="liar")) is Outcome.ANSWERED
+    (row,) = book.rows()
+    assert (row["worker"], row["worker_session"], row["cloud_ms"], row["clock_offset_ms"]) == ("liar", "", "", "")
+    assert not clocks._unprobed
+
+
 def test_a_crossing_that_is_smaller_than_its_bound_is_marked(book: Book, frame: Make, send: Make, answer: Make) -> None:
     """A frame that knows the clock by itself alone can say nothing of either way."""
     journey = send(book.ledger.begin(frame(), 1000))
