@@ -13,7 +13,7 @@ from shared import clock, topics
 from shared.bus import Bus, Delivery
 from shared.clock import Exchange
 from shared.fields import MessageError
-from shared.probes import Probe, pack_probe, unpack_echo
+from shared.probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
 
 _BURST = 16  # Probes in a row to a process that is new, so that the first frames find a bound, and
 _BURST_GAP_NS = 20_000_000
@@ -146,6 +146,9 @@ class Prober:
             probes.echoed(names["worker"], delivery.payload, delivery.received_ns)
 
     def _returned(self, clocks: Clocks, delivery: Delivery) -> None:
+        if len(delivery.payload) > MAX_PROBE_BYTES:  # Not to be held: a queue of such would fill the memory.
+            clocks.ignore("unreadable")
+            return
         try:
             self._echoes.put_nowait(delivery)
         except queue.Full:

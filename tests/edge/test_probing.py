@@ -13,7 +13,7 @@ from cloud.echoes import Echoes
 from edge.clocks import Clocks
 from edge.probing import Prober, Probes
 from shared import clock
-from shared.bus import Bus, MemoryBus
+from shared.bus import Bus, Delivery, MemoryBus
 from shared.clock import Exchange, Offset
 from shared.probes import Echo, Probe, pack_echo, unpack_probe
 from shared.topics import ECHOES, PROBES
@@ -197,6 +197,16 @@ def test_a_flood_of_echoes_stays_bounded(clocks: Clocks) -> None:
         assert done.wait(WAIT_S)
     assert prober._echoes.qsize() == 256
     assert clocks.ignored == {"too_many": 744}
+
+
+def test_an_echo_too_large_to_be_one_is_not_held(clocks: Clocks) -> None:
+    """A queue full of the largest messages that a broker takes would be all the memory there is."""
+    prober = Prober(MemoryBus(), vehicle="car", session="s1", online=list)
+    topic = ECHOES.of(vehicle="car", worker="w")
+    prober._returned(clocks, Delivery(topic, bytes(513), received_ns=1))
+    prober._returned(clocks, Delivery(topic, bytes(512), received_ns=1))
+    assert prober._echoes.qsize() == 1
+    assert clocks.ignored == {"unreadable": 1}
 
 
 def test_the_thread_leaves_its_topic_behind(clocks: Clocks) -> None:
