@@ -157,13 +157,15 @@ class Sampler:
             at_ns = clock.now_ns()
             try:
                 usages.append((at_ns, node, watched.look(at_ns)))
-            except GoneError as error:
+            except (GoneError, OSError) as error:  # An OSError: this process may open no more files, say.
                 del self._watched[node]
                 self.remarks.append(f"{node} is sampled no longer: {error}")
         return usages
 
     def _append(self, rows: Sequence[Mapping[str, str]]) -> None:
-        """Write rows by one system call, so that a kill leaves whole ones."""
+        """Write rows by one system call, so that a kill leaves whole ones; none any more once one could not be written."""
+        if self.fault:
+            return
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
         data = text.getvalue().encode()

@@ -8,7 +8,7 @@ it takes one walk through the kernel's table of sockets for IPv4 and IPv6 togeth
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -51,8 +51,9 @@ class TcpCount:
     def __init__(self, pid: int, table: TcpTable) -> None:
         self._pid = pid
         self._table = table
-        self._begun: Mapping[int, TcpBytes] | None = None
-        self._latest: dict[int, TcpBytes] = {}
+        self._begun: TcpBytes | None = None
+        self._latest: dict[int, TcpBytes] = {}  # Of the sockets it holds.
+        self._closed = TcpBytes()  # Of all that it held: a broker's visitors must not cost a look each for ever.
 
     def look(self) -> TcpBytes | None:
         """The bytes as of the table's last refresh; None where they cannot be told, as of another user's process."""
@@ -60,17 +61,20 @@ class TcpCount:
         if sockets is None:
             return None
         try:
-            now = {inode: sockets[inode] for inode in _inodes(self._pid) if inode in sockets}
+            held = set(_inodes(self._pid))
         except OSError:
             return None
+        now = {inode: sockets[inode] for inode in held if inode in sockets}
         if self._begun is None:
-            self._begun = now
+            self._begun = _sum(now.values())
+        self._closed = _sum([self._closed, *(self._latest.pop(inode) for inode in self._latest.keys() - held)])
         self._latest |= now
-        began = [self._begun.get(inode, TcpBytes()) for inode in self._latest]
-        return TcpBytes(
-            received=sum(at.received for at in self._latest.values()) - sum(at.received for at in began),
-            sent=sum(at.sent for at in self._latest.values()) - sum(at.sent for at in began),
-        )
+        total = _sum([self._closed, *self._latest.values()])
+        return TcpBytes(total.received - self._begun.received, total.sent - self._begun.sent)
+
+
+def _sum(counts: Collection[TcpBytes]) -> TcpBytes:
+    return TcpBytes(sum(count.received for count in counts), sum(count.sent for count in counts))
 
 
 def _sockets() -> dict[int, TcpBytes]:

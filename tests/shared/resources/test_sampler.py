@@ -1,6 +1,7 @@
 """Sampling real processes, and what stands in for a GPU and a Docker engine where there is none."""
 
 import csv
+import errno
 import json
 import os
 import resource
@@ -137,6 +138,7 @@ def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look(host: str
         last = count.look()
         assert last is not None
         assert (last.received, last.sent) == (75_001, 75_000)  # The end of a connection counts as a byte.
+        assert len(count._latest) <= len(list(psutil.Process().net_connections("tcp"))), "closed sockets are kept"
 
 
 def _exchange(sender: socket.socket, receiver: socket.socket, size: int) -> None:
@@ -217,6 +219,30 @@ def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None
     assert len(rows(path)) >= 2
     assert sampler.account()["fault"] == str(sampler.fault)
     assert any("ends early" in line for line in sampler.told())
+
+
+def test_a_disk_that_is_full_from_the_first_leaves_no_rows_without_a_head(tmp_path: Path) -> None:
+    """Room that comes back a moment later must not make a file that nobody can read."""
+    path = tmp_path / "resources.csv"
+    with _files_of(10):
+        sampler = Sampler(path, {}, interval_s=0.005).__enter__()
+    sampler.__exit__()
+    assert sampler.fault
+    assert path.read_bytes() == b""
+
+
+def test_a_look_that_finds_no_file_to_open_hurts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has too many files open loses its samples, not its run."""
+
+    def look(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(MachineUsage, "look", look)
+    path = tmp_path / "resources.csv"
+    with Sampler(path, {OWN: os.getpid()}) as sampler:
+        pass
+    assert {row["node"] for row in rows(path)} == {OWN}
+    assert any("machine is sampled no longer" in line for line in sampler.told())
 
 
 @contextmanager
