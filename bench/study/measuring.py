@@ -15,6 +15,7 @@ from shared.latency_log import CSV_NAME, Outcome
 
 WARM_UP, MEASURED, COOL_DOWN = "warm_up", "measured", "cool_down"
 _NS_IN_S = 1e9
+_SEEN = 0.5  # Of the periods between the samples, what has to lie in the time they are to tell of.
 _PERCENTILES = {"total_p50_ms": 50, "total_p90_ms": 90, "total_p95_ms": 95, "total_p99_ms": 99}
 
 
@@ -56,12 +57,14 @@ class Measured:
         return groups.max().where(groups.count() == size)[whole]
 
 
-def measure(folder: Path, vehicles: int, warm_up: int) -> Measured:
+def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -> Measured:
     """Read the vehicles' runs in `folder` and tell the phases of their frames.
 
     With several vehicles the measured time is that in which all of them run: it begins when the last of them has its
     `warm_up` frames behind it, and ends when the first of them ends. A frame is measured if it fell due in that time;
-    when it was answered plays no part, or the slow ones would be left out.
+    when it was answered plays no part, or the slow ones would be left out. `whole`: where nothing warms up, every frame
+    is measured, from the first due of any vehicle until the last of them ends: a worker's first frame is one vehicle's,
+    and a burst falls due at once, before the last vehicle has begun.
 
     Raises:
         LogError: a vehicle's log cannot be read.
@@ -76,6 +79,8 @@ def measure(folder: Path, vehicles: int, warm_up: int) -> Measured:
     began_ns, ended_ns = max(span[0] for span in spans), min(span[1] for span in spans)
     if began_ns >= ended_ns:
         raise RunError("there was no time in which all vehicles ran: raise frames")
+    if whole:
+        began_ns, ended_ns = min(span[0] for span in spans), max(span[1] for span in spans)
     parts = []
     for name, log in logs.items():
         frames = log.frames.assign(vehicle_run=name)
@@ -144,16 +149,23 @@ VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless"
 def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers and vehicles summed.
 
-    CPU is in percent of one core, memory in 10^6 bytes. None where nothing was sampled; a run shorter than a sampling
-    period is told by all its samples.
+    CPU is in percent of one core, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
+    as much as that lies in the time. None where nothing was sampled, or where the periods lie outside for the most part:
+    a vehicle that starts and ends between two samples was seen only as it started.
     """
     try:
         samples = pd.read_csv(path)
     except (OSError, ValueError):
         return dict.fromkeys(USAGE)
-    inside = samples[samples["at_ns"].between(began_ns, ended_ns)]
-    by_node = (inside if len(inside) else samples).groupby("node")
-    cpu, rss = by_node["cpu_percent"].mean(), by_node["rss_bytes"].max() / 1e6
+    at_ns = samples["at_ns"] - began_ns  # Small enough for floats, which the gap before a first sample makes of them.
+    before_ns = at_ns.groupby(samples["node"]).shift()
+    samples = samples.assign(
+        lasted_ns=at_ns - before_ns, inside_ns=at_ns.clip(upper=ended_ns - began_ns) - before_ns.clip(lower=0)
+    )
+    by_node = samples[(samples["inside_ns"] > 0) & samples["cpu_percent"].notna()].groupby("node")
+    told = by_node.filter(lambda node: node["inside_ns"].sum() >= _SEEN * node["lasted_ns"].sum())
+    weighed = told.assign(cpu_ns=told["cpu_percent"] * told["inside_ns"]).groupby("node")
+    cpu, rss = weighed["cpu_ns"].sum() / weighed["inside_ns"].sum(), weighed["rss_bytes"].max() / 1e6
     return {
         "worker_cpu_percent": _summed(cpu, "worker/"),
         "worker_rss_mb": _summed(rss, "worker/"),

@@ -9,7 +9,7 @@ from bench.study.capacity import Step, search, step_of
 from bench.study.cell import Cell
 from bench.study.measuring import Measured, figures, measure, provenance, usage
 from bench.study.plan import Plan
-from bench.study.scenarios import CapacitySettings, Length, Load, Rules, lengths
+from bench.study.scenarios import SCENARIOS, CapacitySettings, Length, Load, Rules, lengths
 from bench.study.session import RESOURCES, Session
 from bench.study.validity import judge
 
@@ -69,7 +69,7 @@ def play(
     def attempt(vehicles: int, name: str) -> tuple[Part, Measured]:
         load = Load(frames + warm_up, warm_up, vehicles, seed, settings)
         session.play(cell, load, folder / name)
-        return Part(name, vehicles, warm_up), measure(folder / name, vehicles, warm_up)
+        return Part(name, vehicles, warm_up), measure(folder / name, vehicles, warm_up, whole=is_whole(cell))
 
     row = {"state": DONE, "broker": session.broker, "seed": seed}
     if isinstance(settings, CapacitySettings):
@@ -80,6 +80,11 @@ def play(
         verdict = judge(run, settings)
         row |= {"validity": verdict.validity, "validity_reason": verdict.reason}
     return Result(row, (part,))
+
+
+def is_whole(cell: Cell) -> bool:
+    """Whether all frames of a cell's runs are measured: nothing warms up."""
+    return not SCENARIOS[cell.scenario].warms_up
 
 
 def _searched(

@@ -11,7 +11,7 @@ from bench.study.axes import AXES
 from bench.study.cell import Cell
 from bench.study.folder import StudyFolder
 from bench.study.measuring import USAGE, VERSIONS, measure
-from bench.study.runs import DONE, Result
+from bench.study.runs import DONE, Result, is_whole
 from shared.errors import SkylaneError
 from shared.latency_log import COLUMNS, Outcome
 
@@ -103,13 +103,17 @@ def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int
         facts = {"study": study, "cell": cell.name, "repetition": repetition}
         axes = {axis: value for axis, value in cell.columns().items() if axis in AXES}
         for part in result.parts:
-            rows = measure(folder.run(cell, repetition) / part.folder, part.vehicles, part.warm_up).frames
+            source = folder.run(cell, repetition) / part.folder
+            rows = measure(source, part.vehicles, part.warm_up, whole=is_whole(cell)).frames
             run = rows["vehicle_run"] if part.folder == "." else f"{part.folder}/" + rows["vehicle_run"]
             lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **axes}, index=rows.index)
             # An axis and a column of the log can have one name, such as `model`: the log's own is what was seen.
             tables.append(pd.concat([lead.drop(columns=[*set(lead) & set(COLUMNS)]), rows[[*COLUMNS]]], axis=1))
     if tables:
-        _write(folder.root, "frames", pd.concat(tables, ignore_index=True))
+        frames = pd.concat(tables, ignore_index=True)
+        texts = [name for name in frames if pd.api.types.is_string_dtype(frames[name])]
+        frames[texts] = frames[texts].replace("", pd.NA)  # As CSV has it, where an empty text is none.
+        _write(folder.root, "frames", frames)
 
 
 def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:

@@ -23,6 +23,9 @@ ORIGIN_NS = 1_800_000_000_000_000_000
 _MS = 1_000_000
 _STEP_NS = 1000  # Between two stamps of a node, but for the stage that takes the time.
 _RESOURCES = """at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_percent,gpu_memory_bytes,gpu_power_w
+{before},worker/worker-1,1,,500000000,1,1,,,
+{before},vehicle/vehicle-1,2,,100000000,1,1,,,
+{before},broker,3,,9000000,1,1,,,
 {at},worker/worker-1,1,150,500000000,1,1,,,
 {at},vehicle/vehicle-1,2,20,100000000,1,1,,,
 {at},broker,3,5,9000000,1,1,,,
@@ -95,7 +98,9 @@ class SimulatedSession:
         due = [number * took for number in range(load.frames)]
         for number in range(1, load.vehicles + 1):
             write_run(folder / f"vehicle-{number}", due, [took] * load.frames)
-        (folder / RESOURCES).write_text(_RESOURCES.format(at=ORIGIN_NS + round(due[-1] * _MS)), encoding="utf-8")
+        (folder / RESOURCES).write_text(
+            _RESOURCES.format(before=ORIGIN_NS, at=ORIGIN_NS + round(due[-1] * _MS)), encoding="utf-8"
+        )
 
 
 class BrokenError(SkylaneError):

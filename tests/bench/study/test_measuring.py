@@ -80,15 +80,45 @@ def test_a_query_takes_as_long_as_its_last_frame(tmp_path: Path) -> None:
 
 
 def test_what_the_nodes_took_is_summed_by_role_over_the_measured_time(tmp_path: Path) -> None:
-    """Two workers at 80 % take 160 % of a core; a sample from the warm-up is not theirs."""
+    """Two workers at 80 % take 160 % of a core; a sample of the warm-up is not theirs."""
     lines = ["at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_percent,gpu_memory_bytes,gpu_power_w"]
-    for at, cpu in ((0, 400), (10, 70), (11, 90)):
+    for at, cpu in ((0, 400), (5, 400), (10, 70), (15, 90)):
         lines += [f"{ORIGIN_NS + at},worker/worker-{n},{n},{cpu},{n * 1_000_000},,,,," for n in (1, 2)]
     (tmp_path / "resources.csv").write_text("\n".join(lines) + "\n")
     told = usage(tmp_path / "resources.csv", ORIGIN_NS + 5, ORIGIN_NS + 20)
     assert (told["worker_cpu_percent"], told["worker_rss_mb"]) == (160.0, 3.0)
     assert told["vehicle_cpu_percent"] is None
     assert set(usage(tmp_path / "none.csv", 0, 1).values()) == {None}
+
+
+def test_a_sample_weighs_as_much_as_its_period_lies_in_the_measured_time(tmp_path: Path) -> None:
+    """A sample looks back: half of one that came in time may tell of what went before."""
+    lines = ["at_ns,node,pid,cpu_percent,rss_bytes"]
+    lines += [f"{ORIGIN_NS + at},broker,1,{cpu},1" for at, cpu in ((0, ""), (10, 100), (20, 40))]
+    path = tmp_path / "resources.csv"
+    path.write_text("\n".join(lines) + "\n")
+    assert usage(path, ORIGIN_NS + 5, ORIGIN_NS + 20)["broker_cpu_percent"] == pytest.approx((5 * 100 + 10 * 40) / 15)
+    assert usage(path, ORIGIN_NS + 11, ORIGIN_NS + 14)["broker_cpu_percent"] is None
+    assert usage(path, ORIGIN_NS + 30, ORIGIN_NS + 40)["broker_cpu_percent"] is None
+
+
+def test_a_vehicle_that_was_sampled_only_as_it_started_has_no_memory_and_no_load(tmp_path: Path) -> None:
+    """Nine megabytes of a process that has not loaded Python yet are no figure of a vehicle."""
+    path = tmp_path / "resources.csv"
+    path.write_text(f"at_ns,node,pid,cpu_percent,rss_bytes\n{ORIGIN_NS},vehicle/vehicle-1,1,,9000000\n")
+    told = usage(path, ORIGIN_NS + 500, ORIGIN_NS + 600)
+    assert (told["vehicle_cpu_percent"], told["vehicle_rss_mb"]) == (None, None)
+
+
+def test_where_nothing_warms_up_every_frame_of_every_vehicle_is_measured(tmp_path: Path) -> None:
+    """The cold frame is the first vehicle's, and a burst falls due at once: neither waits for the last vehicle."""
+    write_run(tmp_path / "vehicle-1", [0, 0, 0], [900, 910, 920])
+    write_run(tmp_path / "vehicle-2", [50, 50, 50], [860, 870, 950])
+    run = measure(tmp_path, 2, 0, whole=True)
+    told = figures(run, Length())
+    assert (told["frames_measured"], told["measured_s"]) == (6, pytest.approx(1.0))
+    assert told["throughput_hz"] == pytest.approx(6.0)
+    assert "answered 6 samples" in judge(run, Offline()).reason
 
 
 @pytest.mark.parametrize(
