@@ -101,10 +101,13 @@ class Worker(AbstractContextManager["Worker"]):
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # Ctrl-C pressed again: it goes now, and is not left behind.
             self._process.kill()
             self._process.wait()
-        self._listener.join()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        finally:
+            self._listener.join()
 
     def _listen(self) -> None:
         assert self._process.stderr is not None

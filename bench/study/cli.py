@@ -105,6 +105,8 @@ def _run(runner: Runner, variants: Variants, console: Console) -> int:
         console.print(f"interrupted: the same command goes on with it; {folder.root} has what was finished")
         return 130
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Pressed twice, it must not cost the tables.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         results = runner.results()
         found = [result for _, result in results]
         folder.write_manifest(provenance.at_end(folder.manifest(), found, state))

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from shared.errors import SkylaneError
 
 _KILL_S = 5.0
+_LOOK_S = 0.05  # Between two looks at whether a vehicle has ended.
 
 
 class RunError(SkylaneError):
@@ -44,28 +45,36 @@ class Fleet(AbstractContextManager["Fleet"]):
         """The processes by the vehicles' names."""
         return {name: process.pid for name, process in self._processes.items()}
 
-    def wait(self, limit_s: float) -> None:
-        """Wait until all have ended.
+    def wait(self, limit_s: float, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until all have ended. `check` is called several times a second: it raises where waiting has no sense.
 
         Raises:
             RunError: one failed, which tells its last words, or the limit has passed.
         """
         until_s = time.monotonic() + limit_s
-        for name, process in self._processes.items():
-            try:
-                code = process.wait(max(0.0, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit") from None
-            if code:
-                raise RunError(f"{name} failed: {self._last_words(name)}")
+        left = dict(self._processes)
+        while left:
+            for name, process in list(left.items()):
+                code = process.poll()
+                if code is not None:
+                    del left[name]
+                if code:
+                    raise RunError(f"{name} failed: {self._last_words(name)}")
+            check()
+            if left and time.monotonic() >= until_s:
+                raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit")
+            if left:
+                time.sleep(_LOOK_S)
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(_KILL_S)
-            except subprocess.TimeoutExpired:
+        try:
+            for process in self._processes.values():
+                process.terminate()
+            for process in self._processes.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_KILL_S)
+        finally:  # Ctrl-C pressed again as well: none is left behind.
+            for process in self._processes.values():
                 process.kill()
                 process.wait()
 

@@ -90,10 +90,21 @@ class StudyFolder:
         return self.root / "cells" / cell.name / str(repetition)
 
     def fresh_run(self, cell: Cell, repetition: int) -> Path:
-        """The folder of a run, empty: what an interrupted or failed one left is removed."""
+        """The folder of a run, empty: what an interrupted or failed one left is removed.
+
+        Raises:
+            StudyError: the old one cannot be removed, or the disk does not take the new one.
+        """
         folder = self.run(cell, repetition)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise StudyError(
+                f"{folder} cannot be made anew: {error.strerror}: make room, or make it writable, "
+                "then run the study again"
+            ) from error
         return folder
 
     def result(self, cell: Cell, repetition: int) -> Result | None:

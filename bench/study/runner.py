@@ -135,7 +135,7 @@ class Runner:
 
 def _reason(error: Exception, folder: Path) -> str:
     """Why a run failed; what no user can mend leaves its traceback in the run's folder."""
-    if isinstance(error, SkylaneError):
+    if isinstance(error, SkylaneError | OSError):  # What the system refuses, such as room on the disk, is no bug.
         return str(error)
     path = folder / "traceback.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")

@@ -19,6 +19,7 @@ from shared.broker import Broker
 from shared.resources.sampler import Sampler
 
 RESOURCES = "resources.csv"
+_SAMPLE_S = 0.25  # Short runs have to be seen as well.
 
 
 class Session(Protocol):
@@ -72,12 +73,20 @@ class RealSession:
             each = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, each))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
-            stack.enter_context(Sampler(folder / RESOURCES, nodes))
-            fleet.wait(self._plan.run_limit_s)
+            stack.callback(self._keep_logs, folder)
+            stack.enter_context(Sampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_S))
+            fleet.wait(self._plan.run_limit_s, self._check)
+
+    def _keep_logs(self, folder: Path) -> None:
         for worker in self._workers:
             shutil.copy(self._logs / f"{worker.name}.log", folder)
+
+    def _check(self) -> None:
+        for worker in self._workers:
             if not worker.is_running:
                 raise RunError(f"{worker.name} ended while it was needed: {worker.last_words}")
+        if self._broker.wait(0) is not None:
+            raise RunError(f"the broker ended while it was needed: {self._broker.last_words()}")
 
     def _link(self, link: NamedLink, seed: int) -> Link:
         spec = link.spec.model_copy(update={"seed": link.seed or seed})
