@@ -183,6 +183,8 @@ def test_a_half_open_link_tells_of_no_end(far: Far, linked: Start, near: Connect
     if reset:
         there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     there.close()
+    for _ in range(3):  # It answers after it has looked at what came before.
+        link.counts()
     here.sendall(b"lost")
     counted(link, lambda counts: counts.bytes_swallowed == 4)
     assert is_silent(here)
