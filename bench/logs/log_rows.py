@@ -131,7 +131,8 @@ def _manifest(folder: Path, table: TextTable) -> tuple[dict[str, Any], tuple[Pro
         problems.whole(str(error).removeprefix(f"{path} "))
         return manifest, problems.all()
     session = manifest.get("session")
-    if len(table) and not (isinstance(session, str) and table.one_of("session", [session]).any()):
+    is_ours = isinstance(session, str) and (not len(table) or table.one_of("session", [session]).any())
+    if not is_ours:
         problems.whole(f"is of session {session!r}, which no row of the log is of: it is left out")
         return {}, problems.all()
     if manifest.get("state") == "running":

@@ -65,7 +65,7 @@ def write_page(report: Report, folders: Sequence[Path], out: Path | None) -> Pat
     path = out or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(report), encoding="utf-8")
+        path.write_text(render(report), encoding="utf-8", errors="backslashreplace")  # JSON may hold half a character.
     except OSError as error:
         raise ReportError(f"{path} cannot be written: {error.strerror}: choose another --out") from error
     return path
@@ -89,12 +89,12 @@ def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
         soundness.chapter(subject.problems, len(frames)),
         outcomes.chapter(run),
         journey.chapter(known),
-        distribution.chapter(known),
+        distribution.chapter(known, len(frames)),
         timeline.chapter(frames, known, began_ns),
         throughput.chapter(run, began_ns),
         clocks.chapter(known, began_ns),
         resources.chapter(run.resources),
-        estimates.chapter(estimates.describe_stages(known), known),
+        estimates.chapter(estimates.describe_stages(known), known, len(frames)),
     ]
     sections += _extras(subject, tariff)
     carried = drawn(frames)
@@ -130,8 +130,9 @@ def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
     if len(log.frames):
         sections += [comparison.stages(sides), comparison.spreads(sides)]
     if tariff:
+        measured = log.runs.reindex(columns=["cell", "throughput_hz"])
         rates = [
-            (cell.name, float(log.runs.loc[log.runs["cell"] == cell.key, "throughput_hz"].mean())) for cell in log.cells
+            (cell.name, float(measured.loc[measured["cell"] == cell.key, "throughput_hz"].mean())) for cell in log.cells
         ]
         sections.append(cost.chapter(rates, tariff))
     name = str(log.manifest.get("name") or log.folder.name)

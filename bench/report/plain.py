@@ -23,7 +23,7 @@ def plain(subject: Subject) -> dict[str, Any]:
     `runs`, and `comparisons` of each against the first; of a study `manifest`, `runs` and `comparisons` by axis.
     """
     if subject.study:
-        return _study(subject.study)
+        return {**_study(subject.study), "problems": [str(problem) for problem in subject.problems]}
     problems = [str(problem) for problem in subject.problems]
     if len(subject.runs) == 1:
         return {**_run(subject.runs[0]), "problems": problems}
@@ -40,7 +40,7 @@ def _run(run: RunLog) -> dict[str, Any]:
         "stages": _known(summaries(known)),
         "statistics": _known(describe_stages(known)),
         "throughput_hz": _known(throughput_hz(run)),
-        "manifest": dict(run.manifest),
+        "manifest": _known(run.manifest),
     }
 
 
@@ -52,7 +52,7 @@ def _study(study: StudyLog) -> dict[str, Any]:
     runs = [
         {name: _known(value) for name, value in row.items()} for row in study.runs.astype(object).to_dict("records")
     ]
-    return {"manifest": dict(study.manifest), "runs": runs, "comparisons": _known(by_axis)}
+    return {"manifest": _known(study.manifest), "runs": runs, "comparisons": _known(by_axis)}
 
 
 def _known(value: Any) -> Any:

@@ -1,13 +1,16 @@
 """A study as it lies in its folder: its runs, its frames, and the cells they belong to."""
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
+from bench.logs.problems import Problem, Problems
 from bench.report.answers import answered
 from bench.report.chapters.comparison import Side
 from shared.latency_log import COLUMNS, LogError
@@ -15,6 +18,11 @@ from shared.run_manifest import read_manifest
 
 KIND: Final = "study"
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
+_RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
+_RUN_FIGURES: Final = (
+    "repetition", "throughput_hz", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
+    "broker_cpu_percent", "frames_read", "answered",
+)  # fmt: skip
 _COUNTED: Final = ("vehicles", "workers")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
@@ -41,16 +49,17 @@ class StudyLog:
     capacity: pd.DataFrame  # Empty where no search was made.
     cells: tuple[Cell, ...]
     axes: tuple[str, ...]  # Those that differ.
-    missing: tuple[str, ...]
+    missing: tuple[Problem, ...]
 
     def side(self, cell: Cell) -> Side:
         """The frames of a cell, to be compared."""
         frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames
         of_cell = self.runs[self.runs["cell"] == cell.key]
         sources = set(of_cell["source_sha256"].dropna().astype(str)) if "source_sha256" in of_cell else set()
-        return Side(
-            cell.name, frames, frames["repetition"] if len(frames) else None, sources.pop() if len(sources) == 1 else ""
-        )
+        source = sources.pop() if len(sources) == 1 else ""
+        counted = of_cell.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
+        answered = float(counted["answered"] / counted["frames_read"]) if counted["frames_read"] else np.nan
+        return Side(cell.name, frames, frames["repetition"] if len(frames) else None, source, answered)
 
     def pairs(self, axis: str) -> Iterator[tuple[Cell, Cell]]:
         """The cells that differ in one axis alone; of more than two values, each against the first."""
@@ -76,46 +85,86 @@ def load_study(folder: Path) -> StudyLog:
         LogError: it has no table of runs that can be read.
     """
     manifest = read_manifest(folder)
-    runs = _runs(folder)
+    runs, of_runs = _runs(folder)
     known = manifest.get("axes")
     axes = tuple(axis for axis in known if axis in runs) if isinstance(known, Mapping) else ()
     differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
-    missing: list[str] = []
-    frames = _frames(folder, missing)
-    capacity = _csv(folder / "capacity.csv") if (folder / "capacity.csv").exists() else pd.DataFrame()
-    return StudyLog(folder, manifest, runs, frames, capacity, tuple(_cells(runs, differing)), differing, tuple(missing))
+    frames, of_frames = _frames(folder)
+    capacity, of_capacity = _capacity(folder)
+    missing = (*of_runs, *of_frames, *of_capacity)
+    return StudyLog(folder, manifest, runs, frames, capacity, tuple(_cells(runs, differing)), differing, missing)
 
 
-def _runs(folder: Path) -> pd.DataFrame:
+def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """The table of runs: a row that does not say which run it is of is left out, and so is a figure that is no number."""
     path = folder / "runs.csv"
-    runs = _csv(path)
+    problems = Problems(path)
+    runs = _csv(path, problems, dict.fromkeys((*_RUN_TEXT, *_RUN_FIGURES), "str"))
     lacking = [name for name in _RUN_COLUMNS if name not in runs]
     if lacking:
         raise LogError(f"{path}, row 1: it has no column {', '.join(lacking)}: run the study again")
-    return runs
+    lines = runs.index.to_numpy(np.int64) + 2  # The header is line 1.
+    for name in filter(runs.columns.__contains__, _RUN_FIGURES):
+        figures = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
+        wrong = (figures.isna() & runs[name].notna()).to_numpy()
+        problems.rows(f"cells of {name}", lines[wrong], lambda _: "is no number: the cell is left out", name)
+        runs[name] = figures
+    nameless = runs[[*_RUN_COLUMNS]].isna().any(axis=1).to_numpy()
+    told = f"{', '.join(_RUN_COLUMNS)} do not say which run it is of: the row is left out"
+    problems.rows("rows of no run", lines[nameless], lambda _: told)
+    return runs[~nameless].astype({"repetition": np.int64}), problems.all()
 
 
-def _csv(path: Path) -> pd.DataFrame:
+def _csv(path: Path, problems: Problems, types: Mapping[str, Any]) -> pd.DataFrame:
+    """A table of the study; a last line cut short and lines of too many fields are left out and told."""
     try:
-        return pd.read_csv(path, keep_default_na=False, na_values=[""])
+        data = path.read_bytes()
+        whole, _, cut = data.rpartition(b"\n")
+        if cut:
+            problems.rows(
+                "lines cut short", np.array([data.count(b"\n") + 1]), lambda _: "is cut short: it is left out"
+            )
+        return pd.read_csv(
+            io.BytesIO(whole), keep_default_na=False, na_values=[""], skip_blank_lines=False, dtype=types, engine="python",
+            on_bad_lines=lambda fields: problems.whole(f"the row of {fields[0]!r}, … has {len(fields)} fields, too many: it is left out"),
+        )  # fmt: skip
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: run the study first") from error
     except ValueError as error:  # What pandas' parsers raise.
         raise LogError(f"{path} is no table of a study: {' '.join(str(error).split())}") from error
 
 
-def _frames(folder: Path, missing: list[str]) -> pd.DataFrame:
-    """The answered frames of the measured time; empty, and told in `missing`, where they cannot be read."""
+def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """The answered frames of the measured time; empty, and told, where they cannot be read."""
     path = folder / "frames.parquet"
-    wanted = dict.fromkeys((*_NEEDED, *(name for name in COLUMNS if name.endswith("_ms"))))
+    problems = Problems(path)
+    durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
-        frames = pd.read_parquet(path, columns=[*wanted])
+        frames = pd.read_parquet(path, columns=[*dict.fromkeys((*_NEEDED, *durations))])
+        frames = frames.astype(dict.fromkeys(durations, np.float64))
     except (OSError, ValueError) as error:
-        missing.append(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared.")
-        return pd.DataFrame()
+        problems.whole(f"cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared")
+        return pd.DataFrame(), problems.all()
     # Vehicles of one run overlap in time: in the order they were due they are one series of what the system did.
     measured = answered(frames[frames["phase"] == "measured"])
-    return measured.sort_values(["cell", "repetition"], kind="stable")
+    return measured.sort_values(["cell", "repetition"], kind="stable"), ()
+
+
+def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """The steps of the search; empty where none was made, or, which is told, none can be read."""
+    path = folder / "capacity.csv"
+    problems = Problems(path)
+    if not path.exists():
+        return pd.DataFrame(), ()
+    try:
+        steps = _csv(path, problems, {"cell": "str"})
+    except LogError as error:
+        problems.whole(str(error).removeprefix(f"{path} "))
+        return pd.DataFrame(), problems.all()
+    if "cell" not in steps:
+        problems.whole("row 1 has no column cell: the search is left out")
+        return pd.DataFrame(), problems.all()
+    return steps, problems.all()
 
 
 def _cells(runs: pd.DataFrame, axes: tuple[str, ...]) -> Iterator[Cell]:

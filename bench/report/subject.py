@@ -38,7 +38,8 @@ def open_subject(folders: Sequence[Path], local: RunLog | None = None) -> Subjec
     if studies and local:
         raise SubjectError(f"{studies[0]} is a study: --local weighs runs: give a vehicle's folder under cells instead")
     if studies:
-        return Subject(study=load_study(studies[0]))
+        study = load_study(studies[0])
+        return Subject(study=study, problems=study.missing)
     runs = load_runs(folders)
     problems = dict.fromkeys(problem for run in runs for problem in (*run.problems, *audit(run.folder)))
     return Subject(runs, problems=tuple(problems), local=local)

@@ -38,7 +38,7 @@ def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
         for table in tables:
             for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
                 path = folder / f"{table.name}{suffix}"
-                path.write_text(render(table), encoding="utf-8")
+                path.write_text(render(table), encoding="utf-8", errors="backslashreplace")
                 written.append(path)
     except OSError as error:
         raise TablesError(f"{folder} cannot be written: {error.strerror}: choose another --tables") from error

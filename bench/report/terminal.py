@@ -34,7 +34,7 @@ def show(subject: Subject, report: Report) -> Iterator[RenderableType]:
 def _grid(table: Table) -> Grid:
     grid = Grid(title=table.caption)
     for column in table.columns:
-        grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left")
+        grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left", overflow="fold")
     for row in table.rows:
         grid.add_row(*(text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)))
     return grid

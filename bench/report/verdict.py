@@ -14,6 +14,7 @@ from shared.latency_log import Outcome
 from shared.latency_table import PARTS
 
 _MOST_TOLD = 6
+_LEAST = 20  # Frames from which on one in twenty is a frame.
 _NAMES = {
     "inferred": "the model",
     "crossing": "broker and link",
@@ -35,7 +36,8 @@ def verdict(frames: pd.DataFrame, known: pd.DataFrame) -> str:
     first = f"{count:,} of {read:,} frames answered" if count else f"None of {read:,} frames was answered"
     if others:
         first += f" ({others})"
-    return f"{first}; {_pace(known)}." if len(known) else f"{first}."
+    of_those = "of those, " if others else ""
+    return f"{first}; {of_those}{_pace(known)}." if len(known) else f"{first}."
 
 
 def _pace(known: pd.DataFrame) -> str:
@@ -43,8 +45,12 @@ def _pace(known: pd.DataFrame) -> str:
     p50, p95 = (float(value) for value in np.percentile(totals, (50, 95)))
     summed = {str(part): float(column(known, f"{part}_ms").sum()) for part in PARTS}
     most = max(summed, key=lambda part: summed[part])
-    spent = share(summed[most] / float(totals.sum()))
-    return f"half within {milliseconds(p50)}, 95 % within {milliseconds(p95)}; {spent} of the time is {_NAMES.get(most, most)}"
+    most_of = (
+        f"95 % within {milliseconds(p95)}" if len(totals) >= _LEAST else f"all within {milliseconds(totals.max())}"
+    )
+    told = f"half within {milliseconds(p50)}, {most_of}"
+    whole = float(totals.sum())
+    return f"{told}; {share(summed[most] / whole)} of the time is {_NAMES.get(most, most)}" if whole else told
 
 
 def verdict_of_study(study: StudyLog) -> str:
@@ -62,7 +68,7 @@ def verdict_of_study(study: StudyLog) -> str:
     if not medians:
         return f"{told} No frame was answered in the measured time."
     (fastest, first), (slowest, last) = medians[0], medians[-1]
-    told += f" Half the frames within {milliseconds(fastest)} in {first}"
+    told += f" Half the answered frames within {milliseconds(fastest)} in {first}"
     return (
         f"{told}, the fastest cell; within {milliseconds(slowest)} in {last}, the slowest."
         if len(medians) > 1
@@ -77,4 +83,6 @@ def verdict_of_several(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:
         return "No frame of any run was answered."
     told = joined([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MOST_TOLD]])
     more = f", and more in {len(medians) - _MOST_TOLD} others" if len(medians) > _MOST_TOLD else ""
-    return f"Half the frames were answered within {told}{more}."
+    return (
+        f"Half the answered frames took at most {told}{more}; what was not answered is in no such figure: see Outcomes."
+    )

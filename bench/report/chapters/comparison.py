@@ -31,13 +31,16 @@ class Side:
     frames: pd.DataFrame
     runs: pd.Series | None = None  # The run of each frame; None: all are of one.
     source: str = ""  # The hash of what was played; empty: not known.
+    answered: float = np.nan  # Of the frames read, the share; nan: not known.
 
     @classmethod
     def of(cls, run: RunLog) -> "Side":
         """A run as a side."""
         source = run.manifest.get("source")
         known = source.get("sha256") if isinstance(source, dict) else None
-        return cls(run.name, answered(run.frames), source=str(known or ""))
+        frames = answered(run.frames)
+        part = len(frames) / len(run.frames) if len(run.frames) else np.nan
+        return cls(run.name, frames, source=str(known or ""), answered=part)
 
     def sample(self, *, with_keys: bool) -> Sample:
         """The totals; `with_keys`: a frame is known again by its camera and its place in the source."""
@@ -150,12 +153,12 @@ def _totals(sides: Sequence[Side]) -> Table:
     rows = []
     for side in sides:
         described = describe(column(side.frames, "total_ms"), seed=SEED)
-        rows.append((side.name, described.count, *(getattr(described, name) for name in _FIGURES)))
+        rows.append((side.name, described.count, 100 * side.answered, *(getattr(described, name) for name in _FIGURES)))
     caption = (
         "Totals of the answered frames, with 95 % intervals where the sample can give them: for these runs, not for how "
-        "another would differ."
+        "another would differ. What was not answered has no total and is in none of them."
     )
-    return Table("totals", caption, (*texts("run"), *numbers("frames", *_HEADINGS)), tuple(rows))
+    return Table("totals", caption, (*texts("run"), *numbers("frames", "answered %", *_HEADINGS)), tuple(rows))
 
 
 def stages(sides: Sequence[Side]) -> Section:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.answers import Floats, column
+from bench.report.chapters.outcomes import left_out
 from bench.report.colours import TOTAL, series
 from bench.report.content import Chart, Prose, Section, Toggle, Trace
 from bench.report.numerals import milliseconds
@@ -14,15 +15,15 @@ _MOST_TOLD = 8
 _MARKS = ((50, "p50"), (95, "p95"), (99, "p99"))
 
 
-def chapter(frames: pd.DataFrame) -> Section:
-    """Histogram and cumulative distribution of one run."""
+def chapter(frames: pd.DataFrame, read: int) -> Section:
+    """Histogram and cumulative distribution of one run. `frames`: those answered, of so many `read`."""
     totals = column(frames, "total_ms")
     if not len(totals):
         return Section("distribution", "Distribution", (Prose("Not measured: no frame was answered."),))
-    return Section("distribution", "Distribution", (_histogram(totals), cumulative([("total", totals)])))
+    return Section("distribution", "Distribution", (_histogram(totals, read), cumulative([("total", totals)])))
 
 
-def _histogram(totals: Floats) -> Chart:
+def _histogram(totals: Floats, read: int) -> Chart:
     counts, edges = np.histogram(totals, _bins(totals))
     percentiles = np.percentile(totals, [mark for mark, _ in _MARKS])
     most = int(counts.argmax())
@@ -53,16 +54,17 @@ def _histogram(totals: Floats) -> Chart:
         f"Totals of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
         f"{milliseconds(float(totals.max()))}; the highest bar, {int(counts[most]):,} frames, stands from "
         f"{milliseconds(float(edges[most]))} to {milliseconds(float(edges[most + 1]))}."
+        f"{left_out(read, len(totals))}"
     )
     return Chart("histogram", caption, (trace,), layout, height=340)
 
 
 def _bins(totals: Floats) -> Floats:
     """The edges of the bins by Freedman and Diaconis (1981), at most 120 of them."""
-    edges = np.histogram_bin_edges(totals, "fd")
-    if len(edges) > _MOST_BINS + 1:
-        edges = np.histogram_bin_edges(totals, _MOST_BINS)
-    return edges.astype(np.float64)
+    p25, p75 = np.percentile(totals, (25, 75))
+    width = 2 * float(p75 - p25) / len(totals) ** (1 / 3)
+    bins = float(np.ptp(totals)) / width if width else 1.0
+    return np.histogram_bin_edges(totals, int(np.ceil(np.clip(bins, 1, _MOST_BINS)))).astype(np.float64)
 
 
 def _line(at: float) -> Trace:
@@ -87,11 +89,15 @@ def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
         })  # fmt: skip
     linear = {
         "yaxis.type": "linear",
-        "yaxis.title.text": "frames answered within that time, %",
+        "yaxis.title.text": "answered frames within that time, %",
         "yaxis.autorange": False,
         "yaxis.range": [0, 101],
     }
-    tail = {"yaxis.type": "log", "yaxis.title.text": "frames that took that long or longer, %", "yaxis.autorange": True}
+    tail = {
+        "yaxis.type": "log",
+        "yaxis.title.text": "answered frames that took that long or longer, %",
+        "yaxis.autorange": True,
+    }
     layout = {
         "xaxis": {"title": {"text": "total, ms"}},
         "yaxis": {"title": {"text": linear["yaxis.title.text"]}, "range": [0, 101]},
@@ -108,7 +114,7 @@ def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
     )
     return Chart(
         "cumulative",
-        f"How many frames were answered within which time: {told}.",
+        f"Which share of the answered frames took how long at most: {told}.",
         tuple(traces),
         layout,
         toggles=toggles,

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 
 from bench.report.answers import column
+from bench.report.chapters.outcomes import left_out
 from bench.report.colours import STAGES
-from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, numbers
+from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, joined, numbers
 from bench.report.numerals import milliseconds
 from bench.statistics.description import Description, describe
 from shared.latency_table import PARTS
@@ -28,14 +29,14 @@ def describe_stages(known: pd.DataFrame) -> dict[str, Description]:
     return {name: describe(column(known, f"{name}_ms"), seed=SEED) for name in dict.fromkeys(ROWS)}
 
 
-def chapter(described: dict[str, Description], known: pd.DataFrame) -> Section:
-    """The table of statistics, and the spread of the stages."""
+def chapter(described: dict[str, Description], known: pd.DataFrame, read: int) -> Section:
+    """The table of statistics, and the spread of the stages. `known`: the frames answered, of so many `read`."""
     if known.empty:
         return Section("statistics", "Statistics", (Prose("Not measured: no frame was answered."),))
-    return Section("statistics", "Statistics", (Prose(_ABOUT), table(described), _spread(known)))
+    return Section("statistics", "Statistics", (Prose(_ABOUT), table(described, read), _spread(known)))
 
 
-def table(described: dict[str, Description]) -> Table:
+def table(described: dict[str, Description], read: int) -> Table:
     """The statistics of each stage and sum."""
     rows = []
     for name, told in described.items():
@@ -46,8 +47,15 @@ def table(described: dict[str, Description]) -> Table:
     caption = (
         f"Statistics of {total.count:,} answered frames, milliseconds. As they follow one another, they tell as much of the mean total as "
         f"{total.effective_count:,.0f} independent ones would."
+        f"{_of_few(total.count)}{left_out(read, total.count)}"
     )
     return Table("statistics", caption, columns, tuple(rows))
+
+
+def _of_few(count: int) -> str:
+    """Which percentiles lie beyond all but the slowest frame."""
+    beyond = [name for name, least in (("p95", 20), ("p99", 100), ("p99.9", 1000)) if count < least]
+    return f" Of so few frames, {joined(beyond)} tell little but the slowest." if beyond else ""
 
 
 def _spread(known: pd.DataFrame) -> Chart:

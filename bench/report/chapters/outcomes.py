@@ -37,6 +37,15 @@ def reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in found.most_common())
 
 
+def left_out(read: int, measured: int) -> str:
+    """A sentence that percentiles of answered frames need beside them; empty where they are of all."""
+    others = read - measured
+    if not others:
+        return ""
+    whose = f"The other {others:,} of {read:,} frames read ({share(others / read)})"
+    return f" {whose} have no total and are in no figure here: however slow the system was with them, it does not show."
+
+
 def table(frames: pd.DataFrame) -> Table:
     """The outcomes of a run, with their reasons."""
     read = len(frames)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from bench.logs.run_log import RunLog
 from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
@@ -118,10 +118,15 @@ def _named(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tupl
 
 def _times(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     began, ended = manifest.get("started_ns"), manifest.get("ended_ns")
-    if isinstance(began, int):
+    if _is_time(began):
         yield "started", _moment(began)
-    if isinstance(began, int) and isinstance(ended, int):
+    if _is_time(began) and _is_time(ended):
         yield "ended", f"{_moment(ended)}, after {number((ended - began) / 1e9)} s"
+
+
+def _is_time(at_ns: Any) -> TypeGuard[int]:
+    """Nanoseconds that 64 bits can hold: JSON has no bound."""
+    return isinstance(at_ns, int) and abs(at_ns) < 1 << 63
 
 
 def _moment(at_ns: int) -> str:

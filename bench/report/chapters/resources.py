@@ -12,6 +12,7 @@ from bench.report.content import Chart, Column, Part, Prose, Row, Section, Table
 from bench.report.numerals import number, size
 
 _TITLE = "Resources"
+_SHORTEST_S = 0.1  # Between samples: the last one, at the end of a run, may follow at once and show no traffic.
 
 
 class _Subject(NamedTuple):
@@ -76,7 +77,9 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
     traces, told = [], []
     known = resources[resources["bytes_in"].notna() & resources["bytes_out"].notna()]
     for place, (node, of_node) in enumerate(known.groupby("node", sort=False)):
-        rows = thinned(of_node)
+        at_s = _at_s(resources, of_node)
+        apart = np.diff(at_s, prepend=-np.inf) > _SHORTEST_S
+        rows = thinned(of_node[apart])
         at_s = _at_s(resources, rows)
         if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate has two ends.
             continue
@@ -85,7 +88,7 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
             line = _line(place, f"{node} {way}", at_s[1:], np.diff(values) / np.diff(at_s) / 1e6)
             traces.append(line | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
         told.append(
-            f"{node} {size(float(rows['bytes_in'].iloc[-1]))} in, {size(float(rows['bytes_out'].iloc[-1]))} out"
+            f"{node} {size(float(of_node['bytes_in'].iloc[-1]))} in, {size(float(of_node['bytes_out'].iloc[-1]))} out"
         )
     if not traces:
         return None

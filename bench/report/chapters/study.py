@@ -1,5 +1,6 @@
 """A study's own chapters: its runs, the results of its cells, and what each axis changes."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def runs(study: StudyLog) -> Section:
     states = study.runs["state"].value_counts()
     told = ", ".join(f"{count:,} {state}" for state, count in states.items())
     parts: list[Part] = [Prose(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {told}.")]
-    parts += [Caution(missing) for missing in study.missing]
+    parts += [Caution(str(missing)) for missing in study.missing]
     names = {cell.key: cell.name for cell in study.cells}
     others = study.runs[study.runs["state"] != "done"]
     if len(others):
@@ -114,17 +115,20 @@ def _results(study: StudyLog, done: pd.DataFrame) -> Table:
     rows: list[Row] = []
     for cell in study.cells:
         of_cell = done[done["cell"] == cell.key]
-        frames = study.side(cell).frames
+        side = study.side(cell)
+        frames = side.frames
         totals = describe(frames["total_ms"] if len(frames) else [], seed=SEED)
         figures = [float(of_cell[name].mean()) if len(of_cell) else float("nan") for name, _ in shown]
-        rows.append((cell.name, len(of_cell), totals.count, totals.p50, totals.p95, totals.p99, *figures))
+        rows.append(
+            (cell.name, len(of_cell), totals.count, 100 * side.answered, totals.p50, totals.p95, totals.p99, *figures)
+        )
     columns = (
         *texts("cell"),
-        *numbers("runs", "frames", "p50 ms", "p95 ms", "p99 ms", *(heading for _, heading in shown)),
+        *numbers("runs", "frames", "answered %", "p50 ms", "p95 ms", "p99 ms", *(heading for _, heading in shown)),
     )
     caption = (
         "Each cell: totals of the answered frames of its measured time, all repetitions together, with 95 % intervals "
-        "(for these runs); beside them the means of the runs."
+        "(for these runs); beside them the means of the runs. Answered: of all frames that its runs read."
     )
     return Table("results", caption, columns, tuple(rows))
 
@@ -175,8 +179,9 @@ def axes(study: StudyLog) -> Section:
         # With more vehicles the same frame meets another load: it is not the same measurement again.
         found = comparison.compared(known, may_pair=axis != "vehicles")
         parts += comparison.told(found)[:_MOST_SENTENCES]
-        parts += comparison.tables(found, f"by_{axis}")
-        parts.append(comparison.differences(found, f"differences_{axis}"))
+        file = re.sub(r"\W+", "_", axis)
+        parts += comparison.tables(found, f"by_{file}")
+        parts.append(comparison.differences(found, f"differences_{file}"))
     if not parts:
         parts = [Prose("Not compared: the study has one cell.")]
     return Section("comparison", title, tuple(parts))

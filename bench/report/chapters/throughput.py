@@ -26,9 +26,9 @@ def chapter(run: RunLog, start_ns: int) -> Section:
 def _chart(frames: pd.DataFrame, start_ns: int, rate_hz: float) -> Chart:
     answered = frames[frames["outcome"] == Outcome.ANSWERED].dropna(subset=["t_due_ns", "t_mask_decoded_ns"])
     lasted_s = len(answered) / rate_hz
-    span_s = max(1.0, np.ceil(lasted_s / _MOST_SPANS))
     due = seconds(frames, "t_due_ns", start_ns)
     done = seconds(answered, "t_mask_decoded_ns", start_ns)
+    span_s = max(1.0, np.ceil(np.nanmax(np.concatenate((due, done))) / _MOST_SPANS))
     traces = (
         _line("frames due", due, span_s, {"color": TOTAL, "dash": "dot", "width": 1.5}),
         _line("frames answered", done, span_s, {"color": OUTCOMES["answered"], "width": 2.2}),

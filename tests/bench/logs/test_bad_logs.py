@@ -304,3 +304,12 @@ def test_no_damage_ends_in_a_traceback(damaged_run: Path) -> None:
         except LogError as error:
             assert str(damaged_run) in str(error)  # noqa: PT017 (most damage raises nothing)
         (damaged_run / name).write_bytes(whole[name])
+
+
+def test_a_session_that_is_no_name_is_of_no_log(damaged_run: Path) -> None:
+    """Not even of an empty one: it has been a traceback."""
+    damage.write(damaged_run, damage.lines(damaged_run)[:1])
+    damage.change_manifest(damaged_run, session=[1, 2])
+    run = load_run(damaged_run)
+    assert run.manifest == {}
+    assert any("is of session [1, 2]" in problem for problem in told(run))

@@ -39,7 +39,7 @@ def reported(*folders: Path) -> Report:
 def test_a_run_is_told_in_one_measured_sentence(report: Report) -> None:
     """Whoever reads no further knows the most important."""
     assert re.fullmatch(
-        r"39\d of 400 frames answered \(\d+ dropped and \d+ lost\); half within 1\d\d ms, 95 % within 1\d\d ms; "
+        r"39\d of 400 frames answered \(\d+ dropped and \d+ lost\); of those, half within 1\d\d ms, 95 % within 1\d\d ms; "
         r"\d\d % of the time is the model\.",
         report.verdict,
     )
@@ -184,6 +184,39 @@ def test_a_damaged_log_is_reported_as_far_as_it_goes(tmp_path: Path, damage: Cal
     assert render(made)
 
 
+def test_percentiles_stand_beside_what_they_leave_out(tmp_path: Path) -> None:
+    """A worker that stalls lets frames be given up: p99 of the answered ones does not show it."""
+    made = reported(write_run(tmp_path / "stalled", Plan(frames=200, unanswered=0.5)))
+    for anchor in ("distribution", "statistics"):
+        captions = [part.caption for part in section(made, anchor).parts if isinstance(part, Chart | Table)]
+        assert any(re.search(r"The other \d+ of 200 frames read \(\d\d %\) have no total", text) for text in captions)
+    several = reported(tmp_path / "stalled", tmp_path / "stalled")
+    (totals,) = (table for table in several.tables() if table.name == "totals")
+    assert [column.heading for column in totals.columns[:3]] == ["run", "frames", "answered %"]
+    assert 30 < float(str(totals.rows[0][2])) < 70
+    assert several.verdict.startswith("Half the answered frames")
+
+
+def test_few_frames_have_no_tail(tmp_path: Path) -> None:
+    """One in twenty of 15 frames is none."""
+    made = reported(write_run(tmp_path / "run", Plan(frames=15, unanswered=0.0)))
+    assert ", all within " in made.verdict
+    (statistics,) = (table for table in made.tables() if table.name == "statistics")
+    assert "p95, p99 and p99.9 tell little but the slowest" in statistics.caption
+
+
+def test_a_sample_that_follows_at_once_is_no_pause_of_the_traffic(tmp_path: Path) -> None:
+    """At its end a run is sampled once more, some milliseconds after the last second: nothing has flowed since."""
+    folder = write_run(tmp_path / "run", Plan(frames=60))
+    path = folder / "resources.csv"
+    last = [line for line in path.read_text(encoding="utf-8").splitlines() if ",broker," in line][-1]
+    at_ns, rest = last.split(",", 1)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{int(at_ns) + 5_000_000},{rest}\n")
+    (traffic,) = (chart for chart in reported(folder).charts() if chart.name == "resources_traffic")
+    assert all(min(trace["y"]) > 0 for trace in traffic.traces)
+
+
 def test_what_was_not_sampled_is_said(tmp_path: Path) -> None:
     """An empty chapter would look like a run that used nothing."""
     folder = write_run(tmp_path / "run", Plan(frames=30))
@@ -236,7 +269,9 @@ def test_cost_and_offloading_are_told_where_they_are_asked_for(run: Path, slower
 def test_a_study_is_told_by_its_axes(tmp_path: Path) -> None:
     """Cells that differ in one axis alone are compared; what failed says why."""
     made = reported(write_study(tmp_path))
-    assert made.verdict.startswith("Two formats. 8 runs of 4 cells: 6 done and 2 failed. Half the frames within ")
+    assert made.verdict.startswith(
+        "Two formats. 8 runs of 4 cells: 6 done and 2 failed. Half the answered frames within "
+    )
     assert made.verdict.endswith("in frozen_graph · 4 vehicles, the slowest.")
     sentences = told(section(made, "comparison"))
     assert "saved_model · 1 vehicle took" in sentences
