@@ -17,7 +17,8 @@ come, or as they are once their daemons have settled. It does not cover what chr
 """
 _CRYSTALS_PPM = 200  # Where the estimate, but not its bound, looks for the drift.
 _SLOPES = 41  # That are tried at a time.
-_LEAST_COMMON = 0.5  # Of the shortest journey.
+_LEAST_COMMON = 0.5  # Of the shortest journey,
+_ENOUGH = 16  # which so many exchanges tell.
 _GUESS_NS = 100_000_000  # A guess stands so long: it takes a tenth of a millisecond to make, and a row must be cheap.
 
 
@@ -116,7 +117,8 @@ class OffsetEstimator:
 
     An exchange that contradicts all before it tells that a clock was changed: the estimate begins anew with it. So does
     one that all but contradicts it: what holds for all exchanges is as wide as the least way there and the least way
-    back, which half of the shortest journey seldom is. To begin anew without need only widens the bound for a while.
+    back, which half of the shortest of many journeys seldom exceeds. To begin anew without need only widens the bound
+    for a while.
     """
 
     def __init__(self, window: int = 144, window_s: float = 64.0) -> None:
@@ -135,8 +137,7 @@ class OffsetEstimator:
         if self._recent:
             carried = _widened(self._least_ns, self._most_ns, at_ns - self._at_ns)
             common = max(least_ns, carried[0]), min(most_ns, carried[1])
-            journey_ns = min(exchange.delay_ns, *(known.delay_ns for known in self._recent))
-            if common[1] - common[0] >= journey_ns * _LEAST_COMMON:
+            if common[1] - common[0] >= self._least_common_ns(exchange):
                 least_ns, most_ns = common
             else:
                 self._recent.clear()
@@ -165,6 +166,12 @@ class OffsetEstimator:
         guess_ns = self._guess.at(exchange.sent_ns + span_ns // 2)
         offset_ns = _clamped(_clamped(guess_ns, least_ns, most_ns), exchange.least_ns, exchange.most_ns)
         return Offset(offset_ns, max(most_ns - offset_ns, offset_ns - least_ns), self._guess.slope * 1e6)
+
+    def _least_common_ns(self, exchange: Exchange) -> float:
+        """How wide the range of offsets must be that holds for `exchange` and for all before it."""
+        if len(self._recent) < _ENOUGH:
+            return 0.0
+        return _LEAST_COMMON * min(exchange.delay_ns, *(known.delay_ns for known in self._recent))
 
     def _guessed(self) -> "_Line":
         ends = [(known.returned_ns, known.least_ns, known.most_ns) for known in self._recent]
