@@ -59,7 +59,7 @@ class Fleet(AbstractContextManager["Fleet"]):
                 if code is not None:
                     del left[name]
                 if code:
-                    raise RunError(f"{name} failed: {self._last_words(name)}")
+                    raise RunError(f"{name} failed with exit code {code}: {self._last_words(name)}")
             check()
             if left and time.monotonic() >= until_s:
                 raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit")

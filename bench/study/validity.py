@@ -9,10 +9,14 @@ hold for a binomial X; that takes 64 queries to tell a 90th percentile (t = 1) a
 
 from dataclasses import dataclass
 
+from scipy.stats import binom
+
 from bench.study.measuring import Measured, figures
 from bench.study.scenarios import MultiStream, Offline, Rules, Server, SingleStream
 
 VALID, INVALID = "VALID", "INVALID"
+_LATE_SHARE = 0.01  # Of a server's queries.
+_RISK = 0.01  # That a system with more late ones is called valid.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ def judge(run: Measured, settings: Rules) -> Verdict:
         p99_ms = figures(run, settings)["total_p99_ms"]
         told = f"p99 {'not measured' if p99_ms is None else f'{p99_ms:.1f} ms'}, limit {settings.limit_ms:g} ms"
         findings.append(_Finding(p99_ms is not None and p99_ms <= settings.limit_ms, told))
+        findings += _in_time(run, settings)
     broken = [finding.told for finding in findings if not finding.holds]
     if broken:
         return Verdict(INVALID, "; ".join(broken))
@@ -51,7 +56,7 @@ def judge(run: Measured, settings: Rules) -> Verdict:
 
 def _counted(run: Measured, settings: Rules) -> list[_Finding]:
     if isinstance(settings, MultiStream):
-        queries = len(run.queries_ms(settings.samples_per_query))
+        queries = int(run.queries_ms(settings.samples_per_query).count())
         return [
             _at_least("answered", queries, "queries", settings, "min_queries"),
             *_as_mlperf(settings, "samples_per_query", "samples a query"),
@@ -61,6 +66,18 @@ def _counted(run: Measured, settings: Rules) -> list[_Finding]:
     if isinstance(settings, Offline):
         return [_at_least("answered", len(run.answered), "samples", settings, "min_samples")]
     return []
+
+
+def _in_time(run: Measured, settings: Server) -> list[_Finding]:
+    """Whether as many were in time as show that 99 % are; a study that asks for too few to show it is not held to it."""
+    if settings.min_queries < Server.model_fields["min_queries"].default:
+        return []
+    count, late = len(run.answered), int((run.answered["total_ms"] > settings.limit_ms).sum())
+    chance = float(binom.cdf(late, count, _LATE_SHARE))
+    told = f"{late} of {count} over the limit"
+    if chance <= _RISK:
+        return [_Finding(holds=True, told=told)]
+    return [_Finding(holds=False, told=f"{told}: too many to tell from so few that 99 % are in time")]
 
 
 def _at_least(verb: str, value: float, unit: str, settings: Rules, key: str) -> _Finding:

@@ -27,7 +27,7 @@ def test_a_vehicle_that_fails_is_not_waited_for_until_the_others_end(endless: li
     """The first of many may play for an hour: what failed beside it is known at once."""
     with Fleet(2, tmp_path, tmp_path, [endless, ["--fails"]]) as vehicles:
         pids = vehicles.pids
-        with pytest.raises(RunError, match="vehicle-2 failed: no source"):
+        with pytest.raises(RunError, match="vehicle-2 failed with exit code 1: no source"):
             vehicles.wait(600)
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
 

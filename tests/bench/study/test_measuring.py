@@ -157,6 +157,17 @@ def test_one_frame_that_was_not_answered_makes_a_run_invalid(tmp_path: Path) -> 
     assert (verdict.validity, verdict.reason) == ("INVALID", "1 of 3 frames unanswered")
 
 
+@pytest.mark.parametrize(("late", "validity"), [(0, "VALID"), (1, "INVALID")])
+def test_a_server_is_valid_only_where_so_many_queries_can_show_that_99_percent_are_in_time(
+    tmp_path: Path, late: int, validity: str
+) -> None:
+    """One late query of 459 leaves p99 in time, and more than one chance in a hundred that 99 % are not."""
+    write_run(tmp_path / "vehicle-1", [10 * number for number in range(459)], [100] * (459 - late) + [500] * late)
+    verdict = judge(measure(tmp_path, 1, 0), Server(min_duration_s=1, limit_ms=200))
+    assert verdict.validity == validity
+    assert f"{late} of 459 over the limit" in verdict.reason
+
+
 def test_a_step_of_the_search_says_which_limit_it_passed(tmp_path: Path) -> None:
     """Capacity by latency and capacity by losses are mended differently."""
     write_run(tmp_path / "vehicle-1", [0, 100, 200, 300], [100, None, 100, 100])
