@@ -15,6 +15,7 @@ from bench.report.content import Report
 from bench.report.document import report_of, write_page
 from bench.report.drawing import FiguresError, write_figures
 from bench.report.plain import plain
+from bench.report.study_log import is_study, run_folders
 from bench.report.subject import Subject, open_subject
 from bench.report.tables import write_tables
 from bench.report.terminal import show
@@ -87,9 +88,10 @@ def _show(subject: Subject, made: Report, console: Console) -> None:
 
 
 def _check(runs: Sequence[Path]) -> int:
-    """Say of each run whether it is sound; the exit code."""
+    """Say of each run, and of each of a study, whether it is sound; the exit code."""
     is_sound = True
-    for run in runs:
+    folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]
+    for run in folders:
         made = checks(run)
         problems = dict.fromkeys(problem for check in made for problem in check.problems)
         for problem in problems:

@@ -1,6 +1,7 @@
 """A report from the folders of what is reported: one run, several, or a study."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.cost import throughput_hz
@@ -67,6 +68,9 @@ def write_page(report: Report, folders: Sequence[Path], out: Path | None) -> Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(report), encoding="utf-8", errors="backslashreplace")  # JSON may hold half a character.
     except OSError as error:
+        with suppress(OSError):
+            if path.is_file():  # Half a page opens, and looks like all of it.
+                path.unlink()
         raise ReportError(f"{path} cannot be written: {error.strerror}: choose another --out") from error
     return path
 

@@ -13,7 +13,7 @@ import pandas as pd
 from bench.logs.problems import Problem, Problems
 from bench.report.answers import answered
 from bench.report.chapters.comparison import Side
-from shared.latency_log import COLUMNS, LogError
+from shared.latency_log import COLUMNS, CSV_NAME, LogError
 from shared.run_manifest import read_manifest
 
 KIND: Final = "study"
@@ -76,6 +76,11 @@ def is_study(folder: Path) -> bool:
         return read_manifest(folder).get("kind") == KIND
     except LogError:
         return False
+
+
+def run_folders(folder: Path) -> tuple[Path, ...]:
+    """The folders of a study's vehicles, each a run; those that left no log are in its table of runs, with their reasons."""
+    return tuple(sorted(log.parent for log in folder.glob(f"cells/*/*/*/{CSV_NAME}")))
 
 
 def load_study(folder: Path) -> StudyLog:

@@ -10,6 +10,7 @@ from bench.report.chapters.journey import summaries
 from bench.report.content import Kind, Prose, Report, Table
 from bench.report.numerals import text
 from bench.report.subject import Subject
+from bench.statistics.description import Estimate
 from shared.latency_table import outcome_table, stage_table
 
 _OF_SEVERAL = ("outcomes", "stages", "totals")
@@ -32,9 +33,12 @@ def show(subject: Subject, report: Report) -> Iterator[RenderableType]:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid(title=table.caption)
+    """A table as wide as the terminal: an estimate stands alone, for its bounds would break every line in three."""
+    has_bounds = any(isinstance(cell, Estimate) for row in table.rows for cell in row)
+    grid = Grid(title=table.caption, caption="The intervals are on the page." if has_bounds else None)
     for column in table.columns:
         grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)))
+        cells = (cell.value if isinstance(cell, Estimate) else cell for cell in row)
+        grid.add_row(*(text(cell, column.digits) for cell, column in zip(cells, table.columns, strict=True)))
     return grid

@@ -1,5 +1,6 @@
 """Values that no run or study has, in files that are whole: named where they can be, and never a traceback."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +8,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from bench.report.chapters.cost import Tariff
+from bench.report.cli import report
 from bench.report.content import Caution
-from bench.report.document import report_of, write_report
+from bench.report.document import ReportError, report_of, write_report
 from bench.report.page import render
 from bench.report.plain import plain
+from bench.report.study_log import run_folders
 from bench.report.subject import open_subject
 from tests.bench import damage
 from tests.bench.report.synthetic import Plan, write_run
@@ -80,6 +84,15 @@ def changed(name: str, **columns: Any) -> Callable[[Path], None]:
     return put
 
 
+def holding(name: str, data: bytes) -> Callable[[Path], None]:
+    """Puts other bytes into a file of a study."""
+
+    def put(folder: Path) -> None:
+        (folder / name).write_bytes(data)
+
+    return put
+
+
 def cut(folder: Path) -> None:
     """The table of runs ends within a row."""
     path = folder / "runs.csv"
@@ -91,8 +104,8 @@ STUDIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "runs without number": (changed("runs.csv", repetition=[*"xx345678"]), "runs.csv, row 2, column repetition: is no number"),
     "throughput in words": (changed("runs.csv", throughput_hz="fast"), "runs.csv, row 2, column throughput_hz: is no number"),
     "times in words": (changed("frames.parquet", total_ms="x"), "frames.parquet: cannot be read ("),
-    "a search of garbage": (lambda folder: (folder / "capacity.csv").write_bytes(b"\xff\xfe") and None, "capacity.csv: is no table"),
-    "a search of something else": (lambda folder: (folder / "capacity.csv").write_text("a,b\n1,2\n") and None, "capacity.csv: row 1 has no column cell"),
+    "a search of garbage": (holding("capacity.csv", b"\xff\xfe"), "capacity.csv: is no table"),
+    "a search of something else": (holding("capacity.csv", b"a,b\n1,2\n"), "capacity.csv: row 1 has no column cell"),
 }  # fmt: skip
 
 
@@ -127,4 +140,32 @@ def test_no_axis_names_a_file_elsewhere(tmp_path: Path) -> None:
     in_manifest('"engine"', json.dumps(axis))(folder)
     made = report_of(open_subject([folder]))
     assert "by__engine" in {table.name for table in made.tables()}
-    assert not any("/" in part.name for part in (*made.tables(), *made.charts()))
+    assert not any(
+        "/" in name for name in [part.name for part in made.tables()] + [part.name for part in made.charts()]
+    )
+
+
+def test_half_a_page_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk: it would open, and look like all of the report."""
+    folder = write_run(tmp_path / "run", Plan(frames=30))
+
+    def fill(path: Path, text: str, **_: Any) -> int:
+        path.write_bytes(text[:100].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(ReportError, match="No space left on device: choose another --out"):
+        write_report([folder])
+    assert not (folder / "report.html").exists()
+
+
+def test_the_check_of_a_study_is_of_all_its_runs(tmp_path: Path) -> None:
+    """A study is as sound as the logs it stands on."""
+    folder = write_study(tmp_path, frames=40)
+    runs = run_folders(folder)
+    assert len(runs) == 6
+    assert CliRunner().invoke(report, [str(folder), "--check"]).exit_code == 0
+    damage.change(runs[3], 5, inferred_ms="soon")
+    ended = CliRunner().invoke(report, [str(folder), "--check"])
+    assert ended.exit_code == 1
+    assert f"{runs[3]}/latency.csv, row 5, column inferred_ms: 'soon' is no number" in ended.output

@@ -85,6 +85,8 @@ def test_a_study_is_shown(tmp_path: Path) -> None:
     ended = called(write_study(tmp_path, frames=60))
     assert ended.exit_code == 0
     assert "skylane model build" in ended.output
+    assert "…" not in ended.output, "a cell that is cut short tells another name or number"
+    assert "The intervals are on the page" in ended.output
     assert (tmp_path / "report.html").exists()
 
 
