@@ -1,14 +1,18 @@
 import json
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from bench import clocks as clocks_bench
 from bench.clocks import Judged, judge
-from bench.clocks_cli import clocks
+from bench.clocks_cli import _print, clocks
 from bench.instant import ClockReading
 from shared.latency_log import milliseconds
+from shared.machine import machine
 
 MS = 10**6
 VEHICLE = ClockReading(monotonic_ns=0, now_ns=10**18)
@@ -77,3 +81,25 @@ def test_the_bound_holds_over_a_real_link(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert min(case["within"].values()) >= clocks_bench.SHARE_TARGET, case
         assert case["bound_ms"]["median"] >= 8 - 1e-3  # Half of what the link takes at least.
     assert result["rows"] == 100
+
+
+def test_the_table_fits_a_terminal() -> None:
+    """Of eighty characters, without a figure cut off."""
+    judged = [Judged(10.0, -10.0, 10.0, 17.5), Judged(12.0, -0.5, 0.5, 9.0)]
+    cases = [{"clock": asdict(wrong), **clocks_bench._case(judged, 25, 25)} for wrong in clocks_bench.CLOCKS]
+    result = {
+        "cases": cases,
+        "is_met": False,
+        "targets": {"share": 0.99, "symmetric_error_ms": 1.0},
+        "rows": 10,
+        "jitter_ms": 2.0,
+        "seed": 0,
+        "link_late_ms": {"median": 0.1, "p99": 2.0},
+        "broker": "Mosquitto",
+        "machine": machine(),
+    }
+    said = StringIO()
+    _print(result, Console(file=said, width=80))
+    assert "…" not in said.getvalue()
+    line = next(line for line in said.getvalue().splitlines() if "gaining 100 ppm" in line)
+    assert line.split()[-8:] == ["2", "50.0%", "0.0%", "11.00", "11.98", "12.00", "13.25", "missed"]
