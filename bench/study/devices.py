@@ -13,7 +13,7 @@ for device in sys.argv[1:]:
         choose(device)
         print()
     except DeviceError as error:
-        print(error)
+        print(" ".join(str(error).split()))
 """
 
 

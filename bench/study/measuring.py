@@ -150,8 +150,8 @@ def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers and vehicles summed.
 
     CPU is in percent of one core, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
-    as much as that lies in the time. None where nothing was sampled, or where the periods lie outside for the most part:
-    a vehicle that starts and ends between two samples was seen only as it started.
+    as much as that lies in the time. None where nothing was sampled, and no mean where the periods lie outside for the
+    most part: a vehicle that starts and ends between two samples was seen only as it started.
     """
     try:
         samples = pd.read_csv(path)
@@ -165,7 +165,7 @@ def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     by_node = samples[(samples["inside_ns"] > 0) & samples["cpu_percent"].notna()].groupby("node")
     told = by_node.filter(lambda node: node["inside_ns"].sum() >= _SEEN * node["lasted_ns"].sum())
     weighed = told.assign(cpu_ns=told["cpu_percent"] * told["inside_ns"]).groupby("node")
-    cpu, rss = weighed["cpu_ns"].sum() / weighed["inside_ns"].sum(), weighed["rss_bytes"].max() / 1e6
+    cpu, rss = weighed["cpu_ns"].sum() / weighed["inside_ns"].sum(), by_node["rss_bytes"].max() / 1e6
     return {
         "worker_cpu_percent": _summed(cpu, "worker/"),
         "worker_rss_mb": _summed(rss, "worker/"),

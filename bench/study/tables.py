@@ -106,7 +106,8 @@ def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int
             source = folder.run(cell, repetition) / part.folder
             rows = measure(source, part.vehicles, part.warm_up, whole=is_whole(cell)).frames
             run = rows["vehicle_run"] if part.folder == "." else f"{part.folder}/" + rows["vehicle_run"]
-            lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **axes}, index=rows.index)
+            played = axes | {"vehicles": part.vehicles}  # Of a step of a search, as many as it tried.
+            lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)
             # An axis and a column of the log can have one name, such as `model`: the log's own is what was seen.
             tables.append(pd.concat([lead.drop(columns=[*set(lead) & set(COLUMNS)]), rows[[*COLUMNS]]], axis=1))
     if tables:

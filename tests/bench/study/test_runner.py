@@ -158,6 +158,7 @@ def test_a_search_for_capacity_keeps_its_steps(tmp_path: Path) -> None:
     frames = pd.read_csv(runner.folder.root / "frames.csv")
     assert len(frames) == 7 * (1 + 2 + 4 + 3)
     assert "4-vehicles/vehicle-2" in set(frames["vehicle_run"])
+    assert set(frames.loc[frames["vehicle_run"] == "4-vehicles/vehicle-2", "vehicles"]) == {4}
 
 
 def test_the_tables_have_every_run_and_frame_and_csv_says_what_parquet_says(plan: Plan, tmp_path: Path) -> None:
