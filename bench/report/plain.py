@@ -1,5 +1,6 @@
 """The figures of a report as plain data, for JSON."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -40,7 +41,7 @@ def _run(run: RunLog) -> dict[str, Any]:
         "stages": _known(summaries(known)),
         "statistics": _known(describe_stages(known)),
         "throughput_hz": _known(throughput_hz(run)),
-        "manifest": _known(run.manifest),
+        "manifest": _strict(run.manifest),
     }
 
 
@@ -52,7 +53,12 @@ def _study(study: StudyLog) -> dict[str, Any]:
     runs = [
         {name: _known(value) for name, value in row.items()} for row in study.runs.astype(object).to_dict("records")
     ]
-    return {"manifest": _known(study.manifest), "runs": runs, "comparisons": _known(by_axis)}
+    return {"manifest": _strict(study.manifest), "runs": runs, "comparisons": _known(by_axis)}
+
+
+def _strict(manifest: Mapping[str, Any]) -> Any:
+    """A manifest, however deep, with None for the numbers that are none: Python's JSON knows NaN, no other does."""
+    return json.loads(json.dumps(dict(manifest), default=str), parse_constant=lambda _: None)
 
 
 def _known(value: Any) -> Any:
