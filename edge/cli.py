@@ -37,6 +37,8 @@ from shared.resources.sampler import RESOURCES_NAME, Sampler
 from shared.run_manifest import write_manifest
 from shared.topics import checked
 
+READY = "ready: waiting for a line on the standard input"
+
 
 @click.group()
 def edge() -> None:
@@ -91,18 +93,27 @@ def edge() -> None:
     help="Sample what this Docker container uses; again for more.",
 )
 @click.option("--no-sinks", is_flag=True, help="Write the log alone: nothing beside what is measured.")
-def play(source: str, config: Path | None, *, no_sinks: bool, **flags: Any) -> None:
+@click.option("--wait-for-go", is_flag=True, help="When ready, say so and wait for a line on the standard input.")
+def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
     """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey."""
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
-    sys.exit(run(source, settings.model_copy(update={"sinks": ()}) if no_sinks else settings, Console()))
+    if no_sinks:
+        settings = settings.model_copy(update={"sinks": ()})
+    sys.exit(run(source, settings, Console(), on_ready=_wait_for_go if wait_for_go else lambda: None))
 
 
 def run(
-    source_name: str, config: EdgeConfig, console: Console, *, beside: Mapping[str, int] = MappingProxyType({})
+    source_name: str,
+    config: EdgeConfig,
+    console: Console,
+    *,
+    beside: Mapping[str, int] = MappingProxyType({}),
+    on_ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Play a source as `config` says, print the tables; returns the exit code.
 
     `beside`: processes to sample beside this one, their numbers by node: `worker/<name>`, `broker` or `link`.
+    `on_ready` is called when all is connected and open; the first frame falls due after it has returned.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -138,6 +149,7 @@ def run(
         sinks = _sinks(config, folder, card)
         node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
         hooks.fail = node.fault
+        on_ready()
         _stop_on_signals(node)
         faults: list[SkylaneError] = []
         try:
@@ -163,6 +175,12 @@ def run(
     for fault in faults:
         click.echo(f"skylane: {fault}", err=True)
     return 1 if faults else 0
+
+
+def _wait_for_go() -> None:
+    """Whoever starts several vehicles has them begin together."""
+    click.echo(READY)
+    sys.stdin.readline()
 
 
 def _check_camera(config: EdgeConfig) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
+from edge.cli import READY
 from shared.errors import SkylaneError
 
 _KILL_S = 5.0
@@ -18,7 +19,9 @@ class RunError(SkylaneError):
 
 
 class Fleet(AbstractContextManager["Fleet"]):
-    """Vehicles `vehicle-1` … that play the same source at the same time; those that still run when it ends are killed.
+    """Vehicles `vehicle-1` … that play the same source, and begin together; those that still run when it ends are killed.
+
+    Starting a process takes a second, and many take many: they say when they are ready, and wait for each other.
 
     Each has its run in `folder/<name>`, and what it says in `folder/<name>.log`.
     """
@@ -27,16 +30,17 @@ class Fleet(AbstractContextManager["Fleet"]):
         """`flags`: of `skylane edge play`, one list a vehicle."""
         self._logs: dict[str, Path] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._has_begun = False
         with ExitStack() as stack:
             stack.callback(self.__exit__)
             for number in range(1, count + 1):
                 name = f"vehicle-{number}"
                 self._logs[name] = folder / f"{name}.log"
                 command = [sys.executable, "-m", "skylane", "edge", "play", str(source), *flags[number - 1]]
-                command += ["--vehicle", name, "--out", str(folder / name), "--no-sinks"]
+                command += ["--vehicle", name, "--out", str(folder / name), "--no-sinks", "--wait-for-go"]
                 with self._logs[name].open("wb") as log:
                     self._processes[name] = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                        command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
                     )
             stack.pop_all()
 
@@ -46,7 +50,7 @@ class Fleet(AbstractContextManager["Fleet"]):
         return {name: process.pid for name, process in self._processes.items()}
 
     def wait(self, limit_s: float, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until all have ended. `check` is called several times a second: it raises where waiting has no sense.
+        """Have them begin, and wait until all have ended. `check` is called several times a second: it raises where waiting has no sense.
 
         Raises:
             RunError: one failed, which tells its last words, or the limit has passed.
@@ -61,6 +65,8 @@ class Fleet(AbstractContextManager["Fleet"]):
                 if code:
                     raise RunError(f"{name} failed with exit code {code}: {self._last_words(name)}")
             check()
+            if not self._has_begun and all(READY in self._said(name) for name in self._processes):
+                self._begin()
             if left and time.monotonic() >= until_s:
                 raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten it, or raise the limit")
             if left:
@@ -77,7 +83,21 @@ class Fleet(AbstractContextManager["Fleet"]):
             for process in self._processes.values():
                 process.kill()
                 process.wait()
+                if process.stdin is not None:
+                    with suppress(OSError):
+                        process.stdin.close()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        for process in self._processes.values():
+            assert process.stdin is not None
+            with suppress(OSError):  # One that has just ended is told of in a moment.
+                process.stdin.write(b"go\n")
+                process.stdin.flush()
+
+    def _said(self, name: str) -> str:
+        return self._logs[name].read_text(encoding="utf-8", errors="replace")
 
     def _last_words(self, name: str) -> str:
-        lines = self._logs[name].read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = self._said(name).strip().splitlines()
         return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from bench.study.fleet import Fleet, RunError
+from edge.cli import READY
 
 _VEHICLE = """#!/bin/sh
 case "$*" in *--fails*) echo 'skylane: no source'; exit 1;; esac
@@ -55,3 +56,22 @@ def test_an_interruption_while_the_vehicles_end_leaves_none_behind(
     with pytest.raises(KeyboardInterrupt):
         vehicles.__exit__()
     assert not any(psutil.pid_exists(pid) for pid in vehicles.pids.values())
+
+
+_PATIENT = f"""#!/bin/sh
+case "$*" in *--slow*) sleep 0.3;; esac
+echo '{READY}'
+read -r _
+[ "$(cat vehicle-*.log | grep -c '{READY}')" = 2 ]
+"""
+
+
+def test_vehicles_begin_when_all_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins while others still load is measured beside their loading, and may have ended before they begin."""
+    program = tmp_path / "vehicle"
+    program.write_text(_PATIENT)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.chdir(tmp_path)
+    with Fleet(2, tmp_path, tmp_path, [[], ["--slow"]]) as vehicles:
+        vehicles.wait(60)

@@ -74,9 +74,7 @@ def test_a_vehicle_that_fails_tells_its_last_words(tmp_path: Path) -> None:
     flags = [["--broker", "mqtt://127.0.0.1:1"]]
     with Fleet(1, tmp_path / "nowhere", tmp_path, flags) as fleet, pytest.raises(RunError) as caught:
         fleet.wait(60)
-    assert str(caught.value).startswith(
-        f"vehicle-1 failed with exit code 1: {tmp_path / 'nowhere'} does not exist"
-    )
+    assert str(caught.value).startswith(f"vehicle-1 failed with exit code 1: {tmp_path / 'nowhere'} does not exist")
 
 
 def test_vehicles_that_take_too_long_are_ended(tmp_path: Path) -> None:
