@@ -1,11 +1,8 @@
 """Disks that take no more, folders that are taken, engines that do not answer: nothing that was written is lost."""
 
-import resource
-import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,19 +11,7 @@ import skylane
 from shared.latency_log import JOURNAL_NAME, read_rows
 from shared.run_manifest import read_manifest, write_manifest
 from tests.bad_input.worker import bus_of, flags_of, working
-
-
-@contextmanager
-def _disk_of(size_bytes: int) -> Iterator[None]:
-    """Files larger than this cannot be written: a write is cut short, the next one fails, as on a full disk."""
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+from tests.full_disk import disk_of
 
 
 def test_a_full_disk(
@@ -35,7 +20,7 @@ def test_a_full_disk(
     """Inference goes on; the rows that were written stay, the others are counted, and the line says both."""
     out = tmp_path / "run"
     source = pictures(60)
-    with working(bus_of(mosquitto_url)) as node, _disk_of(12_000):
+    with working(bus_of(mosquitto_url)) as node, disk_of(12_000):
         line = fails("edge", "play", source, *flags_of(mosquitto_url, out), "--no-sinks")
         assert node.counts == {"answered": 60}
     rows = list(read_rows(out))

@@ -2,10 +2,6 @@ import csv
 import errno
 import io
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -31,6 +27,7 @@ from shared.latency_log import (
 from shared.repair import repair
 from shared.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from tests.full_disk import disk_of
 
 ROW = Row(
     vehicle="car",
@@ -177,22 +174,9 @@ def test_what_is_no_run_cannot_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path)
 
 
-@contextmanager
-def _disk_of(size_bytes: int) -> Iterator[None]:
-    """Files larger than this cannot be written: a write is cut short, the next one fails, as on a full disk."""
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def test_a_full_disk_loses_rows_but_never_half_of_one(tmp_path: Path) -> None:
     """The run goes on, the loss is counted, and what was written stays readable."""
-    with _disk_of(len(",".join(COLUMNS)) + 1000), LogWriter(tmp_path) as log:
+    with disk_of(len(",".join(COLUMNS)) + 1000), LogWriter(tmp_path) as log:
         for sequence in range(100):
             log.close(_row(sequence))
     rows = list(read_rows(tmp_path))
@@ -205,7 +189,7 @@ def test_a_full_disk_loses_rows_but_never_half_of_one(tmp_path: Path) -> None:
 
 def test_a_disk_without_room_for_the_first_line_is_told_at_once(tmp_path: Path) -> None:
     """A run without a log is none."""
-    with _disk_of(100), pytest.raises(LogError, match="make room or choose another --out"):
+    with disk_of(100), pytest.raises(LogError, match="make room or choose another --out"):
         LogWriter(tmp_path)
 
 

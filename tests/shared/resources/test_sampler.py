@@ -4,8 +4,6 @@ import csv
 import errno
 import json
 import os
-import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.sampler import COLUMNS, MACHINE, ResourcesError, Sampler
 from shared.resources.tcp_bytes import TcpCount, TcpTable
 from shared.resources.usage import CpuShare, GoneError
+from tests.full_disk import disk_of
 
 OWN = "vehicle/car"
 SECOND_NS = 1_000_000_000
@@ -212,7 +211,7 @@ def test_what_ends_or_never_was_is_told_and_the_others_go_on(tmp_path: Path) -> 
 def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None:
     """The run goes on; whole rows stay; the account says why there are no more."""
     path = tmp_path / "resources.csv"
-    with _files_of(1000), Sampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
+    with disk_of(1000), Sampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
         while sampler.fault is None:
             time.sleep(0.01)
     assert path.read_bytes().endswith(b"\n")
@@ -224,7 +223,7 @@ def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None
 def test_a_disk_that_is_full_from_the_first_leaves_no_rows_without_a_head(tmp_path: Path) -> None:
     """There may be room for a row where there is none for the head: nobody could read such a file."""
     path = tmp_path / "resources.csv"
-    with _files_of(len(",".join(COLUMNS)) - 1):
+    with disk_of(len(",".join(COLUMNS)) - 1):
         sampler = Sampler(path, {}, interval_s=0.005).__enter__()
     sampler.__exit__()
     assert sampler.fault
@@ -243,19 +242,6 @@ def test_a_look_that_finds_no_file_to_open_hurts_nothing(tmp_path: Path, monkeyp
         pass
     assert {row["node"] for row in rows(path)} == {OWN}
     assert any("machine is sampled no longer" in line for line in sampler.told())
-
-
-@contextmanager
-def _files_of(size_bytes: int) -> Iterator[None]:
-    """Larger files cannot be written, as on a full disk."""
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_file_that_is_there_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
