@@ -32,6 +32,7 @@ bench: venv
 	@$(BIN)/skylane bench overhead --codec raw
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping
+	@$(BIN)/skylane bench report
 	@$(BIN)/skylane bench clocks
 
 # Five minutes: the formats of TensorFlow, two codecs, one vehicle and four.

@@ -14,6 +14,7 @@ from bench import vehicle as vehicle_bench
 from bench.clocks_cli import clocks
 from bench.link.cli import link
 from bench.machine_line import machine_line
+from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.stamping import stamping
 from cloud.repository import default_root
@@ -28,6 +29,7 @@ def bench() -> None:
 
 bench.add_command(clocks)
 bench.add_command(link)
+bench.add_command(report)
 bench.add_command(stamping)
 
 

@@ -30,6 +30,7 @@ from shared.connection import Connection
 from shared.errors import SkylaneError
 from shared.labels import read_labels
 from shared.model_card import ModelCard
+from shared.processes import end
 
 MODEL = "instant"
 _LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
@@ -189,12 +190,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         return self._process.pid
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process, _STOP_S)
         if self._process.stdout is not None:
             with suppress(OSError):
                 self._process.stdout.close()

@@ -24,6 +24,7 @@ from shared.mosquitto import (
     mosquitto_version,
     write_config,
 )
+from shared.processes import end
 
 _START_TIMEOUT_S = 20.0  # amqtt takes two seconds to import on a slow machine.
 _STOP_TIMEOUT_S = 5.0
@@ -175,10 +176,10 @@ class Broker:
 
     def stop(self) -> None:
         """End the broker: by SIGTERM, and by SIGKILL when it does not listen. Stopping twice is no error."""
-        _end(self._watchdog)  # First: it would signal the broker's process id after that is gone.
+        end(self._watchdog, _STOP_TIMEOUT_S)  # First: it would signal the broker's process id after that is gone.
         if self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
-        _end(self._process)
+        end(self._process, _STOP_TIMEOUT_S)
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
@@ -238,15 +239,6 @@ def _watch(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from bench.report.content import Report
 from bench.report.document import report_of
 from bench.report.subject import open_subject
-from tests.bench.report.synthetic import Plan, write_run
+from bench.synthetic_run import Plan, write_run
 
 
 @pytest.fixture(scope="session")

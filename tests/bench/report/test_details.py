@@ -9,7 +9,7 @@ import pytest
 from bench.logs.run_log import load_run
 from bench.report import details
 from bench.report.answers import answered, start_ns
-from tests.bench.report.synthetic import CAMERA
+from bench.synthetic_run import CAMERA
 
 
 def unpacked(text: str) -> npt.NDArray[np.int32]:

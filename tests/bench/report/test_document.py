@@ -13,8 +13,8 @@ from bench.report.document import ReportError, report_of, write_report
 from bench.report.drawing import to_json
 from bench.report.page import render
 from bench.report.subject import SubjectError, open_subject
+from bench.synthetic_run import Plan, write_run
 from shared.latency_log import LogError
-from tests.bench.report.synthetic import Plan, write_run
 from tests.bench.report.synthetic_study import write_study
 
 MOST_BYTES = 15_000_000

@@ -18,8 +18,8 @@ from bench.report.page import render
 from bench.report.plain import plain
 from bench.report.study_log import run_folders
 from bench.report.subject import open_subject
+from bench.synthetic_run import Plan, write_run
 from tests.bench import damage
-from tests.bench.report.synthetic import Plan, write_run
 from tests.bench.report.synthetic_study import write_study
 
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from bench.report import drawing
 from bench.report.cli import report
+from bench.synthetic_run import Plan, write_run
 from shared.latency_log import LogError
-from tests.bench.report.synthetic import Plan, write_run
 from tests.bench.report.synthetic_study import write_study
 
 

@@ -1,4 +1,4 @@
-"""Runs as a vehicle would leave them, made in a moment: for reports that need more frames than a test can wait for."""
+"""Made-up runs, as a vehicle would leave them: for reports of more frames than anybody can wait for."""
 
 import csv
 from collections import Counter
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from shared.clock import Offset
 from shared.latency_log import LogWriter, Outcome, Row
 from shared.machine import machine
+from shared.opencv import cv2
 from shared.resources.sampler import COLUMNS as RESOURCES
 from shared.resources.sampler import RESOURCES_NAME
 from shared.run_manifest import write_manifest
@@ -30,6 +30,7 @@ _AWAY = {
 }  # fmt: skip
 _CROSSING_MS = 4.0
 _SHARE_UNANSWERED = 0.02
+_SHARE_SLOW = 0.004  # Frames that meet something which has nothing to do with them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
     sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
     if fate < plan.unanswered:
         return Row(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
-    spike_ms = float(noise.gamma(2, 90)) if noise.random() < 0.004 else 0.0
+    spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
     uplink_ns, downlink_ns = (round(_CROSSING_MS / 2 * _MS * noise.gamma(6, 1 / 6)) for _ in range(2))
     away_ns = at_ns + uplink_ns + _OFFSET_NS
     cloud = {Stage.RECEIVED: away_ns}
