@@ -201,10 +201,11 @@ def test_a_flood_of_echoes_stays_bounded(clocks: Clocks) -> None:
 
 def test_an_echo_too_large_to_be_one_is_not_held(clocks: Clocks) -> None:
     """A queue full of the largest messages that a broker takes would be all the memory there is."""
-    prober = Prober(MemoryBus(), vehicle="car", session="s1", online=list)
     topic = ECHOES.of(vehicle="car", worker="w")
-    prober._returned(clocks, Delivery(topic, bytes(513), received_ns=1))
-    prober._returned(clocks, Delivery(topic, bytes(512), received_ns=1))
+    with MemoryBus() as bus:
+        prober = Prober(bus, vehicle="car", session="s1", online=list)
+        prober._returned(clocks, Delivery(topic, bytes(513), received_ns=1))
+        prober._returned(clocks, Delivery(topic, bytes(512), received_ns=1))
     assert prober._echoes.qsize() == 1
     assert clocks.ignored == {"unreadable": 1}
 
