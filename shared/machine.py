@@ -23,7 +23,7 @@ def machine() -> dict[str, str | int | None]:
 def commit() -> str | None:
     """The commit of the checkout this runs from; None where it was installed otherwise."""
     root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
