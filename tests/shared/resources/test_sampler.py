@@ -1,8 +1,6 @@
 """Sampling real processes, and what stands in for a GPU and a Docker engine where there is none."""
 
-import csv
 import errno
-import json
 import os
 import socket
 import subprocess
@@ -11,10 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -25,24 +20,7 @@ from shared.resources.sampler import COLUMNS, MACHINE, ResourcesError, Sampler
 from shared.resources.tcp_bytes import TcpCount, TcpTable
 from shared.resources.usage import CpuShare, GoneError
 from tests.full_disk import disk_of
-
-OWN = "vehicle/car"
-SECOND_NS = 1_000_000_000
-WAIT_S = 30.0
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """What was sampled, as text."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def wait_for_samples(sampler: Sampler, count: int) -> None:
-    """Wait until there are so many."""
-    until_s = time.monotonic() + WAIT_S
-    while sampler.samples < count:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+from tests.shared.resources.samples import OWN, SECOND_NS, WAIT_S, rows, wait_for_samples
 
 
 @contextmanager
@@ -253,143 +231,6 @@ def test_a_file_that_is_there_or_cannot_be_made_is_refused(tmp_path: Path) -> No
     assert path.read_text() == "mine"
     with pytest.raises(ResourcesError, match="No such file or directory"), Sampler(tmp_path / "no" / "where.csv", {}):
         pass
-
-
-class _NvmlError(Exception):
-    """As NVML's."""
-
-
-class _NotSupportedError(_NvmlError):
-    """As NVML's."""
-
-
-def _nvml(**functions: Any) -> ModuleType:
-    """What `import pynvml` gives on a machine with two GPUs, the second of which tells no power."""
-    nvml = ModuleType("pynvml")
-    percent, used = [37, 0], [5 << 30, 1 << 20]
-
-    def power(number: int) -> int:
-        if number:
-            raise _NotSupportedError
-        return 251_500
-
-    nvml.__dict__.update(
-        NVMLError=_NvmlError,
-        NVMLError_NotSupported=_NotSupportedError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetUtilizationRates=lambda number: SimpleNamespace(gpu=percent[number]),
-        nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(used=used[number]),
-        nvmlDeviceGetPowerUsage=power,
-    )
-    nvml.__dict__.update(functions)
-    return nvml
-
-
-def test_gpus_are_sampled_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Utilisation, memory and power; what one cannot tell stays empty."""
-    ended: list[bool] = []
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlShutdown=lambda: ended.append(True)))
-    path = tmp_path / "resources.csv"
-    with Sampler(path, {}, interval_s=3600):
-        pass
-    figures = {
-        row["node"]: (row["gpu_percent"], row["gpu_memory_bytes"], row["gpu_power_w"], row["rss_bytes"])
-        for row in rows(path)
-        if row["node"] != MACHINE
-    }
-    assert figures == {"gpu/0": ("37.00", str(5 << 30), "251.50", ""), "gpu/1": ("0.00", str(1 << 20), "", "")}
-    assert ended == [True]
-
-
-@pytest.mark.parametrize("missing", ["library", "driver"])
-def test_a_machine_without_a_gpu_samples_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Most machines: no row, no word, no failure."""
-
-    def no_driver() -> None:
-        raise _NvmlError
-
-    monkeypatch.setitem(sys.modules, "pynvml", None if missing == "library" else _nvml(nvmlInit=no_driver))
-    path = tmp_path / "resources.csv"
-    with Sampler(path, {}) as sampler:
-        pass
-    assert {row["node"] for row in rows(path)} == {MACHINE}
-    assert not sampler.remarks
-
-
-class _Engine(BaseHTTPRequestHandler):
-    """As much of a Docker engine as is asked for; one container, `skylane-cloud-1`."""
-
-    busy_ns = 1_000_000_000
-
-    def do_GET(self) -> None:
-        name = self.path.split("/")[-2]
-        if self.path.endswith("/version"):
-            self._answer(200, {"ApiVersion": "1.44", "Version": "25.0"})
-        elif name != "skylane-cloud-1":
-            self._answer(404, {"message": f"No such container: {name}"})
-        else:
-            _Engine.busy_ns += 500_000_000
-            self._answer(
-                200,
-                {
-                    "cpu_stats": {"cpu_usage": {"total_usage": _Engine.busy_ns}},
-                    "memory_stats": {"usage": 9_000_000, "stats": {"inactive_file": 2_000_000}},
-                    "networks": {"eth0": {"rx_bytes": _Engine.busy_ns // 1000, "tx_bytes": 7}},
-                },
-            )
-
-    def _answer(self, status: int, document: Any) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing of it is the test's."""
-
-
-def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compose stack's nodes are no processes of ours; the real SDK asks a stand-in for the engine."""
-    path = tmp_path / "resources.csv"
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
-        thread = threading.Thread(target=server.serve_forever, name="engine")
-        thread.start()
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
-        try:
-            with Sampler(path, {}, containers=("skylane-cloud-1", "skylane-edge-1"), interval_s=0.2) as sampler:
-                wait_for_samples(sampler, 3)
-        finally:
-            server.shutdown()
-            thread.join()
-    sampled = [row for row in rows(path) if row["node"] == "container/skylane-cloud-1"]
-    assert len(sampled) == sampler.samples
-    assert sampled[0]["cpu_percent"] == ""
-    assert float(sampled[1]["cpu_percent"]) > 0
-    assert {row["rss_bytes"] for row in sampled} == {"7000000"}
-    assert [row["bytes_in"] for row in sampled[:2]] == ["0", "500000"]
-    assert {row["bytes_out"] for row in sampled} == {"0"}
-    (remark,) = sampler.remarks
-    assert remark.startswith("container/skylane-edge-1 is sampled no longer: ")
-    assert "No such container" in remark
-
-
-def test_without_an_engine_the_reason_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing engine is not worth a run."""
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("shared.resources.containers._SOCKET", tmp_path / "docker.sock")
-    with Sampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
-        pass
-    engine = f"there is no Docker engine at {tmp_path / 'docker.sock'}, and DOCKER_HOST names no other"
-    assert sampler.remarks == [f"containers are not sampled: {engine}"]
-    monkeypatch.setitem(sys.modules, "docker", None)
-    with Sampler(tmp_path / "b.csv", {}, containers=("x",)) as sampler:
-        pass
-    assert sampler.remarks == ["containers are not sampled: docker is not installed: pip install 'skylane[bench]'"]
 
 
 def test_a_bug_in_a_look_is_raised_and_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
