@@ -19,7 +19,7 @@ from typing import Any, Self
 import click
 import numpy as np
 
-from cloud.engines.engine import ClassIds, Images
+from cloud.engines.engine import Images, Outputs, Precision
 from cloud.intake import worker_will
 from cloud.manifest import Manifest
 from cloud.model import Model
@@ -76,17 +76,19 @@ class ClockReading:
 class InstantEngine:
     """An engine that finds road in every pixel, at once or after a wait."""
 
+    name = "instant"
     device = "cpu"
+    precision = Precision.INT8
     batch_size = 1
 
     def __init__(self, think_ms: float = 0.0) -> None:
         self._think_s = think_ms / 1e3
 
-    def infer(self, batch: Images) -> ClassIds:
+    def infer(self, batch: Images) -> Outputs:
         """See Engine."""
         if self._think_s:
             time.sleep(self._think_s)  # It stands for an accelerator: no core of this machine is busy meanwhile.
-        return np.zeros(batch.shape[:3], np.uint8)
+        return {"mask": np.zeros(batch.shape[:3], np.uint8)}
 
     def close(self) -> None:
         """See Engine."""

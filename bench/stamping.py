@@ -31,7 +31,7 @@ from shared.labels import Labels
 from shared.latency_log import LogWriter
 from shared.machine import machine
 from shared.messages import FrameMessage, MaskMessage, Want
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
 TARGET_US = 200.0
@@ -45,7 +45,7 @@ _CARD = ModelCard(
     name=_MODEL,
     version="1",
     sha256="0" * 64,
-    task="segmentation",
+    task=Task.SEGMENTATION,
     height=1,
     width=1,
     layout=Layout.RGB8,
@@ -83,7 +83,7 @@ class _Desk:
         request.times[Stage.RECEIVED] = clock.now_ns()
         for stage in CLOUD_STAGES[1:-2]:  # The replier stamps the last two.
             request.stamp(stage)
-        self._replier.mask(request, _CARD, _MASK)
+        self._replier.result(request, _CARD, _MASK)
         replied_ns = time.thread_time_ns()
         answer = self._answers.pop()
         accepted = self._ledger.accept(answer)

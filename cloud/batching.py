@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from cloud.model import Model
 from cloud.replies import Replier
@@ -15,14 +14,14 @@ from shared.messages import Status
 from shared.stages import Stage
 from shared.threads import Handover
 
-HandOn = Callable[[Request, npt.NDArray[np.uint8]], None]
+HandOn = Callable[[Request, Model], None]
 
 
 class Batcher:
     """The only caller of its model's engine. Frames wait decoded, so that the engine never waits for a decoder."""
 
     def __init__(self, model: Model, replier: Replier, hand_on: HandOn, *, max_wait_ms: float = 0.0) -> None:
-        """`hand_on` gets each frame with its class ids, H×W uint8."""
+        """`hand_on` gets each frame with what the model gave for it, and the model."""
         self._model = model
         self._replier = replier
         self._hand_on = hand_on
@@ -76,7 +75,7 @@ class Batcher:
         try:
             # One frame is a view; only a batch has to be copied together.
             pictures = live[0].picture[None] if len(live) == 1 else np.stack([request.picture for request in live])
-            masks = self._model.predict(pictures)
+            outputs = self._model.infer(pictures)
         except SkylaneError as error:
             for request in live:
                 self._replier.refuse(request, Status.FAILED, str(error))
@@ -84,5 +83,6 @@ class Batcher:
         for request in live:
             request.stamp(Stage.INFERRED)
             request.picture = None
-        for request, mask in zip(live, masks, strict=True):
-            self._hand_on(request, mask)
+        for place, request in enumerate(live):
+            request.outputs = {head: values[place] for head, values in outputs.items()}
+            self._hand_on(request, self._model)

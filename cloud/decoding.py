@@ -1,12 +1,11 @@
 """Decoding: from bytes that anybody may have sent to a picture that fits the model."""
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 
 from cloud.admission import Admission
 from cloud.replies import Replier
 from cloud.request import Request
+from cloud.serving import Lane, Serving
 from shared import geometry, images
 from shared.errors import SkylaneError
 from shared.fields import MessageError
@@ -26,15 +25,12 @@ class Decoder:
         self,
         admission: Admission,
         replier: Replier,
-        cards: Mapping[str, ModelCard],
-        hand_on: Mapping[str, Callable[[Request], None]],
+        serving: Serving,
         limits: PictureLimits,
     ) -> None:
-        """`cards` and `hand_on` are keyed by model."""
         self._admission = admission
         self._replier = replier
-        self._cards = cards
-        self._hand_on = hand_on
+        self._serving = serving
         self._limits = limits
 
     def run(self) -> None:
@@ -42,20 +38,21 @@ class Decoder:
         while (request := self._admission.take()) is not None:
             request.stamp(Stage.DEQUEUED)
             try:
-                self._decode(request)
+                lane = self._decode(request)
             except SkylaneError as error:
                 self._replier.refuse(request, Status.REJECTED, str(error))
                 continue
             if request.is_expired:
                 self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
                 continue
-            self._hand_on[request.model](request)
+            lane.put(request)
 
-    def _decode(self, request: Request) -> None:
+    def _decode(self, request: Request) -> Lane:
         message = read(request)
         if message.want.mask_codec not in MASK_CODECS:
             raise MessageError(f"no mask codec {message.want.mask_codec[:40]!r}: ask for {', '.join(MASK_CODECS)}")
-        card = self._cards[request.model]
+        lane = self._serving.find(request.model, message.version)
+        card = lane.card
         _check_size(message, card)
         picture = images.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
@@ -63,6 +60,7 @@ class Decoder:
         is_input = message.shape[:2] == (card.height, card.width)
         request.picture = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
         request.stamp(Stage.DECODED)
+        return lane
 
 
 def read(request: Request) -> FrameMessage:

@@ -9,6 +9,7 @@ from cloud.admission import Admission
 from cloud.decoding import read
 from cloud.replies import Replier
 from cloud.request import Request
+from cloud.serving import Serving
 from shared import topics
 from shared.bus import Acknowledged, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
@@ -23,7 +24,6 @@ from shared.messages import (
     pack_status,
     unpack_status,
 )
-from shared.model_card import ModelCard
 from shared.stages import Stage
 from shared.threads import Handover
 from shared.topics import FrameId, TopicNameError
@@ -52,7 +52,7 @@ class Intake:
         bus: Bus,
         admission: Admission,
         replier: Replier,
-        cards: Mapping[str, ModelCard],
+        serving: Serving,
         *,
         worker: str,
         session: str,
@@ -62,7 +62,7 @@ class Intake:
         self._bus = bus
         self._admission = admission
         self._replier = replier
-        self._cards = cards
+        self._serving = serving
         self._worker = worker
         self._session = session
         self._group = group
@@ -85,7 +85,7 @@ class Intake:
 
     def announce(self, state: NodeState = NodeState.ONLINE, acknowledged: Acknowledged | None = None) -> None:
         """Tell where the worker stands and what it serves; again on every reconnect."""
-        cards = tuple(self._cards.values()) if state is NodeState.ONLINE else ()
+        cards = self._serving.cards() if state is NodeState.ONLINE else ()
         self._bus.publish(
             topics.WORKER_STATUS.of(worker=self._worker),
             pack_status(NodeStatus(state, self._session, self._admission.max_frames, cards)),
@@ -122,15 +122,19 @@ class Intake:
                         read(request)
                 self._replier.refuse(request, status, reason)
 
+    @property
+    def _models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(card.name for card in self._serving.cards()))
+
     def _filters(self) -> Sequence[str]:
-        filters = [topics.FRAMES.filter(model=model) for model in self._cards]
+        filters = [topics.FRAMES.filter(model=model) for model in self._models]
         if self._bus.shares_subscriptions:
             return [topics.shared(self._group, topic_filter) for topic_filter in filters]
         return filters
 
     def _received(self, delivery: Delivery) -> None:
         names = topics.FRAMES.names_in(delivery.topic)
-        if names is None or names["model"] not in self._cards:
+        if names is None or names["model"] not in self._models:
             return
         reply_topic = topics.MASKS.of(vehicle=names["vehicle"], camera=names["camera"])
         request = Request(
@@ -183,7 +187,7 @@ class Intake:
                 status = unpack_status(delivery.payload)
             except MessageError:
                 return
-            if status.state is NodeState.ONLINE and any(card.name in self._cards for card in status.cards):
+            if status.state is NodeState.ONLINE and any(card.name in self._models for card in status.cards):
                 others.put(names["worker"])
                 settled.set()
 
@@ -192,7 +196,7 @@ class Intake:
         self._bus.unsubscribe(topics.WORKER_STATUS.filter())
         if not others.empty():
             raise SecondWorkerError(
-                f"worker {others.get()!r} already serves {', '.join(self._cards)} and this broker speaks MQTT 3.1.1, "
+                f"worker {others.get()!r} already serves {', '.join(self._models)} and this broker speaks MQTT 3.1.1, "
                 "which cannot share frames between workers: use Mosquitto, or stop the other worker"
             )
 

@@ -1,18 +1,25 @@
 """A model's manifest: `model.yaml`, which says what lies in a model's folder and how to feed and read it."""
 
+import re
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from cloud.engines.engine import Precision
 from shared.config import Section
 from shared.frames import Layout
 from shared.geometry import Resize
+from shared.model_card import Task
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 MAX_CLASSES = 256  # A mask holds class ids as uint8.
+MAX_DETECTIONS = 1000
+MAX_HEADS = 64
+NAME = r"^[A-Za-z0-9_-]{1,64}$"
+SHA256 = r"^[0-9a-f]{64}$"
 
 Colour = tuple[
     Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)]
@@ -22,10 +29,14 @@ Version = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(
 
 
 class OutputKind(StrEnum):
-    """What the output tensor holds for a pixel."""
+    """What an output tensor holds."""
 
     CLASS_IDS = "class_ids"  # N×H×W or N×H×W×1: the class's number.
     SCORES = "scores"  # N×H×W×C: a score a class; the highest wins, the lowest id where two are equal.
+    LOGITS = "logits"  # N×C of a picture, N×A×C of boxes: what softmax, or for boxes the sigmoid, makes probabilities.
+    PROBABILITIES = "probabilities"  # The same, in 0..1.
+    BOXES = "boxes"  # N×A×4, as `box_format` says.
+    TENSOR = "tensor"  # Anything with the batch first.
 
 
 class InputSection(Section):
@@ -67,6 +78,36 @@ class OutputSection(Section):
     kind: OutputKind
 
 
+class BoxOrder(StrEnum):
+    """What the four numbers of a box are: corners, or centre and size."""
+
+    XYXY = "xyxy"
+    YXYX = "yxyx"
+    CXCYWH = "cxcywh"
+
+
+class BoxFormatSection(Section):
+    """How a detector writes its boxes."""
+
+    order: BoxOrder = BoxOrder.XYXY
+    normalised: bool = False  # In 0..1 of the input's width and height, instead of its pixels.
+
+
+class DetectionSection(Section):
+    """Which of a detector's boxes are told."""
+
+    score_threshold: float = Field(default=0.3, ge=0, le=1)
+    iou_threshold: float = Field(default=0.5, ge=0, le=1)  # Of two boxes of one class that overlap more, the better.
+    max_detections: int = Field(default=100, ge=1, le=MAX_DETECTIONS)
+
+
+class SourceSection(Section):
+    """The model that another one was converted from."""
+
+    model: str = Field(pattern=NAME)
+    sha256: str = Field(pattern=SHA256)
+
+
 class LabelSection(Section):
     """A class: its name and its colour, red, green, blue."""
 
@@ -86,20 +127,48 @@ class WarmUpSection(Section):
     runs: int = Field(default=3, ge=0, le=100)
 
 
+class _SingleHead(NamedTuple):
+    """The one head of a task, and what it may hold."""
+
+    head: str
+    kinds: tuple[OutputKind, ...]
+
+
+_SINGLE_HEADS = {
+    Task.SEGMENTATION: _SingleHead("mask", (OutputKind.CLASS_IDS, OutputKind.SCORES)),
+    Task.CLASSIFICATION: _SingleHead("scores", (OutputKind.LOGITS, OutputKind.PROBABILITIES)),
+}
+_DETECTION_KINDS = {
+    "boxes": (OutputKind.BOXES,),
+    "scores": (OutputKind.LOGITS, OutputKind.PROBABILITIES),
+}
+
+
 class Manifest(Section):
     """`models/<name>/model.yaml`."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")  # The folder's name, where given.
+    name: str | None = Field(default=None, pattern=NAME)  # The folder's name, where given.
     version: Version = "1"
     description: str = ""
-    task: Literal["segmentation"] = "segmentation"
+    task: Task = Task.SEGMENTATION
     trained: bool = True
-    format: str  # A name of cloud.engines.engine.ENGINES.
+    format: str  # One of cloud.engines.engine.FORMATS.
+    engine: str | None = None  # One of cloud.engines.engine.ENGINES, or auto; None: the format's own.
+    precision: Precision = Precision.FP32  # Of the file's numbers, and what they are computed in.
+    converted_from: SourceSection | None = None
+    agreement: float | None = Field(default=None, ge=0, le=1)  # Share of labels equal to the source's, when converted.
+    agreement_floor: float = Field(default=0.999, ge=0, le=1)  # What `engine: auto` asks of a candidate.
     file: str  # Relative to the manifest's folder; a SavedModel's is a folder.
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # shared.hashing.tree_sha256 of `file`.
+    sha256: str = Field(pattern=SHA256)  # shared.hashing.tree_sha256 of `file`.
     signature: str = "serving_default"  # Of a SavedModel.
     input: InputSection
-    output: OutputSection
+    output: OutputSection | None = None  # Of a model with one head.
+    outputs: dict[str, OutputSection] = Field(
+        default_factory=dict, max_length=MAX_HEADS
+    )  # Of one with several, by head.
+    box_format: BoxFormatSection = BoxFormatSection()
+    top_k: int = Field(default=5, ge=1, le=MAX_CLASSES)  # Classes that a classification tells.
+    detection: DetectionSection = DetectionSection()
     labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_CLASSES)  # The place is the class id.
     labels_file: str | None = None  # Instead of `labels`: a label file in the repository, relative to this folder.
     batching: BatchingSection = BatchingSection()
@@ -107,6 +176,8 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _labels_once(self) -> Self:
+        if self.task is Task.TENSORS and not self.labels and self.labels_file is None:
+            return self
         if bool(self.labels) == (self.labels_file is not None):
             raise ValueError("give either labels, a list of {name, colour}, or labels_file")
         names = [label.name for label in self.labels]
@@ -114,6 +185,31 @@ class Manifest(Section):
         if repeated:
             raise ValueError(f"labels: {repeated[0]!r} is the name of several classes: rename all but one")
         return self
+
+    @model_validator(mode="after")
+    def _heads_of_the_task(self) -> Self:
+        single = _SINGLE_HEADS.get(self.task)
+        if single and (self.output is None or self.outputs):
+            raise ValueError(f"a {self.task} model has one head: give output, {{tensor, kind}}, and no outputs")
+        if single is None and (self.output is not None or not self.outputs):
+            raise ValueError(f"give outputs, a map of {{tensor, kind}} by head, and no output: task {self.task}")
+        if self.task is Task.DETECTION and set(self.outputs) != set(_DETECTION_KINDS):
+            raise ValueError(f"outputs of a detection are {', '.join(_DETECTION_KINDS)}, not {', '.join(self.outputs)}")
+        for head, section in self.heads.items():
+            kinds = single.kinds if single else _DETECTION_KINDS.get(head, (OutputKind.TENSOR,))
+            if self.task is Task.TENSORS:
+                kinds = (OutputKind.TENSOR,)
+                if not re.fullmatch(NAME, head):
+                    raise ValueError(f"outputs: {head[:80]!r} is no head's name: use 1 to 64 of A-Z a-z 0-9 _ -")
+            if section.kind not in kinds:
+                raise ValueError(f"head {head}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
+        return self
+
+    @property
+    def heads(self) -> dict[str, OutputSection]:
+        """The model's outputs by head: `mask` of a segmentation, `scores` of a classification, else as named."""
+        single = _SINGLE_HEADS.get(self.task)
+        return {single.head: self.output} if single and self.output else dict(self.outputs)
 
     @field_validator("file")
     @classmethod
@@ -123,11 +219,22 @@ class Manifest(Section):
             raise ValueError(f"{file!r} must be a path inside the model's folder")
         return file
 
+    @property
+    def _unread(self) -> list[str]:
+        """The keys that this task and format do not read."""
+        readers = {
+            "signature": self.format == "saved_model",
+            "top_k": self.task is Task.CLASSIFICATION,
+            "box_format": self.task is Task.DETECTION,
+            "detection": self.task is Task.DETECTION,
+        }
+        return [key for key, is_read in readers.items() if not is_read]
+
     def to_yaml(self) -> str:
         """As `model.yaml` holds it, defaults told; what is empty, and a signature that nothing reads, is left out."""
         document = self.model_dump(mode="json", exclude_none=True)
         document["input"] = {key: value for key, value in document["input"].items() if value != {}}
-        document = {key: value for key, value in document.items() if value not in ("", [])}
-        if self.format != "saved_model":
-            del document["signature"]
+        document = {key: value for key, value in document.items() if value not in ("", [], {})}
+        for key in self._unread:
+            del document[key]
         return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)

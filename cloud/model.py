@@ -1,12 +1,13 @@
 """A loaded model: its manifest, its card and the engine that runs it."""
 
+from dataclasses import replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from cloud.engines.engine import ClassIds, Engine, Images
+from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
 from cloud.manifest import Manifest
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard
@@ -35,13 +36,23 @@ class Model:
 
     def __init__(self, manifest: Manifest, card: ModelCard, engine: Engine) -> None:
         self.manifest = manifest
-        self.card = card
+        self.card = replace(card, engine=engine.name, precision=engine.precision.value)
         self._engine = engine
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """Height, width and channels (3) of an image."""
         return (self.card.height, self.card.width, 3)
+
+    @property
+    def engine_name(self) -> str:
+        """What runs it: a key of `cloud.engines.engine.ENGINES`."""
+        return self._engine.name
+
+    @property
+    def precision(self) -> Precision:
+        """What it computes in."""
+        return self._engine.precision
 
     @property
     def device(self) -> str:
@@ -55,10 +66,14 @@ class Model:
         return self.manifest.batching.max_size if baked is None else baked
 
     def predict(self, images: Images) -> ClassIds:
-        """The class of every pixel.
+        """The class of every pixel, uint8 N×H×W, of a segmentation; otherwise as `infer`."""
+        return self.infer(images)["mask"]
+
+    def infer(self, images: Images) -> Outputs:
+        """What the model answers, by the manifest's head, as `cloud.engines.engine.Engine.infer` tells.
 
         `images`: uint8 N×H×W×3 in the card's layout, of `input_shape`; any N, a batch baked into the graph or
-        `batching.max_size` decides how many run at once. Returns uint8 N×H×W in host memory.
+        `batching.max_size` decides how many run at once.
 
         Raises:
             ImagesError: they have another shape or type.
@@ -72,7 +87,8 @@ class Model:
         size = self._engine.batch_size or self.manifest.batching.max_size
         if len(images) == size or (len(images) < size and self._engine.batch_size is None):
             return self._engine.infer(images)
-        return np.concatenate([self._part(images[start : start + size], size) for start in range(0, len(images), size)])
+        parts = [self._part(images[start : start + size], size) for start in range(0, len(images), size)]
+        return {head: np.concatenate([part[head] for part in parts]) for head in parts[0]}
 
     def warm_up(self, runs: int | None = None) -> list[float]:
         """Run on black images so often, or as often as the manifest says; the milliseconds of each, the first one cold.
@@ -85,12 +101,15 @@ class Model:
         took_ms = self._timed(smallest, runs)
         if self.max_batch_size > smallest:
             self._timed(self.max_batch_size, runs)
+        if took_ms:
+            self.card = replace(self.card, cold_ms=took_ms[0], warm_ms=took_ms[-1])
         return took_ms
 
     def describe(self) -> str:
         """One line: what runs where, and what is special about it."""
         card = self.card
-        told = f"{card.name} {card.version}: {self.manifest.format}, {card.height}×{card.width} {card.layout}, {self.device}"
+        told = f"{card.name} {card.version}: {self.manifest.format} on {card.engine} {card.precision}, "
+        told += f"{card.height}×{card.width} {card.layout}, {self.device}"
         if self._engine.batch_size is not None:
             told += f", batch of {self._engine.batch_size} baked into the graph"
         elif self.max_batch_size > 1:
@@ -119,10 +138,10 @@ class Model:
             took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
         return took_ms
 
-    def _part(self, images: Images, size: int) -> ClassIds:
+    def _part(self, images: Images, size: int) -> Outputs:
         """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""
         if self._engine.batch_size is None or len(images) == size:
             return self._engine.infer(np.ascontiguousarray(images))
         filled = np.zeros((size, *self.input_shape), np.uint8)
         filled[: len(images)] = images
-        return self._engine.infer(filled)[: len(images)]
+        return {head: values[: len(images)] for head, values in self._engine.infer(filled).items()}

@@ -12,6 +12,7 @@ from cloud.intake import Intake
 from cloud.model import Model
 from cloud.postprocess import Postprocessor
 from cloud.replies import Replier
+from cloud.serving import Lane, Serving
 from shared import topics
 from shared.bus import Bus
 from shared.images import PictureLimits
@@ -49,14 +50,15 @@ class CloudNode:
         self._settings = settings
         self._stopped = threading.Event()
         self._threads = ThreadGroup(self._stopped.set)
-        self._cards = {model.card.name: model.card for model in models}
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
-        self._postprocessor = Postprocessor(self._replier, self._cards)
-        self._batchers = {
-            model.card.name: Batcher(model, self._replier, self._postprocessor.put, max_wait_ms=settings.max_wait_ms)
-            for model in models
-        }
+        self._postprocessor = Postprocessor(self._replier)
+        self._serving = Serving(
+            [
+                Lane(model, Batcher(model, self._replier, self._postprocessor.put, max_wait_ms=settings.max_wait_ms))
+                for model in models
+            ]
+        )
         self._intake: Intake | None = None
         self._echoes = Echoes(settings.worker, settings.node)
 
@@ -90,7 +92,7 @@ class CloudNode:
             bus,
             self._admission,
             self._replier,
-            self._cards,
+            self._serving,
             worker=self._settings.worker,
             session=self._settings.session,
             group=self._settings.group,
@@ -118,8 +120,7 @@ class CloudNode:
         decoder = Decoder(
             self._admission,
             self._replier,
-            self._cards,
-            {name: batcher.put for name, batcher in self._batchers.items()},
+            self._serving,
             PictureLimits(max_pixels=self._settings.max_pixels),
         )
         return [
@@ -128,8 +129,8 @@ class CloudNode:
                 [self._threads.start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)],
             ),
             *(
-                (batcher.close, [self._threads.start(f"engine-{name}", batcher.run)])
-                for name, batcher in self._batchers.items()
+                (lane.batcher.close, [self._threads.start(f"engine-{lane.card.name}", lane.batcher.run)])
+                for lane in self._serving.lanes
             ),
             (self._postprocessor.close, [self._threads.start("postprocess", self._postprocessor.run)]),
             (intake.end_refusals, [self._threads.start("refusals", intake.run)]),

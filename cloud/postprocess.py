@@ -1,34 +1,27 @@
-"""Post-processing: from the model's class ids to the mask that was asked for, beside the next inference."""
+"""Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
 
-from collections.abc import Mapping
-
-import numpy as np
-import numpy.typing as npt
-
+from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
+from cloud.tasks.task import TASKS
 from shared.errors import SkylaneError
-from shared.geometry import lay_back
 from shared.messages import Status
-from shared.model_card import ModelCard
 from shared.stages import Stage
 from shared.threads import Handover
 
 _BACKLOG = 16
-UNSEEN = 255  # The class id of what the model never saw, where the frame was cropped.
 
 
 class Postprocessor:
-    """Lays masks back where the frame's size was asked for, encodes and answers."""
+    """Makes each frame's result, encodes it and answers."""
 
-    def __init__(self, replier: Replier, cards: Mapping[str, ModelCard]) -> None:
+    def __init__(self, replier: Replier) -> None:
         self._replier = replier
-        self._cards = cards
-        self._handover: Handover[tuple[Request, npt.NDArray[np.uint8]]] = Handover(_BACKLOG)
+        self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
 
-    def put(self, request: Request, mask: npt.NDArray[np.uint8]) -> None:
-        """Queue an inferred frame with its class ids, H×W uint8."""
-        self._handover.put((request, mask))
+    def put(self, request: Request, model: Model) -> None:
+        """Queue an inferred frame with the model that inferred it."""
+        self._handover.put((request, model))
 
     def close(self) -> None:
         """No more frames will come."""
@@ -40,12 +33,13 @@ class Postprocessor:
             while (item := get()) is not None:
                 self._answer(*item)
 
-    def _answer(self, request: Request, mask: npt.NDArray[np.uint8]) -> None:
+    def _answer(self, request: Request, model: Model) -> None:
         assert request.message is not None
+        assert request.outputs is not None
         try:
-            if request.message.want.size == "frame":
-                mask = lay_back(mask, request.message.geometry, UNSEEN)
+            result = TASKS[model.card.task](request.outputs, request.message, model.manifest)
+            request.outputs = None
             request.stamp(Stage.POSTPROCESSED)
-            self._replier.mask(request, self._cards[request.model], mask)
+            self._replier.result(request, model.card, result)
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))

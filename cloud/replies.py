@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from cloud.request import Request
-from shared import clock, masks
+from shared import clock, results
 from shared.errors import SkylaneError
 from shared.messages import MaskMessage, Status
 from shared.model_card import ModelCard
+from shared.results import Result
 from shared.stages import Stage, Stamp
 
 
@@ -34,18 +34,17 @@ class Replier:
         with self._lock:
             return dict(self._counts)
 
-    def mask(self, request: Request, card: ModelCard, mask: npt.NDArray[np.uint8]) -> None:
-        """Answer with class ids, H×W uint8."""
+    def result(self, request: Request, card: ModelCard, result: Result) -> None:
+        """Answer with what the model said."""
         message = request.message
         assert message is not None
-        data = masks.encode(mask, message.want.mask_codec)
+        data = results.encode(result, message.want.mask_codec)
         if len(data) > request.largest_answer:
             raise ReplyTooLargeError(
-                f"a mask of {len(data)} bytes, more than the {request.largest_answer} that the way back takes: "
+                f"a {card.task} of {len(data)} bytes, more than the {request.largest_answer} that the way back takes: "
                 "ask for another mask codec or size"
             )
         request.stamp(Stage.MASK_ENCODED)
-        height, width = mask.shape
         self._send(
             request,
             MaskMessage(
@@ -56,9 +55,10 @@ class Replier:
                 model=card.name,
                 model_version=card.version,
                 model_sha256=card.sha256,
+                engine=f"{card.engine} {card.precision}",
                 task=card.task,
                 geometry=message.geometry,
-                shape=(height, width),
+                shape=(result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None,
                 codec=message.want.mask_codec,
                 data=data,
                 batch_size=request.batch_size,

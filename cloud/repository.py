@@ -1,20 +1,23 @@
 """The model repository: a folder of models, each a folder with a `model.yaml`; found, checked and loaded by name."""
 
 import os
+import re
 from pathlib import Path
 
-from cloud.engines.engine import ENGINES, Engine, Placement
-from cloud.manifest import BatchingSection, Manifest
+from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
+from cloud.manifest import NAME, BatchingSection, Manifest
 from cloud.model import BatchSizeError, Model
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.labels import Labels, read_labels
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 
 MANIFEST_NAME = "model.yaml"
 MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
+
+_VERSION = re.compile(NAME)
 
 
 class RepositoryError(SkylaneError):
@@ -39,10 +42,14 @@ class Repository:
             raise RepositoryError(
                 f"model repository {self.root} cannot be read ({error.strerror}): give --models or {MODELS_VARIABLE}"
             ) from error
-        return tuple(folder.name for folder in folders if (folder / MANIFEST_NAME).is_file())
+        return tuple(
+            folder.name for folder in folders if (folder / MANIFEST_NAME).is_file() or _version_folders(folder)
+        )
 
-    def folder(self, name: str) -> Path:
-        """A model's folder.
+    def versions(self, name: str) -> tuple[str, ...]:
+        """A model's versions, the one that is meant where none is named last.
+
+        A model of one version has its manifest in its own folder; of several, in a folder for each.
 
         Raises:
             UnknownNameError: there is no such model; the nearest names are offered.
@@ -50,24 +57,46 @@ class Repository:
         names = self.names()
         if name not in names:
             raise UnknownNameError("model", name, names)
-        return self.root / name
+        if (self.root / name / MANIFEST_NAME).is_file():
+            return (read_yaml(self.root / name / MANIFEST_NAME, Manifest).version,)
+        return tuple(folder.name for folder in _version_folders(self.root / name))
 
-    def manifest(self, name: str) -> Manifest:
-        """A model's manifest, checked.
+    def folder(self, name: str, version: str | None = None) -> Path:
+        """The folder of a model's version; of its highest where none is named.
 
         Raises:
-            UnknownNameError: there is no such model.
+            UnknownNameError: there is no such model, or no such version; the nearest names are offered.
+        """
+        versions = self.versions(name)
+        if version is not None and version not in versions:
+            raise UnknownNameError(f"version of model {name}", version, versions)
+        folder = self.root / name
+        return folder if (folder / MANIFEST_NAME).is_file() else folder / (version or versions[-1])
+
+    def manifest(self, name: str, version: str | None = None) -> Manifest:
+        """A manifest, checked.
+
+        Raises:
+            UnknownNameError: there is no such model, or no such version.
             ConfigError: its manifest is wrong; names the file, the key and what to do.
         """
-        path = self.folder(name) / MANIFEST_NAME
+        folder = self.folder(name, version)
+        path = folder / MANIFEST_NAME
         manifest = read_yaml(path, Manifest)
+        if folder.name != name:
+            manifest = manifest.model_copy(update={"version": folder.name})  # The folder's name is the version.
         if manifest.name is not None and manifest.name != name:
             raise ConfigError(path, f"is {manifest.name!r}, but the folder is {name!r}: rename one", "name")
-        if manifest.format not in ENGINES:
-            raise ConfigError(path, f"no format {manifest.format!r}{suggestion(manifest.format, ENGINES)}", "format")
+        if manifest.format not in FORMATS:
+            raise ConfigError(path, f"no format {manifest.format!r}{suggestion(manifest.format, FORMATS)}", "format")
+        if manifest.engine not in (None, AUTO):
+            try:
+                engine_of(manifest.format, manifest.engine)
+            except SkylaneError as error:
+                raise ConfigError(path, str(error), "engine") from error
         return manifest
 
-    def labels(self, name: str, manifest: Manifest) -> Labels:
+    def labels(self, name: str, manifest: Manifest, version: str | None = None) -> Labels:
         """A model's labels, from the manifest or from the file that it names.
 
         Raises:
@@ -77,19 +106,20 @@ class Repository:
             return Labels(
                 tuple(label.name for label in manifest.labels), tuple(label.colour for label in manifest.labels)
             )
-        path = self.folder(name) / manifest.labels_file
+        folder = self.folder(name, version)
+        path = folder / manifest.labels_file
         if not path.resolve().is_relative_to(self.root.resolve()):
             problem = f"{manifest.labels_file!r} is outside the repository"
-            raise ConfigError(self.folder(name) / MANIFEST_NAME, problem, "labels_file")
+            raise ConfigError(folder / MANIFEST_NAME, problem, "labels_file")
         return read_labels(path)
 
-    def card(self, name: str) -> ModelCard:
+    def card(self, name: str, version: str | None = None) -> ModelCard:
         """What a vehicle must know of a model.
 
         Raises:
             As `manifest` and `labels`.
         """
-        manifest = self.manifest(name)
+        manifest = self.manifest(name, version)
         return ModelCard(
             name=name,
             version=manifest.version,
@@ -99,18 +129,19 @@ class Repository:
             width=manifest.input.width,
             layout=manifest.input.layout,
             resize=manifest.input.resize,
-            labels=self.labels(name, manifest),
+            labels=self.labels(name, manifest, version),
             trained=manifest.trained,
+            outputs=tuple(manifest.heads) if manifest.task is Task.TENSORS else (),
         )
 
-    def file(self, name: str) -> Path:
+    def file(self, name: str, version: str | None = None) -> Path:
         """A model's file, there and with the manifest's hash.
 
         Raises:
             RepositoryError: it is missing, leads outside the model's folder, or is another file than the manifest's.
         """
-        manifest = self.manifest(name)
-        folder = self.folder(name)
+        manifest = self.manifest(name, version)
+        folder = self.folder(name, version)
         path = folder / manifest.file
         if not path.resolve().is_relative_to(folder.resolve()):
             raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
@@ -127,24 +158,61 @@ class Repository:
             )
         return path
 
-    def load(self, name: str, placement: Placement = Placement(), max_batch: int | None = None) -> Model:  # noqa: B008 - frozen.
+    def load(
+        self,
+        name: str,
+        placement: Placement = Placement(),  # noqa: B008 - frozen.
+        max_batch: int | None = None,
+        *,
+        version: str | None = None,
+        engine: str | None = None,
+    ) -> Model:
         """Check a model's file and open it on a device; warming it up is the caller's.
 
-        `max_batch`: the most frames that go through it at once, instead of what its manifest says.
+        `max_batch`: the most frames that go through it at once, instead of what its manifest says. `engine`: what runs
+        it, instead of what its manifest says.
 
         Raises:
             SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
                 EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there;
                 BatchSizeError where another batch than `max_batch` is baked into the graph.
         """
-        manifest, card, path = self.manifest(name), self.card(name), self.file(name)
+        manifest, card, path = self.manifest(name, version), self.card(name, version), self.file(name, version)
         if max_batch is not None:
             manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
-        engine: Engine = registry.load("engine", ENGINES, manifest.format)(path, manifest, placement)
-        if max_batch is not None and engine.batch_size not in (None, max_batch):
-            engine.close()
-            raise BatchSizeError(name, engine.batch_size, max_batch)
-        return Model(manifest, card, engine)
+        chosen = engine_of(manifest.format, engine or manifest.engine)
+        opened: Engine = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
+        if max_batch is not None and opened.batch_size not in (None, max_batch):
+            opened.close()
+            raise BatchSizeError(name, opened.batch_size, max_batch)
+        return Model(manifest, card, opened)
+
+
+def engine_of(form: str, engine: str | None) -> str:
+    """The engine that runs a format: the one asked for, else the format's own.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+        RepositoryError: it does not read the format; names what does.
+    """
+    if engine is None:
+        return FORMATS[form]
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    if form not in ENGINES[engine].formats:
+        readers = ", ".join(name for name, entry in ENGINES.items() if form in entry.formats)
+        raise RepositoryError(f"engine {engine!r} does not read {form}: use {readers}, or convert the model")
+    return engine
+
+
+def _version_folders(folder: Path) -> list[Path]:
+    """The versions in a model's folder, the highest number last; names that are no numbers come first."""
+    if not folder.is_dir():
+        return []
+    found = [each for each in folder.iterdir() if _VERSION.fullmatch(each.name) and (each / MANIFEST_NAME).is_file()]
+    return sorted(
+        found, key=lambda each: (each.name.isdecimal(), int(each.name) if each.name.isdecimal() else 0, each.name)
+    )
 
 
 def default_root() -> Path:

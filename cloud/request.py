@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloud.engines.engine import Outputs
 from shared import clock
 from shared.messages import FrameMessage, MaskMessage
 from shared.stages import Stage
@@ -23,6 +24,7 @@ class Request:
     largest_answer: int  # Bytes of a mask that this door takes.
     correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
     message: FrameMessage | None = None
+    outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
     batch_size: int = field(default=0)
 

@@ -185,7 +185,8 @@ def inspect(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    table.add_row("output", f"{answer}, {manifest.output.kind}")
+    kinds = ", ".join(section.kind for section in manifest.heads.values())
+    table.add_row("output", f"{answer}, {kinds}")
     table.add_row("classes", told(found.ends.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)

@@ -89,7 +89,7 @@ class GraphAnalysis:
         if not ranked:
             raise EngineError(self._path, "gives no class ids (N×H×W) and no scores (N×H×W×C) for a picture's pixels")
         answer = ranked[0]
-        needed = reachable(self._definition, answer.node)
+        needed = reachable(self._definition, [answer.node])
         used = [tensor for tensor in pictures if node_of(tensor.node) in needed]
         picture = max(used, key=lambda tensor: (len(tensor.shape or ()), tensor.shape is not None))
         notes: list[str] = []
@@ -125,7 +125,7 @@ class GraphAnalysis:
 
     def random_operations(self, answer: Tensor) -> list[str]:
         """The operations that draw random numbers on the way to the output: dropout or noise left on."""
-        needed = reachable(self._definition, answer.node)
+        needed = reachable(self._definition, [answer.node])
         return [node.name for node in self._definition.node if node.name in needed and "Random" in node.op]
 
     def _tensor(self, name: str, node: str) -> Tensor:
@@ -161,11 +161,11 @@ class GraphAnalysis:
             return False
         if is_ids and tensor.shape is not None and len(tensor.shape) == 4 and tensor.shape[3] != 1:  # noqa: PLR2004  N, H, W, C.
             return False
-        return not pictures.isdisjoint(reachable(self._definition, tensor.node))
+        return not pictures.isdisjoint(reachable(self._definition, [tensor.node]))
 
     def _is_trainings(self, tensor: Tensor) -> bool:
         """Whether it depends on the truth too: a placeholder that is neither a picture nor a switch."""
-        needed = reachable(self._definition, tensor.node)
+        needed = reachable(self._definition, [tensor.node])
         return any(
             node_of(each.node) in needed and each.shape != () and not _is_picture(each) for each in self.placeholders
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud.engines.engine import ENGINES, Engine, EngineError, InferenceError, Placement
+from cloud.engines.engine import ENGINES, FORMATS, Engine, EngineError, InferenceError, Placement
 from cloud.engines.graph import read_graph
 from cloud.engines.keras_model import freeze_keras, read_keras
 from cloud.engines.saved_model import freeze_signature, read_saved_model
@@ -170,11 +170,11 @@ def _labels(ends: Ends, labels: Labels | None, notes: list[str]) -> tuple[LabelS
 
 def _try(path: Path, manifest: Manifest, notes: list[str]) -> None:
     """Run the drafted manifest twice on the same noise: it must load, answer, and answer the same."""
-    engine: Engine = registry.load("engine", ENGINES, manifest.format)(path, manifest, Placement(device="cpu"))
+    engine: Engine = registry.load("engine", ENGINES, FORMATS[manifest.format])(path, manifest, Placement(device="cpu"))
     shape = (engine.batch_size or 1, manifest.input.height, manifest.input.width, 3)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     try:
-        first, second = engine.infer(noise), engine.infer(noise)
+        first, second = engine.infer(noise)["mask"], engine.infer(noise)["mask"]
     except InferenceError as error:
         notes.append(f"a try on noise failed: {error}")
         return

@@ -15,7 +15,7 @@ VERSION = 1
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
 MAX_NS = 1 << 62
-_MAX_ITEMS = 256  # Entries of any list or map: as many as a model can have classes.
+MAX_ITEMS = 256  # Entries of any list or map: as many as a model can have classes.
 _MAX_TEXT = 4096
 _MAX_BRANCHES = 1 << 12  # Lists and maps of one message: five megabytes of empty maps would take fifty times as much.
 
@@ -48,8 +48,8 @@ class Fields:
         try:
             fields = msgpack.unpackb(
                 payload,
-                max_array_len=_MAX_ITEMS,
-                max_map_len=_MAX_ITEMS,
+                max_array_len=MAX_ITEMS,
+                max_map_len=MAX_ITEMS,
                 max_str_len=_MAX_TEXT,
                 max_bin_len=MAX_MESSAGE_BYTES,
                 max_ext_len=0,
@@ -114,6 +114,20 @@ class Fields:
             raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {_brief(value)}")
         return value
 
+    def number(self, key: str, least: float, most: float) -> float:
+        """A number within bounds, whole or not."""
+        value = self.get(key)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise self.wrong(key, f"a number from {least:g} to {most:g} belongs here, not {_brief(value)}")
+        return float(value)
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """Texts that may stand in a topic."""
+        try:
+            return tuple(checked(key, name) if isinstance(name, str) else _no_name(name) for name in self.list(key))
+        except TopicNameError as error:
+            raise self.wrong(key, str(error)) from error
+
     def bytes(self, key: str) -> bytes:
         """Bytes."""
         value = self.get(key)
@@ -160,6 +174,10 @@ class Fields:
                 raise self.wrong(key, f"{item[2]} ns is no time")
             stamps.append(Stamp(*item))
         return tuple(stamps)
+
+
+def _no_name(value: object) -> str:
+    raise TopicNameError(f"{_brief(value)} is no name")
 
 
 def _id_of(fields: Mapping[Any, Any]) -> FrameId | None:

@@ -8,16 +8,17 @@ from typing import Any
 import msgpack
 
 from shared.errors import SkylaneError
-from shared.fields import MAX_NS, MAX_SIDE, VERSION, Fields
+from shared.fields import MAX_ITEMS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
 from shared.frames import Layout
 from shared.geometry import Geometry, Resize
 from shared.labels import Labels
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stamp
 from shared.topics import FrameId
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
+_MAX_MS = 86_400_000.0
 
 
 class Status(StrEnum):
@@ -44,6 +45,8 @@ class Want:
 
     mask_codec: str = "zstd"
     size: str = "model"  # "model": the mask as the model made it; "frame": laid back onto the original frame.
+    top_k: int | None = None  # Classes of a classification; None: as the model's manifest says.
+    outputs: tuple[str, ...] = ()  # Of a model of raw tensors; empty: all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class FrameMessage:
     frame_stamp_ns: int
     data: bytes | bytearray | memoryview
     attempt: int = 1
+    version: str | None = None  # Of the model; None: the one that the worker takes for current.
     budget_ms: int | None = None  # Time left when sent; None: no deadline.
     want: Want = field(default_factory=Want)
     stamps: tuple[Stamp, ...] = ()
@@ -66,7 +70,10 @@ class FrameMessage:
 
 @dataclass(frozen=True, slots=True)
 class MaskMessage:
-    """A worker's answer. `data` holds class ids of `shape` (H×W, uint8), packed losslessly by `codec`; empty unless answered."""
+    """A worker's answer. `data` holds the result of its task, as `shared.results` packs it; empty unless answered.
+
+    `shape`: of a mask, H×W; None for other tasks.
+    """
 
     id: FrameId
     attempt: int
@@ -76,7 +83,8 @@ class MaskMessage:
     model: str = ""
     model_version: str = ""
     model_sha256: str = ""
-    task: str = "segmentation"
+    engine: str = ""  # What ran the model, and in what numbers: "openvino bf16".
+    task: Task = Task.SEGMENTATION
     geometry: Geometry | None = None
     shape: tuple[int, int] | None = None
     codec: str = "zstd"
@@ -103,6 +111,7 @@ def pack_frame(message: FrameMessage) -> bytes:
             "id": str(message.id),
             "attempt": message.attempt,
             "model": message.model,
+            "version": message.version,
             "frame_stamp_ns": message.frame_stamp_ns,
             "budget_ms": message.budget_ms,
             "layout": message.layout.value,
@@ -110,7 +119,12 @@ def pack_frame(message: FrameMessage) -> bytes:
             "dtype": message.layout.dtype.name,
             "codec": message.codec,
             "geometry": message.geometry.to_wire(),
-            "want": {"mask_codec": message.want.mask_codec, "size": message.want.size},
+            "want": {
+                "mask_codec": message.want.mask_codec,
+                "size": message.want.size,
+                "top_k": message.want.top_k,
+                "outputs": message.want.outputs,
+            },
             "stamps": _stamps_to_wire(message.stamps),
             "data": message.data,
         }
@@ -130,24 +144,18 @@ def unpack_frame(payload: bytes) -> FrameMessage:
         raise fields.wrong("shape", f"{list(shape)} does not fit layout {layout}")
     if fields.text("dtype") != layout.dtype.name:
         raise fields.wrong("dtype", f"layout {layout} holds {layout.dtype.name}")
-    want = fields.map("want")
-    size = want.get("size", "model")
-    if size not in ("model", "frame"):
-        raise fields.wrong("want", "size is 'model' or 'frame'")
-    mask_codec = want.get("mask_codec", "zstd")
-    if not isinstance(mask_codec, str):
-        raise fields.wrong("want", "mask_codec is a text")
     return FrameMessage(
         id=fields.id,
         attempt=fields.integer("attempt", 1, 100),
         model=fields.name("model"),
+        version=fields.name("version") if fields.has("version") else None,
         frame_stamp_ns=fields.integer("frame_stamp_ns", 0, MAX_NS),
         budget_ms=fields.integer("budget_ms", 0, 86_400_000) if fields.has("budget_ms") else None,
         layout=layout,
         shape=shape,
         codec=fields.text("codec"),
         geometry=fields.geometry("geometry"),
-        want=Want(mask_codec, size),
+        want=_want(fields),
         stamps=fields.stamps("stamps"),
         data=fields.bytes("data"),
     )
@@ -166,7 +174,8 @@ def pack_mask(message: MaskMessage) -> bytes:
             "model": message.model,
             "model_version": message.model_version,
             "model_sha256": message.model_sha256,
-            "task": message.task,
+            "engine": message.engine,
+            "task": message.task.value,
             "geometry": message.geometry.to_wire() if message.geometry else None,
             "shape": message.shape,
             "codec": message.codec,
@@ -186,7 +195,8 @@ def unpack_mask(payload: bytes) -> MaskMessage:
     fields = Fields.of_message(payload)
     status = fields.choice("status", Status)
     shape = fields.shape("shape", dimensions=(2,)) if fields.has("shape") else None
-    if status is Status.ANSWERED and shape is None:
+    task = fields.choice("task", Task)
+    if status is Status.ANSWERED and task is Task.SEGMENTATION and shape is None:
         raise fields.wrong("shape", "an answered frame has a mask")
     return MaskMessage(
         id=fields.id,
@@ -197,7 +207,8 @@ def unpack_mask(payload: bytes) -> MaskMessage:
         model=fields.text("model"),
         model_version=fields.text("model_version"),
         model_sha256=fields.text("model_sha256"),
-        task=fields.text("task"),
+        engine=fields.text("engine") if fields.has("engine") else "",
+        task=task,
         geometry=fields.geometry("geometry") if fields.has("geometry") else None,
         shape=(shape[0], shape[1]) if shape else None,
         codec=fields.text("codec"),
@@ -240,13 +251,18 @@ def _card_to_wire(card: ModelCard) -> dict[str, Any]:
         "name": card.name,
         "version": card.version,
         "sha256": card.sha256,
-        "task": card.task,
+        "task": card.task.value,
         "height": card.height,
         "width": card.width,
         "layout": card.layout.value,
         "resize": card.resize.value,
         "labels": card.labels.to_wire(),
         "trained": card.trained,
+        "outputs": card.outputs,
+        "engine": card.engine,
+        "precision": card.precision,
+        "cold_ms": card.cold_ms,
+        "warm_ms": card.warm_ms,
     }
 
 
@@ -262,14 +278,35 @@ def _card_from_wire(fields: Fields) -> ModelCard:
         name=fields.name("name"),
         version=fields.text("version"),
         sha256=fields.text("sha256"),
-        task=fields.text("task"),
+        task=fields.choice("task", Task),
         height=fields.integer("height", 1, MAX_SIDE),
         width=fields.integer("width", 1, MAX_SIDE),
         layout=fields.choice("layout", Layout),
         resize=fields.choice("resize", Resize),
         labels=labels,
         trained=trained,
+        outputs=fields.names("outputs") if fields.has("outputs") else (),
+        engine=fields.text("engine") if fields.has("engine") else "",
+        precision=fields.text("precision") if fields.has("precision") else "",
+        cold_ms=fields.number("cold_ms", 0.0, _MAX_MS) if fields.has("cold_ms") else None,
+        warm_ms=fields.number("warm_ms", 0.0, _MAX_MS) if fields.has("warm_ms") else None,
     )
+
+
+def _want(fields: Fields) -> Want:
+    want = Fields(fields.map("want"))
+    size = want.text("size") if want.has("size") else "model"
+    if size not in ("model", "frame"):
+        raise fields.wrong("want", "size is 'model' or 'frame'")
+    try:
+        return Want(
+            mask_codec=want.text("mask_codec") if want.has("mask_codec") else "zstd",
+            size=size,
+            top_k=want.integer("top_k", 1, MAX_ITEMS) if want.has("top_k") else None,
+            outputs=want.names("outputs") if want.has("outputs") else (),
+        )
+    except MessageError as error:
+        raise fields.wrong("want", str(error)) from error
 
 
 def _stamps_to_wire(stamps: tuple[Stamp, ...]) -> list[tuple[str, str, int]]:

@@ -1,10 +1,20 @@
 """A model card: what a vehicle must know of a model, announced by the worker that serves it."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import Labels
+
+
+class Task(StrEnum):
+    """What a model answers."""
+
+    SEGMENTATION = "segmentation"  # A class for every pixel.
+    CLASSIFICATION = "classification"  # Classes of the whole frame, with scores.
+    DETECTION = "detection"  # Boxes with classes and scores.
+    TENSORS = "tensors"  # What the model gives, as it is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +24,15 @@ class ModelCard:
     name: str
     version: str
     sha256: str  # Of the model's files, hexadecimal.
-    task: str  # "segmentation"
+    task: Task
     height: int  # Pixels of the model's input.
     width: int
     layout: Layout  # The colour order of the model's input: rgb8 or bgr8.
     resize: Resize
     labels: Labels
     trained: bool  # False: the weights are random, and every picture says so.
+    outputs: tuple[str, ...] = ()  # The heads of a model of raw tensors.
+    engine: str = ""  # What runs it, "tensorflow"; empty where nothing does yet.
+    precision: str = ""  # What it computes in, "fp32".
+    cold_ms: float | None = None  # Its first inference after it was loaded.
+    warm_ms: float | None = None  # The last one of its warm-up.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from shared.errors import MissingExtraError, UnknownNameError
 
@@ -14,7 +14,19 @@ class Entry(NamedTuple):
     extra: str
 
 
-def load(kind: str, table: Mapping[str, Entry], name: str) -> Any:
+class Plugin(Protocol):
+    """What a table must tell of a plug-in; an Entry, or a tuple that tells more."""
+
+    @property
+    def path(self) -> str:
+        """Where it lives: "module:attribute"."""
+
+    @property
+    def extra(self) -> str:
+        """The pip extra that brings what it imports."""
+
+
+def load(kind: str, table: Mapping[str, Plugin], name: str) -> Any:
     """Import the plug-in that `table` holds under `name`.
 
     `kind` is the noun used in messages ("engine", "source").

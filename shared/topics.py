@@ -46,6 +46,9 @@ WORKER_STATUS = TopicKind("status/worker/{worker}", qos=1, retained=True)
 VEHICLE_STATUS = TopicKind("status/vehicle/{vehicle}", qos=1, retained=True)
 PROBES = TopicKind("probes/{worker}/{vehicle}", qos=0)  # One that comes late would tell nothing of the clocks.
 ECHOES = TopicKind("echoes/{vehicle}/{worker}", qos=0)
+RETRIES = TopicKind("retries/{worker}/{model}/{vehicle}/{camera}", qos=1)
+CONTROL = TopicKind("control/{worker}/{verb}", qos=1)
+REPLIES = TopicKind("replies/{operator}/{nonce}", qos=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,59 @@
-"""An engine: what runs a model's file on a device. One module a format, chosen by the manifest's `format`."""
+"""An engine: what runs a model's file on a device. One module an engine; a manifest's `format` and `engine` choose it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.errors import SkylaneError
-from shared.registry import Entry
 
 Images = npt.NDArray[np.uint8]  # N×H×W×3, in the model's layout.
 ClassIds = npt.NDArray[np.uint8]  # N×H×W.
+Outputs = Mapping[str, npt.NDArray[Any]]  # By the manifest's head; the first axis is N; in host memory.
+
+
+class EngineEntry(NamedTuple):
+    """Where an engine lives ("module:attribute"), the pip extra that brings its library, and the formats that it reads."""
+
+    path: str
+    extra: str
+    formats: tuple[str, ...]
+
 
 ENGINES = {  # Paths, not classes: naming TensorFlow must not import it.
-    "frozen_graph": Entry("cloud.engines.frozen_graph:FrozenGraphEngine", "cloud"),
-    "saved_model": Entry("cloud.engines.saved_model:SavedModelEngine", "cloud"),
-    "keras": Entry("cloud.engines.keras_model:KerasEngine", "cloud"),
+    "tensorflow": EngineEntry(
+        "cloud.engines.tensorflow:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
+    ),
+    "openvino": EngineEntry(
+        "cloud.engines.openvino:OpenVinoEngine",
+        "openvino",
+        ("openvino", "frozen_graph", "saved_model", "onnx", "tflite"),
+    ),
+    "onnxruntime": EngineEntry("cloud.engines.onnxruntime:OnnxRuntimeEngine", "onnx", ("onnx",)),
+    "tflite": EngineEntry("cloud.engines.tflite:TfliteEngine", "tflite", ("tflite",)),
+    "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
 }
+AUTO = "auto"  # In a manifest's `engine`: the fastest on this host whose labels agree with the reference's.
+
+# Each format's own engine, which runs it where no other is asked for: the first of the table that reads it.
+FORMATS = {form: name for name, entry in reversed(ENGINES.items()) for form in entry.formats} | {
+    "openvino": "openvino",
+    "onnx": "onnxruntime",
+    "tflite": "tflite",
+}
+
+
+class Precision(StrEnum):
+    """What a model's numbers are, and what they are computed in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
 
 
 class EngineError(SkylaneError):
@@ -39,11 +75,12 @@ class DeviceError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model runs, and on how many threads."""
+    """Where a model runs, on how many threads, and in what numbers."""
 
     device: str = "auto"  # "auto" (a GPU where there is one), "cpu", "gpu" or "gpu:N".
     intra_threads: int = 0  # Within an operation; 0 lets the engine choose.
     inter_threads: int = 0  # Between operations; 0 lets the engine choose.
+    precision: Precision | None = None  # None: as the manifest says.
 
 
 class Engine(Protocol):
@@ -54,18 +91,29 @@ class Engine(Protocol):
     """
 
     @property
+    def name(self) -> str:
+        """Its key in ENGINES."""
+
+    @property
     def device(self) -> str:
         """Where it runs: "cpu" or "gpu:N"."""
+
+    @property
+    def precision(self) -> Precision:
+        """What it computes in."""
 
     @property
     def batch_size(self) -> int | None:
         """The batch size baked into the graph; None where any will do."""
 
-    def infer(self, batch: Images) -> ClassIds:
-        """The class of every pixel, in host memory when it returns.
+    def infer(self, batch: Images) -> Outputs:
+        """What the model answers, by the manifest's head, in host memory when it returns.
 
         `batch`: uint8 N×H×W×3, C-contiguous, in the manifest's layout; N is `batch_size` where that is not None.
-        Returns uint8 N×H×W. Raises InferenceError where the model itself fails on this batch.
+        By task: segmentation {"mask": uint8 N×H×W class ids of the input's size, the lowest where scores are equal};
+        classification {"scores": float32 N×C, probabilities}; detection {"boxes": float32 N×A×4, x1, y1, x2, y2 in
+        pixels of the input, "scores": float32 N×A×C, probabilities}; tensors: every head as the model gives it.
+        Raises InferenceError where the model itself fails on this batch, or answers with numbers that are none.
         """
 
     def close(self) -> None:

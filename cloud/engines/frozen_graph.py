@@ -1,16 +1,16 @@
-"""The engine of frozen graphs: a binary GraphDef whose variables are constants."""
+"""Frozen graphs: a binary GraphDef whose variables are constants."""
 
 from pathlib import Path
 
-from cloud.engines.engine import Placement
 from cloud.engines.graph import FrozenModel, read_graph
-from cloud.engines.graph_session import GraphSession
 from cloud.manifest import Manifest
 
 
-class FrozenGraphEngine(GraphSession):
-    """Runs a `.pb`. The manifest's tensors are the graph's: "input:0", "prediction:0"."""
+def read_frozen_graph(path: Path, manifest: Manifest) -> FrozenModel:
+    """Read a `.pb`; the manifest's tensors are the graph's: "input:0", "prediction:0".
 
-    def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        frozen = FrozenModel(read_graph(path), manifest.input.tensor, manifest.output.tensor, path)
-        super().__init__(frozen, manifest, placement)
+    Raises:
+        EngineError: as `cloud.engines.graph.read_graph`.
+    """
+    outputs = {head: section.tensor for head, section in manifest.heads.items()}
+    return FrozenModel(read_graph(path), manifest.input.tensor, outputs, path)

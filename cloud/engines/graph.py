@@ -1,5 +1,6 @@
 """TensorFlow's GraphDef: read from a file, walked backwards, cut to what an output needs."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow_device import tf
+from cloud.manifest import Manifest
 from shared.errors import suggestion
 
 # A graph is a program. A network needs none of these, which read or write files, or call into Python.
@@ -25,7 +27,7 @@ class FrozenModel:
 
     graph: Any  # A GraphDef.
     input_tensor: str  # As in the graph, with or without ":0".
-    output_tensor: str
+    output_tensors: Mapping[str, str]  # By the manifest's head.
     path: Path  # Where it came from, for messages.
 
 
@@ -66,11 +68,30 @@ def index_of(tensor: str) -> int:
     return int(index) if index.isdecimal() else 0
 
 
-def reachable(graph: Any, output: str) -> set[str]:
-    """The names of the operations that `output` depends on, itself among them."""
+def named(
+    graph: Any, inputs: Mapping[str, str], outputs: Mapping[str, str], manifest: Manifest, *, path: Path, has: str
+) -> FrozenModel:
+    """A model whose tensors are known by other names than the graph's: `inputs` and `outputs` map those to these.
+
+    `has`: the words before "no input …" in messages.
+
+    Raises:
+        EngineError: it has not the manifest's; the nearest names are offered.
+    """
+    wanted = [("input", manifest.input.tensor, inputs)]
+    wanted += [("output", section.tensor, outputs) for section in manifest.heads.values()]
+    for role, name, names in wanted:
+        if name not in names:
+            raise EngineError(path, f"{has} no {role} {name!r}{suggestion(name, names)}")
+    heads = {head: outputs[section.tensor] for head, section in manifest.heads.items()}
+    return FrozenModel(graph, inputs[manifest.input.tensor], heads, path)
+
+
+def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
+    """The names of the operations that the tensors `outputs` depend on, their own among them."""
     nodes = {node.name: node for node in graph.node}
     found: set[str] = set()
-    waiting = [node_of(output)]
+    waiting = [node_of(output) for output in outputs]
     while waiting:
         name = waiting.pop()
         if name in found or name not in nodes:
@@ -80,9 +101,9 @@ def reachable(graph: Any, output: str) -> set[str]:
     return found
 
 
-def cut(graph: Any, output: str) -> Any:
-    """The part of `graph` that `output` depends on: spare placeholders and leftovers of training fall away."""
-    needed = reachable(graph, output)
+def cut(graph: Any, outputs: Iterable[str]) -> Any:
+    """The part of `graph` that `outputs` depend on: spare placeholders and leftovers of training fall away."""
+    needed = reachable(graph, outputs)
     part = tf.compat.v1.GraphDef()
     part.versions.CopyFrom(graph.versions)
     part.library.CopyFrom(graph.library)

@@ -1,18 +1,19 @@
-"""A TensorFlow graph as a segmentation engine: whatever the format, it ends as a GraphDef that one session runs."""
+"""A TensorFlow graph as an engine: whatever the format, it ends as a GraphDef that one session runs."""
 
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import ClassIds, EngineError, Images, InferenceError, Placement
-from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
-from cloud.engines.tensorflow_device import choose, convert_variables_to_constants, tf
-from cloud.manifest import Manifest, OutputKind
+import numpy as np
 
-_IMAGE_RANK = 4  # N×H×W×C
+from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement, Precision
+from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
+from cloud.engines.graph_heads import head_of
+from cloud.engines.tensorflow_device import choose, convert_variables_to_constants, tf
+from cloud.manifest import Manifest
 
 
 class GraphSession:
-    """Scaling, the model, arg max and the cast to uint8 in one graph: a frame enters and a mask leaves once each.
+    """Scaling, the model and what its heads need after it in one graph: a frame enters and an answer leaves once each.
 
     A session on a frozen graph beats a `tf.function` around the same graph by about 7 % on a CPU.
     """
@@ -24,25 +25,32 @@ class GraphSession:
             EngineError: the graph has not the named tensors, or they are not what the manifest says.
             DeviceError: the device is not there.
         """
+        self.name = "tensorflow"
+        self.precision = Precision.FP32
         self.device = choose(placement.device)
         self.batch_size = _baked_batch(frozen, manifest)
         graph = tf.Graph()
         with graph.as_default(), graph.device(f"/{self.device}"):
             shape = (self.batch_size, manifest.input.height, manifest.input.width, 3)
             images = tf.compat.v1.placeholder(tf.uint8, shape, "skylane_images")
-            output = _import(frozen, manifest, _normalised(images, manifest))
-            class_ids = _class_ids(output, images, manifest, frozen.path)
+            found = _import(frozen, manifest, _normalised(images, manifest))
+            heads = [head_of(name, tensor, images, manifest, frozen.path) for name, tensor in found.items()]
         self._session = tf.compat.v1.Session(graph=graph, config=_session_config(self.device, placement))
-        self._run = self._session.make_callable(class_ids, feed_list=[images])
+        self._run = self._session.make_callable(heads, feed_list=[images])
+        self._heads = tuple(found)
         self._path = frozen.path
 
-    def infer(self, batch: Images) -> ClassIds:
+    def infer(self, batch: Images) -> Outputs:
         """As `cloud.engines.engine.Engine.infer`."""
         try:
-            class_ids: ClassIds = self._run(batch)
+            answers = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:
             raise InferenceError(f"{self._path}: the model failed: {first_line(error)}") from error
-        return class_ids
+        outputs = dict(zip(self._heads, answers, strict=True))
+        for head, values in outputs.items():
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                raise InferenceError(f"{self._path}: the model returned NaN in {head!r}")
+        return outputs
 
     def close(self) -> None:
         """Release the session; the device's memory goes back to TensorFlow's own pool."""
@@ -73,11 +81,10 @@ def _baked_batch(frozen: FrozenModel, manifest: Manifest) -> int | None:
     """The batch size in the input placeholder's shape; checks its other sides and its type against the manifest."""
     name = frozen.input_tensor
     node = require(frozen.graph, frozen.path, "input", name)
-    require(frozen.graph, frozen.path, "output", frozen.output_tensor)
-    if node.name not in reachable(frozen.graph, frozen.output_tensor):
-        raise EngineError(
-            frozen.path, f"output {frozen.output_tensor!r} does not depend on input {name!r}: name others"
-        )
+    for output in frozen.output_tensors.values():
+        require(frozen.graph, frozen.path, "output", output)
+        if node.name not in reachable(frozen.graph, [output]):
+            raise EngineError(frozen.path, f"output {output!r} does not depend on input {name!r}: name others")
     if "dtype" in node.attr:
         dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
         if dtype != manifest.input.dtype:
@@ -110,72 +117,32 @@ def _normalised(images: Any, manifest: Manifest) -> Any:
     return values
 
 
-def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> Any:
-    """Bring the model into the current graph with `values` as its input; returns its output tensor."""
-    graph = cut(frozen.graph, frozen.output_tensor)
+def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, Any]:
+    """Bring the model into the current graph with `values` as its input; returns its output tensors by head."""
+    outputs = frozen.output_tensors
+    graph = cut(frozen.graph, outputs.values())
     refuse_foreign(graph, frozen.path)
     fed = {_full(frozen.input_tensor): values}
     for tensor, constant in manifest.input.constants.items():
         node = require(frozen.graph, frozen.path, "constant", tensor)
         if "dtype" not in node.attr:
             raise EngineError(frozen.path, f"input.constants: {tensor!r} is a {node.op}: name a placeholder")
-        if node.name in reachable(frozen.graph, frozen.output_tensor):
+        if node.name in reachable(frozen.graph, outputs.values()):
             fed[_full(tensor)] = tf.constant(constant, tf.dtypes.as_dtype(node.attr["dtype"].type))
     unfed = sorted(node.name for node in graph.node if node.op == "Placeholder" and f"{node.name}:0" not in fed)
     if unfed:
         raise EngineError(frozen.path, f"also wants {', '.join(unfed[:5])}: give each a value in input.constants")
     try:
-        (output,) = tf.import_graph_def(
-            graph, input_map=fed, return_elements=[_full(frozen.output_tensor)], name="model"
+        found = tf.import_graph_def(
+            graph, input_map=fed, return_elements=[_full(output) for output in outputs.values()], name="model"
         )
     except (ValueError, TypeError, tf.errors.OpError) as error:
         raise EngineError(frozen.path, f"TensorFlow cannot load this graph: {first_line(error)}") from error
-    return output
+    return dict(zip(outputs, found, strict=True))
 
 
 def _full(tensor: str) -> str:
     return f"{node_of(tensor)}:{index_of(tensor)}"
-
-
-def _class_ids(output: Any, images: Any, manifest: Manifest, path: Path) -> Any:
-    """uint8 N×H×W class ids of the input's size from what the model gives."""
-    rank = output.shape.rank
-    if manifest.output.kind is OutputKind.SCORES:
-        if rank not in (None, _IMAGE_RANK):
-            raise EngineError(path, f"output {manifest.output.tensor!r} is {output.shape}: scores need N×H×W×C")
-        _check_channels(output, manifest, path)
-        class_ids = tf.argmax(output, axis=-1, output_type=tf.int32)
-    else:
-        class_ids = _without_channel(output, images, manifest, path)
-    class_ids = tf.cast(class_ids, tf.uint8)
-    size = (manifest.input.height, manifest.input.width)
-    if class_ids.shape.rank is not None and tuple(class_ids.shape[1:]) not in (size, (None, None)):
-        # A model that answers at a fraction of its input's size: each of its pixels stands for a block.
-        class_ids = tf.image.resize(class_ids[..., tf.newaxis], size, method="nearest")[..., 0]
-    return class_ids
-
-
-def _without_channel(output: Any, images: Any, manifest: Manifest, path: Path) -> Any:
-    """Class ids as N×H×W, whether they come so, with one channel, without a batch, or with no shape at all."""
-    match output.shape.rank:
-        case 2:
-            return output[tf.newaxis]
-        case 3:
-            return output
-        case 4 if output.shape[-1] == 1:
-            return output[..., 0]
-        case None:
-            return tf.reshape(output, tf.shape(images)[:3])
-    raise EngineError(
-        path, f"output {manifest.output.tensor!r} is {output.shape}: class ids need N×H×W; for scores set output.kind"
-    )
-
-
-def _check_channels(output: Any, manifest: Manifest, path: Path) -> None:
-    channels = output.shape[-1] if output.shape.rank else None
-    labels = len(manifest.labels)  # 0 where they are in a file.
-    if channels is not None and labels and channels != labels:
-        raise EngineError(path, f"gives {channels} scores a pixel where the manifest has {labels} labels: name all")
 
 
 def _session_config(device: str, placement: Placement) -> Any:

@@ -1,26 +1,17 @@
-"""The engine of Keras files, `.keras` and `.h5`: frozen and run as a graph, in inference mode."""
+"""Keras files, `.keras` and `.h5`: frozen into one graph, in inference mode.
+
+Keras's safe mode is on, but it is no boundary: open only files that you trust. The repository's hash says which.
+"""
 
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError, Placement
-from cloud.engines.graph import FrozenModel
-from cloud.engines.graph_session import GraphSession, first_line, freeze
-from cloud.engines.tensorflow_device import choose, tf
+from cloud.engines.engine import EngineError
+from cloud.engines.graph import FrozenModel, named
+from cloud.engines.graph_session import first_line, freeze
+from cloud.engines.tensorflow_device import tf
 from cloud.manifest import Manifest
-from shared.errors import suggestion
-
-
-class KerasEngine(GraphSession):
-    """Runs a Keras model. The manifest's tensors are the names of its inputs and outputs.
-
-    Keras's safe mode is on, but it is no boundary: open only files that you trust. The repository's hash says which.
-    """
-
-    def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        choose(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
-        super().__init__(_frozen(path, manifest), manifest, placement)
 
 
 def read_keras(path: Path) -> Any:
@@ -68,9 +59,11 @@ def freeze_keras(model: Any, path: Path) -> tuple[Any, dict[str, str], dict[str,
     return graph, dict(zip(input_names, inputs, strict=True)), dict(zip(output_names, outputs, strict=True))
 
 
-def _frozen(path: Path, manifest: Manifest) -> FrozenModel:
+def read_frozen_keras(path: Path, manifest: Manifest) -> FrozenModel:
+    """Read a Keras file; the manifest's tensors are the names of its inputs and outputs.
+
+    Raises:
+        EngineError: it cannot be loaded or frozen, or has no such input or output.
+    """
     graph, inputs, outputs = freeze_keras(read_keras(path), path)
-    for role, name, names in (("input", manifest.input.tensor, inputs), ("output", manifest.output.tensor, outputs)):
-        if name not in names:
-            raise EngineError(path, f"has no {role} {name!r}{suggestion(name, names)}")
-    return FrozenModel(graph, inputs[manifest.input.tensor], outputs[manifest.output.tensor], path)
+    return named(graph, inputs, outputs, manifest, path=path, has="has")

@@ -1,22 +1,14 @@
-"""The engine of SavedModels: a signature, frozen and run as a graph."""
+"""SavedModels: a signature, frozen into one graph."""
 
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import EngineError, Placement
-from cloud.engines.graph import FrozenModel
-from cloud.engines.graph_session import GraphSession, first_line, freeze
-from cloud.engines.tensorflow_device import choose, tf
+from cloud.engines.engine import EngineError
+from cloud.engines.graph import FrozenModel, named
+from cloud.engines.graph_session import first_line, freeze
+from cloud.engines.tensorflow_device import tf
 from cloud.manifest import Manifest
 from shared.errors import suggestion
-
-
-class SavedModelEngine(GraphSession):
-    """Runs a SavedModel's folder. The manifest's tensors are the keys of its signature."""
-
-    def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
-        choose(placement.device)  # Sets the GPUs' memory up, which nothing can once a model is loaded.
-        super().__init__(_frozen(path, manifest), manifest, placement)
 
 
 def read_saved_model(path: Path) -> Any:
@@ -46,13 +38,15 @@ def freeze_signature(function: Any, path: Path) -> tuple[Any, dict[str, str], di
     return graph, dict(zip(input_keys, inputs, strict=True)), dict(zip(output_keys, outputs, strict=True))
 
 
-def _frozen(path: Path, manifest: Manifest) -> FrozenModel:
+def read_frozen_signature(path: Path, manifest: Manifest) -> FrozenModel:
+    """Read a SavedModel's folder; the manifest's tensors are the keys of its signature.
+
+    Raises:
+        EngineError: it cannot be loaded or frozen, or has no such signature, input or output.
+    """
     loaded = read_saved_model(path)
     name = manifest.signature
     if name not in loaded.signatures:
         raise EngineError(path, f"has no signature {name!r}{suggestion(name, loaded.signatures)}")
     graph, inputs, outputs = freeze_signature(loaded.signatures[name], path)
-    for role, key, keys in (("input", manifest.input.tensor, inputs), ("output", manifest.output.tensor, outputs)):
-        if key not in keys:
-            raise EngineError(path, f"its signature has no {role} {key!r}{suggestion(key, keys)}")
-    return FrozenModel(graph, inputs[manifest.input.tensor], outputs[manifest.output.tensor], path)
+    return named(graph, inputs, outputs, manifest, path=path, has="its signature has")

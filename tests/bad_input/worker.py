@@ -9,6 +9,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from cloud.engines.engine import Outputs, Precision
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
@@ -17,7 +18,7 @@ from shared.bus import Bus, MemoryBus
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import Labels
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.mqtt import MqttBus
 
 HEIGHT, WIDTH = 16, 24
@@ -26,7 +27,7 @@ CARD = ModelCard(
     name="tiny",
     version="1",
     sha256="0" * 64,
-    task="segmentation",
+    task=Task.SEGMENTATION,
     height=HEIGHT,
     width=WIDTH,
     layout=Layout.RGB8,
@@ -39,12 +40,14 @@ CARD = ModelCard(
 class Thresholds:
     """An engine without a library: light pixels are class 1."""
 
+    name = "tensorflow"
     device = "cpu"
+    precision = Precision.FP32
     batch_size = None
 
-    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
-        return (batch[..., 0] > 127).astype(np.uint8)
+        return {"mask": (batch[..., 0] > 127).astype(np.uint8)}
 
     def close(self) -> None:
         """See Engine."""

@@ -29,7 +29,7 @@ def test_a_stamp_leads_back_to_its_moment(reading_ns: int, now_ns: int, drift_pp
 def test_it_finds_road_everywhere() -> None:
     """What answers at once must still answer validly: one class, of the labels."""
     images = np.zeros((2, 8, 12, 3), np.uint8)
-    classes = InstantEngine(think_ms=1).infer(images)
+    classes = InstantEngine(think_ms=1).infer(images)["mask"]
     assert classes.shape == (2, 8, 12)
     assert not classes.any()
 

@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.batching import Batcher
-from cloud.engines.engine import InferenceError
+from cloud.engines.engine import InferenceError, Outputs, Precision
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.replies import Replier
@@ -16,7 +16,7 @@ from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stage
 from shared.threads import ThreadGroup
 from shared.topics import FrameId
@@ -24,14 +24,16 @@ from shared.topics import FrameId
 WAIT_S = 20.0
 HEIGHT, WIDTH = 4, 6
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
 )  # fmt: skip
 
 
 class Gated:
     """An engine that answers each picture's first number, and waits for its gate."""
 
+    name = "tensorflow"
     device = "cpu"
+    precision = Precision.FP32
 
     def __init__(self, batch_size: int | None = None, error: Exception | None = None) -> None:
         self.batch_size = batch_size
@@ -40,14 +42,14 @@ class Gated:
         self.entered = threading.Event()
         self.sizes: list[int] = []
 
-    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
         self.entered.set()
         assert self.gate.wait(WAIT_S)
         self.sizes.append(len(batch))
         if self.error:
             raise self.error
-        return np.ascontiguousarray(batch[..., 0])
+        return {"mask": np.ascontiguousarray(batch[..., 0])}
 
     def close(self) -> None:
         """See Engine."""

@@ -21,14 +21,14 @@ from shared.geometry import Resize, apply, plan
 from shared.images import PictureLimits
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stage
 from shared.topics import FrameId
 
 WAIT_S = 20.0
 HEIGHT, WIDTH = 8, 12
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
 )  # fmt: skip
 RGB = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 

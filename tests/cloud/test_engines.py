@@ -139,7 +139,7 @@ def test_scores_for_more_classes_than_labels_are_refused(workshop: Any) -> None:
     """A class without a name would be painted black and never noticed."""
     labels = [{"name": "road", "colour": [1, 2, 3]}]
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, labels=labels)
-    with pytest.raises(EngineError, match="5 scores a pixel where the manifest has 1 labels"):
+    with pytest.raises(EngineError, match="5 scores where the manifest has 1 labels"):
         workshop.repository.load("m")
 
 

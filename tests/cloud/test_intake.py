@@ -23,13 +23,22 @@ from shared.messages import (
     unpack_mask,
     unpack_status,
 )
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stage
 from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 
 WAIT_S = 20.0
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, "segmentation", 8, 12, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny",
+    "1",
+    "ab" * 32,
+    Task.SEGMENTATION,
+    8,
+    12,
+    Layout.RGB8,
+    Resize.CROP,
+    Labels(("a",), ((0, 0, 0),)),
+    trained=True,
 )
 FRAME = FrameMessage(
     id=FrameId("car", "left", "s1", 7),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cloud.engines.engine import Outputs, Precision
 from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
@@ -18,29 +19,31 @@ from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame, unpack_mask
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.topics import FRAMES, MASKS, FrameId
 
 WAIT_S = 20.0
 HEIGHT, WIDTH = 4, 6
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, "segmentation", HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
 )  # fmt: skip
 
 
 class Engine:
     """An engine that answers each picture's first channel, or does what it is told to."""
 
+    name = "tensorflow"
     device = "cpu"
+    precision = Precision.FP32
     batch_size = None
 
     def __init__(self, act: Callable[[], None] = lambda: None) -> None:
         self._act = act
 
-    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
         self._act()
-        return np.ascontiguousarray(batch[..., 0])
+        return {"mask": np.ascontiguousarray(batch[..., 0])}
 
     def close(self) -> None:
         """See Engine."""

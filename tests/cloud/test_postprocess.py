@@ -11,13 +11,22 @@ from shared.frames import Layout
 from shared.geometry import Geometry, Resize, lay_back, plan
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, Want
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stage
 from shared.topics import FrameId
 
 WAIT_S = 20.0
 CARD = ModelCard(
-    "tiny", "1", "ab" * 32, "segmentation", 8, 12, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny",
+    "1",
+    "ab" * 32,
+    Task.SEGMENTATION,
+    8,
+    12,
+    Layout.RGB8,
+    Resize.CROP,
+    Labels(("a",), ((0, 0, 0),)),
+    trained=True,
 )
 MASK = np.random.default_rng(2).integers(0, 12, (8, 12), np.uint8)
 

@@ -10,12 +10,21 @@ from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, Want
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import Stage, Stamp
 from shared.topics import FrameId
 
 CARD = ModelCard(
-    "tiny", "3", "ab" * 32, "segmentation", 8, 12, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
+    "tiny",
+    "3",
+    "ab" * 32,
+    Task.SEGMENTATION,
+    8,
+    12,
+    Layout.RGB8,
+    Resize.CROP,
+    Labels(("a",), ((0, 0, 0),)),
+    trained=True,
 )
 FRAME = FrameMessage(
     id=FrameId("car", "left", "s1", 7),
@@ -43,7 +52,7 @@ def test_an_answer_carries_the_mask_and_all_that_it_came_from() -> None:
     answers: list[MaskMessage] = []
     mask = np.arange(96, dtype=np.uint8).reshape(8, 12)
     replier = Replier("w", "cloud/w/s9")
-    replier.mask(_request(answers), CARD, mask)
+    replier.result(_request(answers), CARD, mask)
     (answer,) = answers
     assert (answer.id, answer.attempt, answer.status, answer.worker) == (FRAME.id, 2, Status.ANSWERED, "w")
     assert (answer.model, answer.model_version, answer.model_sha256) == ("tiny", "3", CARD.sha256)

@@ -76,7 +76,7 @@ def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: A
         ({"input": {"layout": "mono8"}}, "input.layout: .*use rgb8 or bgr8"),
         ({"input": {"dtype": "uint8", "scale": 0.5}}, "input: scale, mean and std need a float dtype"),
         ({"input": {"std": [1, 0, 1]}}, "input: std must not be 0"),
-        ({"output": {"kind": "boxes"}}, "output.kind: "),
+        ({"output": {"kind": "boxes"}}, "output.kind: |head mask: kind boxes"),
         ({"labels": []}, "give either labels, a list of {name, colour}, or labels_file"),
         ({"labels_file": "x"}, "give either labels"),
         (

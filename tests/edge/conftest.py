@@ -12,7 +12,7 @@ from shared.frames import Frame, Layout
 from shared.geometry import Resize
 from shared.labels import Labels
 from shared.messages import MaskMessage, Status
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
 HEIGHT, WIDTH = 8, 12
@@ -20,7 +20,7 @@ CARD = ModelCard(
     name="tiny",
     version="1",
     sha256="0" * 64,
-    task="segmentation",
+    task=Task.SEGMENTATION,
     height=HEIGHT,
     width=WIDTH,
     layout=Layout.RGB8,

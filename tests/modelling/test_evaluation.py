@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cloud.engines.engine import Outputs, Precision
 from cloud.model import Model
 from modelling.evaluation import Evaluation, EvaluationError, evaluate, prepared
 from rosbag_tools.writer import BagWriter
@@ -14,7 +15,7 @@ from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import Labels
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 
 _NAMES = ("dark", "light", "none")
 _HEIGHT, _WIDTH = 8, 12
@@ -25,7 +26,7 @@ def _card(**changes: Any) -> ModelCard:
         "name": "threshold",
         "version": "1",
         "sha256": "0" * 64,
-        "task": "segmentation",
+        "task": Task.SEGMENTATION,
         "height": _HEIGHT // 2,
         "width": _WIDTH // 2,
         "layout": Layout.RGB8,
@@ -39,11 +40,13 @@ def _card(**changes: Any) -> ModelCard:
 class _Threshold:
     """An engine whose answer can be told by hand: class 1 where red is bright."""
 
+    name = "tensorflow"
     device = "cpu"
+    precision = Precision.FP32
     batch_size = None
 
-    def infer(self, batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        return (batch[..., 0] > 100).astype(np.uint8)
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        return {"mask": (batch[..., 0] > 100).astype(np.uint8)}
 
     def close(self) -> None:
         """Nothing is held."""

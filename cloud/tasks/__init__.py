@@ -1,0 +1,1 @@
+"""What becomes of a model's outputs: one file a task."""

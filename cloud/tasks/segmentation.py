@@ -1,0 +1,15 @@
+"""Segmentation: class ids of every pixel, of the model's input or laid back onto the frame."""
+
+from cloud.engines.engine import Outputs
+from cloud.manifest import Manifest
+from shared.geometry import lay_back
+from shared.messages import FrameMessage
+from shared.results import Result
+
+UNSEEN = 255  # The class id of what the model never saw, where the frame was cropped.
+
+
+def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:  # noqa: ARG001 - as every task.
+    """The mask, H×W uint8."""
+    mask = outputs["mask"]
+    return lay_back(mask, message.geometry, UNSEEN) if message.want.size == "frame" else mask

@@ -1,0 +1,17 @@
+"""What a task does, and the table of them."""
+
+from collections.abc import Callable
+
+from cloud.engines.engine import Outputs
+from cloud.manifest import Manifest
+from cloud.tasks import segmentation
+from shared.messages import FrameMessage
+from shared.model_card import Task
+from shared.results import Result
+
+# From one frame's outputs (by head, without the batch) to what its message wants.
+MakeResult = Callable[[Outputs, FrameMessage, Manifest], Result]
+
+TASKS: dict[Task, MakeResult] = {
+    Task.SEGMENTATION: segmentation.result,
+}
