@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Self
@@ -30,12 +30,17 @@ class Worker(AbstractContextManager["Worker"]):
         model: str,
         name: str = "worker",
         device: str = "auto",
+        engine: str | None = None,
+        precision: str | None = None,
         warm_up: int | None = None,
         max_batch: int | None = None,
+        flags: Sequence[str] = (),
         log: Path | None = None,
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`warm_up` and `max_batch`: as the model's manifest says where they are None.
+        """`engine`, `precision`, `warm_up` and `max_batch`: as the model's manifest says where they are None.
+
+        `flags`: more of `skylane cloud serve`, as a user would write them.
 
         `on_line` is told every line that the worker says, and `log` takes them all.
 
@@ -59,8 +64,10 @@ class Worker(AbstractContextManager["Worker"]):
             "--device",
             device,
         ]
-        arguments += [] if warm_up is None else ["--warm-up", str(warm_up)]
-        arguments += [] if max_batch is None else ["--max-batch", str(max_batch)]
+        chosen = {"--engine": engine, "--precision": precision, "--warm-up": warm_up, "--max-batch": max_batch}
+        for flag, value in chosen.items():
+            arguments += [] if value is None else [flag, str(value)]
+        arguments += flags
         self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],

@@ -8,13 +8,15 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from bench.link.link import PROFILES, LinkSpec
 from bench.study.scenarios import SCENARIOS
-from cloud.engines.engine import ENGINES
+from cloud.engines.engine import ENGINES, FORMATS, Precision
 from shared.config import Section
 
 T = TypeVar("T")
 
 CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
 TRANSPORTS = ("mqtt",)
+OWN = "own"  # Of a model's formats: the one that it has, or where the engine does not read that, the engine's own.
+PRECISIONS = tuple(each.value for each in Precision)
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
 _DEVICE = re.compile(r"cpu|gpu(:[0-9]{1,3})?")
@@ -91,6 +93,8 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
 
 Model = Annotated[str, Field(pattern=NAME)]
 Engine = Annotated[str, AfterValidator(one_of("engine", ENGINES))]
+Format = Annotated[str, AfterValidator(one_of("format", (OWN, *FORMATS)))]
+PrecisionName = Annotated[str, AfterValidator(one_of("precision", PRECISIONS))]
 Device = Annotated[str, AfterValidator(_device)]
 Transport = Annotated[str, AfterValidator(one_of("transport", TRANSPORTS))]
 Codec = Annotated[str, AfterValidator(_codec)]
@@ -108,7 +112,9 @@ class Axes(Section):
     """What is varied: every axis takes a value or a list of them; the cells are all combinations."""
 
     model: Values[Model] = ("road-small",)
-    engine: Values[Engine] = ("frozen_graph",)
+    engine: Values[Engine] = ("tensorflow",)
+    format: Values[Format] = (OWN,)
+    precision: Values[PrecisionName] = (Precision.FP32.value,)
     device: Values[Device] = ("cpu",)
     transport: Values[Transport] = ("mqtt",)
     codec: Values[Codec] = ("jpeg",)
@@ -125,6 +131,8 @@ class Combination(Section):
 
     model: Chosen[Model] = None
     engine: Chosen[Engine] = None
+    format: Chosen[Format] = None
+    precision: Chosen[PrecisionName] = None
     device: Chosen[Device] = None
     transport: Chosen[Transport] = None
     codec: Chosen[Codec] = None
@@ -158,6 +166,8 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
     return {
         "model": told(models),
         "engine": told(ENGINES),
+        "format": f"{OWN}, {told(FORMATS)}",
+        "precision": told(PRECISIONS),
         "transport": told(TRANSPORTS),
         "scenario": told(SCENARIOS),
     } | _KNOWN

@@ -16,6 +16,8 @@ class WorkerSetup:
 
     model: str
     engine: str
+    format: str
+    precision: str
     device: str
     batch: int
     workers: int
@@ -29,6 +31,8 @@ class Cell:
     name: str
     model: str
     engine: str
+    format: str
+    precision: str
     device: str
     transport: str
     codec: str
@@ -43,7 +47,9 @@ class Cell:
     def setup(self) -> WorkerSetup:
         """What its workers are started with."""
         cold = self.name if SCENARIOS[self.scenario].is_cold else ""
-        return WorkerSetup(self.model, self.engine, self.device, self.batch, self.workers, cold)
+        return WorkerSetup(
+            self.model, self.engine, self.format, self.precision, self.device, self.batch, self.workers, cold
+        )
 
     def columns(self) -> dict[str, str | int | float | None]:
         """The axes as columns of a table; of the link its name, and each of its figures as `link_<figure>`."""
@@ -53,7 +59,7 @@ class Cell:
 
 
 def name_of(values: dict[str, Any], varied: Sequence[str]) -> str:
-    """A cell's name: its values of the axes that are varied, such as `frozen_graph.jpeg.4-vehicles`."""
+    """A cell's name: its values of the axes that are varied, such as `openvino.jpeg.4-vehicles`."""
     return ".".join(_told(axis, values[axis]) for axis in varied) or str(values["scenario"])
 
 

@@ -146,6 +146,8 @@ def _show(runner: Runner, console: Console) -> None:
         table.add_column(heading)
     for run in runner.planned:
         setup = run.cell.setup
-        workers = f"{setup.workers} × {setup.model}, {setup.engine}, {setup.device}, batch {setup.batch}"
+        workers = (
+            f"{setup.workers} × {setup.model}, {setup.engine} {setup.precision}, {setup.device}, batch {setup.batch}"
+        )
         table.add_row(str(run.order), str(run.repetition), run.cell.name, workers)
     console.print(table)

@@ -112,6 +112,8 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
                     model=variant.name,
                     name=f"worker-{number}",
                     device=setup.device,
+                    engine=setup.engine,
+                    precision=setup.precision,
                     warm_up=0 if setup.cold else None,
                     max_batch=setup.batch,
                     log=logs / f"worker-{number}.log",

@@ -5,10 +5,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.study.axes import OWN
 from bench.study.cell import WorkerSetup
+from cloud.engines.engine import ENGINES, Precision
+from cloud.manifest import Manifest
 from cloud.repository import Repository
-from modelling.recipes import RECIPES
+from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
+
+_BUILT = tuple(form.value for form in Format)  # What `skylane model build` writes; the others are converted to.
 
 
 class ModelMissingError(SkylaneError):
@@ -32,10 +37,10 @@ class Variants:
         self._built = built
 
     def find(self, setup: WorkerSetup) -> Variant:
-        """The model of a setup: of its engine, and with a batch that is free where more than one frame is wanted.
+        """The model of a setup: one that its engine reads, with a batch that is free where more than one frame is wanted.
 
         Raises:
-            ModelMissingError: it is not built, or it is another engine's and its weights do not ship.
+            ModelMissingError: it is not there, or has another form and its weights do not ship.
         """
         name = setup.model
         if name not in self._models.names():
@@ -44,27 +49,60 @@ class Variants:
                 "then the study again"
             )
         manifest = self._models.manifest(name)
-        if manifest.format == setup.engine and setup.batch == 1:
+        form = _form(setup, manifest)
+        is_as_wanted = manifest.format == form and not _needs_quantising(setup, manifest)
+        if is_as_wanted and setup.batch == 1:
             return Variant(self._models.root, name)
         if name not in RECIPES or not RECIPES[name].trained:
-            if manifest.format == setup.engine:  # The model's own batch may be free: the worker says if it is not.
+            if is_as_wanted:  # The model's own batch may be free: the worker says if it is not.
                 return Variant(self._models.root, name)
             raise ModelMissingError(
-                f"model {name!r} is a {manifest.format}, not a {setup.engine}: set engine to {manifest.format} for it"
+                f"model {name!r} is a {manifest.precision} {manifest.format}, not a {setup.precision} {form}: "
+                "set engine, format and precision to what it is, or name a converted one as model"
             )
-        return self._build(name, setup)
+        return self._made(name, form, setup, manifest)
 
-    def _build(self, name: str, setup: WorkerSetup) -> Variant:
-        batched = setup.batch > 1
-        variant = Variant(self._built, f"{name}-{setup.engine}{'-batched' if batched else ''}")
+    def _made(self, name: str, form: str, setup: WorkerSetup, manifest: Manifest) -> Variant:
+        """The model in this form, from the same weights; made where it was not yet."""
+        source = self._built_as(name, form if form in _BUILT else Format.FROZEN_GRAPH.value, is_batched=setup.batch > 1)
+        if _needs_quantising(setup, manifest):
+            made = f"{source.name}-{setup.engine}-{setup.precision}"
+            flags = ["--engine", setup.engine, "--precision", setup.precision]
+            return self._written(made, ["quantize", source.name, *flags, "--name", made])
+        if form in _BUILT:
+            return source
+        made = f"{source.name}-{form}"
+        return self._written(made, ["convert", source.name, "--to", form, "--name", made])
+
+    def _built_as(self, name: str, form: str, *, is_batched: bool) -> Variant:
+        made = f"{name}-{form}{'-batched' if is_batched else ''}"
+        flags = ["--format", form, "--weights-from", str(self._models.root), *(["--free-batch"] if is_batched else [])]
+        return self._written(made, ["build", name, *flags, "--name", made])
+
+    def _written(self, name: str, command: list[str]) -> Variant:
+        """The model that a command of `skylane model` writes; it is run where the model is not there yet."""
+        variant = Variant(self._built, name)
         if (variant.root / variant.name / "model.yaml").is_file():  # Written last.
             return variant
         # A process of its own: TensorFlow would stay in this one, and in the way of what is measured.
-        command = [sys.executable, "-m", "skylane", "model", "build", name]
-        command += ["--format", setup.engine, "--name", variant.name, *(["--free-batch"] if batched else [])]
-        command += ["--models", str(variant.root), "--weights-from", str(self._models.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        whole = [sys.executable, "-m", "skylane", "model", *command, "--models", str(variant.root)]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
-            raise ModelMissingError(f"model {name!r} cannot be built as {setup.engine}: {said}")
+            raise ModelMissingError(f"model {name!r} cannot be made: {said}")
         return variant
+
+
+def _form(setup: WorkerSetup, manifest: Manifest) -> str:
+    """The format that the setup's engine is to read."""
+    readable = ENGINES[setup.engine].formats
+    if setup.format == OWN:
+        return manifest.format if manifest.format in readable else readable[0]
+    if setup.format not in readable:
+        raise ModelMissingError(f"engine {setup.engine} does not read {setup.format}: it reads {', '.join(readable)}")
+    return setup.format
+
+
+def _needs_quantising(setup: WorkerSetup, manifest: Manifest) -> bool:
+    """Whether the precision is one of the file's numbers, which bf16 is not: that is only computed in."""
+    return setup.precision in (Precision.INT8, Precision.FP16) and manifest.precision != setup.precision

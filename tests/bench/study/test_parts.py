@@ -21,7 +21,7 @@ MODELS = Path(__file__).parents[3] / "models"
 
 
 def _setup(**changes: object) -> WorkerSetup:
-    known = {"model": "road-small", "engine": "frozen_graph", "device": "cpu", "batch": 1, "workers": 1, "cold": ""}
+    known = {"model": "road-small", "engine": "tensorflow", "format": "own", "precision": "fp32", "device": "cpu", "batch": 1, "workers": 1, "cold": ""}
     return WorkerSetup(**(known | changes))  # type: ignore[arg-type]  # As the test says.
 
 
@@ -31,14 +31,14 @@ def test_a_model_is_served_as_it_lies_where_that_is_what_the_cell_wants(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_another_engine_is_built_once_from_the_same_weights(tmp_path: Path) -> None:
-    """Otherwise two engines would be two models."""
+def test_another_format_is_built_once_from_the_same_weights(tmp_path: Path) -> None:
+    """Otherwise two formats would be two models."""
     variants = Variants(MODELS, tmp_path)
-    variant = variants.find(_setup(engine="saved_model", batch=4))
+    variant = variants.find(_setup(format="saved_model", batch=4))
     assert variant == Variant(tmp_path, "road-small-saved_model-batched")
     built = tmp_path / variant.name / "model.yaml"
     written_ns = built.stat().st_mtime_ns
-    assert variants.find(_setup(engine="saved_model", batch=4)) == variant
+    assert variants.find(_setup(format="saved_model", batch=4)) == variant
     assert built.stat().st_mtime_ns == written_ns
     assert Repository(tmp_path).labels(variant.name, Repository(tmp_path).manifest(variant.name)) == Repository(
         MODELS

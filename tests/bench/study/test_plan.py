@@ -17,7 +17,7 @@ def test_a_study_without_axes_is_one_cell_of_the_defaults(tmp_path: Path) -> Non
     told = {axis: value for axis, value in cell.columns().items() if axis in AXES}
     assert told == {
         "model": "road-small",
-        "engine": "frozen_graph",
+        "engine": "tensorflow",
         "device": "cpu",
         "transport": "mqtt",
         "codec": "jpeg",
@@ -32,7 +32,7 @@ def test_a_study_without_axes_is_one_cell_of_the_defaults(tmp_path: Path) -> Non
 
 def test_cells_are_all_combinations_and_named_by_what_varies(tmp_path: Path) -> None:
     """A name is a folder's and a report's: it must be short, and tell two cells apart."""
-    axes = {"engine": ["frozen_graph", "saved_model"], "vehicles": [1, 4], "link": ["none", "4g"], "batch": 2}
+    axes = {"format": ["frozen_graph", "saved_model"], "vehicles": [1, 4], "link": ["none", "4g"], "batch": 2}
     names = [cell.name for cell in cells(plan_of(tmp_path, axes=axes))]
     assert names == [
         "frozen_graph.1-vehicle.no-link",
@@ -80,7 +80,7 @@ def test_a_link_is_a_profile_or_a_map_and_its_figures_are_columns(tmp_path: Path
     [
         ({"axes": {"codecs": "jpeg"}}, "axes.codecs: unknown key: did you mean codec?"),
         ({"axes": {"transport": "grpc"}}, "axes.transport.0: no transport 'grpc' yet: there is mqtt"),
-        ({"axes": {"engine": ["onnx"]}}, "no engine 'onnx' yet: there are frozen_graph, saved_model, keras"),
+        ({"axes": {"engine": ["onnx"]}}, "no engine 'onnx' yet: there are tensorflow, openvino, onnxruntime"),
         ({"axes": {"codec": "jpeg-101"}}, "there are raw, jpeg, png, lz4, zstd, and jpeg-1 to jpeg-100"),
         ({"axes": {"device": "tpu"}}, "axes.device.0: no device 'tpu': use cpu, gpu or gpu:N"),
         ({"axes": {"resolution": "101x100"}}, "write width, x, height, both even, as 1936x1216"),
@@ -113,7 +113,7 @@ def test_what_a_study_cannot_mean_names_file_key_and_what_there_is(
 
 def test_the_order_follows_from_the_seed_alone(tmp_path: Path) -> None:
     """A study that cannot be repeated in its order is no study."""
-    planned = cells(plan_of(tmp_path, axes={"engine": ["frozen_graph", "saved_model"], "vehicles": [1, 2, 3, 4]}))
+    planned = cells(plan_of(tmp_path, axes={"format": ["frozen_graph", "saved_model"], "vehicles": [1, 2, 3, 4]}))
     assert turns(planned, 3, 7) == turns(planned, 3, 7)
     assert turns(planned, 3, 7) != turns(planned, 3, 8)
     assert run_seed(7, "a", 1) == run_seed(7, "a", 1) != run_seed(7, "a", 2)
@@ -121,7 +121,7 @@ def test_the_order_follows_from_the_seed_alone(tmp_path: Path) -> None:
 
 def test_a_repetition_is_a_block_and_each_setup_in_it_has_new_workers(tmp_path: Path) -> None:
     """Blocks keep drift out of the comparison; workers started once for all repetitions would be one sample."""
-    planned = cells(plan_of(tmp_path, axes={"engine": ["frozen_graph", "saved_model"], "codec": ["jpeg", "raw"]}))
+    planned = cells(plan_of(tmp_path, axes={"format": ["frozen_graph", "saved_model"], "codec": ["jpeg", "raw"]}))
     ordered = turns(planned, 3, 1)
     assert [turn.repetition for turn in ordered] == [1, 1, 2, 2, 3, 3]
     for repetition in (1, 2, 3):

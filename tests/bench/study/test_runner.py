@@ -17,7 +17,7 @@ from bench.study.tables import RUNS, write_frames, write_runs
 from shared.latency_log import COLUMNS, Outcome
 from tests.bench.study.rig import BrokenError, Sessions, Silent, plan_file, plan_of
 
-_AXES = {"engine": ["frozen_graph", "saved_model"], "vehicles": [1, 2]}
+_AXES = {"format": ["frozen_graph", "saved_model"], "vehicles": [1, 2]}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: Plan
     """What broke one run may have broken its workers; the others must not pay, and the reason must be in the table."""
 
     def service_ms(cell: Cell) -> float:
-        if (cell.engine, cell.vehicles) == ("saved_model", 2):
+        if (cell.format, cell.vehicles) == ("saved_model", 2):
             raise BrokenError("the model is not built: run something")
         return 10.0
 
@@ -111,13 +111,13 @@ def test_workers_that_do_not_start_fail_their_own_cells(plan: Plan, tmp_path: Pa
     sessions = Sessions()
 
     def open_session(setup: WorkerSetup) -> AbstractContextManager[Session]:
-        if setup.engine == "saved_model":
+        if setup.format == "saved_model":
             raise BrokenError("the worker was not ready")
         return sessions.open(setup)
 
     watcher = Silent()
     _runner(plan, tmp_path / "study").run(open_session, {}, watcher)
-    assert sorted((result.row["engine"], result.state) for result in watcher.results) == [
+    assert sorted((result.row["format"], result.state) for result in watcher.results) == [
         *[("frozen_graph", "done")] * 4,
         *[("saved_model", "failed")] * 4,
     ]

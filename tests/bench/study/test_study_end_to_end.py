@@ -75,7 +75,7 @@ def small(tmp_path: Path) -> dict[str, Any]:
     document = {
         "name": "small",
         "axes": {"model": "tiny", "codec": ["jpeg-90", "raw"], "resolution": "192x128", "link": "5g"},
-        "include": [{"engine": "saved_model", "codec": "raw"}],
+        "include": [{"format": "saved_model", "codec": "raw"}],
         "repetitions": 2,
         "frames": 4,
         "warm_up_frames": 1,
@@ -122,7 +122,7 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(
     failed, done = runs[runs["state"] == "failed"], runs[runs["state"] == "done"]
     assert set(first.loc[first["state"] == "done", "started_ns"]) <= set(done["started_ns"])
     assert set(failed["reason"]) == {
-        "model 'tiny' is a frozen_graph, not a saved_model: set engine to frozen_graph for it"
+        "model 'tiny' is a fp32 frozen_graph, not a fp32 saved_model: set engine, format and precision"
     }
     assert (done["answered"] == 5).all()
     # The link takes 8 ms each way, and no proxy is ahead of its time.
