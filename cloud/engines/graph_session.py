@@ -1,5 +1,6 @@
 """A TensorFlow graph as an engine: whatever the format, it ends as a GraphDef that one session runs."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,30 @@ from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, 
 from cloud.engines.graph_heads import head_of
 from cloud.engines.tensorflow_device import choose, convert_variables_to_constants, tf
 from cloud.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGraph:
+    """A tf.Graph from the camera's pixels to what `Engine.infer` gives."""
+
+    graph: Any
+    images: Any  # Its placeholder, uint8 N×H×W×3.
+    heads: dict[str, Any]  # Its tensors by the manifest's head.
+
+
+def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, device: str = "") -> WholeGraph:
+    """Scaling, the model and what its heads need after it in one graph, for batches of `batch_size`, None for any.
+
+    Raises:
+        EngineError: the graph has not the named tensors, or they are not what the manifest says.
+    """
+    graph = tf.Graph()
+    with graph.as_default(), graph.device(device):
+        shape = (batch_size, manifest.input.height, manifest.input.width, 3)
+        images = tf.compat.v1.placeholder(tf.uint8, shape, "skylane_images")
+        found = _import(frozen, manifest, _normalised(images, manifest))
+        heads = {name: head_of(name, tensor, images, manifest, frozen.path) for name, tensor in found.items()}
+    return WholeGraph(graph, images, heads)
 
 
 class GraphSession:
@@ -28,16 +53,11 @@ class GraphSession:
         self.name = "tensorflow"
         self.precision = Precision.FP32
         self.device = choose(placement.device)
-        self.batch_size = _baked_batch(frozen, manifest)
-        graph = tf.Graph()
-        with graph.as_default(), graph.device(f"/{self.device}"):
-            shape = (self.batch_size, manifest.input.height, manifest.input.width, 3)
-            images = tf.compat.v1.placeholder(tf.uint8, shape, "skylane_images")
-            found = _import(frozen, manifest, _normalised(images, manifest))
-            heads = [head_of(name, tensor, images, manifest, frozen.path) for name, tensor in found.items()]
-        self._session = tf.compat.v1.Session(graph=graph, config=_session_config(self.device, placement))
-        self._run = self._session.make_callable(heads, feed_list=[images])
-        self._heads = tuple(found)
+        self.batch_size = baked_batch(frozen, manifest)
+        whole = assemble(frozen, manifest, self.batch_size, f"/{self.device}")
+        self._session = tf.compat.v1.Session(graph=whole.graph, config=_session_config(self.device, placement))
+        self._run = self._session.make_callable(list(whole.heads.values()), feed_list=[whole.images])
+        self._heads = tuple(whole.heads)
         self._path = frozen.path
 
     def infer(self, batch: Images) -> Outputs:
@@ -77,7 +97,7 @@ def first_line(error: Exception) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
-def _baked_batch(frozen: FrozenModel, manifest: Manifest) -> int | None:
+def baked_batch(frozen: FrozenModel, manifest: Manifest) -> int | None:
     """The batch size in the input placeholder's shape; checks its other sides and its type against the manifest."""
     name = frozen.input_tensor
     node = require(frozen.graph, frozen.path, "input", name)
