@@ -12,7 +12,11 @@ def augmented(picture: Picture, labels: npt.NDArray[np.uint8], rng: np.random.Ge
     """Mirror, veil, light, blur and noise, each by chance; the labels (H×W) are only mirrored."""
     if rng.random() < 0.5:  # noqa: PLR2004  # An even chance.
         picture, labels = picture[:, ::-1], labels[:, ::-1]
-    picture = np.ascontiguousarray(picture)
+    return relit(np.ascontiguousarray(picture), rng), np.ascontiguousarray(labels)
+
+
+def relit(picture: Picture, rng: np.random.Generator) -> Picture:
+    """Veil, light, blur and noise, each by chance: nothing moves."""
     if rng.random() < _VEILED:
         picture = _veiled(picture, rng)
     picture = np.asarray(cv2.LUT(picture, _light(rng)), np.uint8)
@@ -20,7 +24,7 @@ def augmented(picture: Picture, labels: npt.NDArray[np.uint8], rng: np.random.Ge
         picture = np.asarray(cv2.GaussianBlur(picture, (3, 3), rng.uniform(0.3, 0.9)), np.uint8)
     if rng.random() < _NOISY:
         picture = _noisy(picture, rng)
-    return picture, np.ascontiguousarray(labels)
+    return picture
 
 
 _VEILED, _BLURRED, _NOISY = 0.25, 0.15, 0.2

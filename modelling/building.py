@@ -7,9 +7,9 @@ from typing import Any
 
 from cloud.engines.engine import EngineError
 from cloud.engines.graph import read_graph
-from cloud.manifest import InputSection, LabelSection, Manifest, OutputKind, OutputSection
+from cloud.manifest import BatchingSection, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from cloud.repository import MANIFEST_NAME
-from modelling.export import INPUT, OUTPUT, frozen_graph, write_saved_model
+from modelling.export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
 from modelling.keras_export import write_keras
 from modelling.recipes import Format, Output, Recipe
@@ -18,6 +18,15 @@ from rosbag_tools.scene import CLASSES
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.labels import Labels
+from shared.model_card import Task
+
+_TASKS = {Output.PROBABILITIES: Task.CLASSIFICATION, Output.OBJECTS: Task.DETECTION}  # Else segmentation.
+_KINDS = {
+    Output.CLASS_IDS: (OutputKind.CLASS_IDS,),
+    Output.SCORES: (OutputKind.SCORES,),
+    Output.PROBABILITIES: (OutputKind.PROBABILITIES,),
+    Output.OBJECTS: (OutputKind.BOXES, OutputKind.PROBABILITIES),
+}
 
 FILES = {Format.FROZEN_GRAPH: "model.pb", Format.SAVED_MODEL: "saved_model", Format.KERAS: "model.keras"}
 
@@ -45,17 +54,21 @@ def build(
     may go through it at once, instead of one, as always through a Keras file. What was built before is replaced.
 
     Raises:
-        BuildError: the recipe's weights ship but are not there, or the folder cannot be written.
+        BuildError: the recipe's weights ship but are not there, it has no such format, or the folder cannot be written.
         ForeignWeightsError: the weights are another network's.
     """
+    chosen = formats or recipe.formats
+    if Format.KERAS in chosen and recipe.output in _TASKS:
+        raise BuildError(f"{recipe.name} is not written as a Keras file: choose frozen_graph or saved_model")
     network = _with_weights(recipe, source or root, weights)
+    batch = None if free_batch or recipe.largest_batch > 1 else 1
     trained = recipe.trained or weights is not None
     folders = []
-    for each in formats or recipe.formats:
+    for each in chosen:
         folder = root / (name or recipe.folder_name(each))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(network, recipe, each, folder / FILES[each], batch=None if free_batch else 1)
+            _write(network, recipe, each, folder / FILES[each], batch=batch)
             manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
             (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
         except OSError as error:
@@ -112,9 +125,14 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
 def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:
     port = ":0" if form is Format.FROZEN_GRAPH else ""  # A graph's tensor, or a signature's key.
     scores = recipe.output is Output.SCORES
+    heads = {
+        name: OutputSection(tensor=name + port, kind=kind)
+        for name, kind in zip(TENSORS[recipe.output], _KINDS[recipe.output], strict=True)
+    }
     return Manifest(
         name=path.parent.name,
         description=recipe.description,
+        task=_TASKS.get(recipe.output, Task.SEGMENTATION),
         trained=trained,
         format=form.value,
         file=path.name,
@@ -126,13 +144,18 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
             width=recipe.width,
             scale=1 / 255 if scores else 1.0,
         ),
-        output=OutputSection(tensor=OUTPUT[recipe.output] + port, kind=OutputKind(recipe.output.value)),
+        output=None if len(heads) > 1 else next(iter(heads.values())),
+        outputs=heads if len(heads) > 1 else {},
         labels=_labels(recipe, labels),
+        batching=BatchingSection(max_size=recipe.largest_batch),
     )
 
 
 def _labels(recipe: Recipe, labels: Labels) -> tuple[LabelSection, ...]:
     """The recipe's classes with their colours; the unused ones are black."""
+    if recipe.colours:
+        pairs = zip(recipe.class_names, recipe.colours, strict=True)
+        return tuple(LabelSection(name=name, colour=colour) for name, colour in pairs)
     colours = dict(zip(labels.names, labels.colours, strict=True))
     for name in CLASSES:
         if name not in colours:

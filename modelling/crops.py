@@ -1,15 +1,11 @@
 """Batches of augmented crops from a frame store, made in their own thread."""
 
-import queue
-import threading
-from types import TracebackType
-from typing import Self
-
 import numpy as np
 import numpy.typing as npt
 
 from modelling.augmentation import augmented
 from modelling.frame_store import FrameStore
+from modelling.loading import Loader
 from shared.opencv import cv2
 
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]  # Pictures B×H×W×3 RGB, labels B×H×W.
@@ -18,7 +14,7 @@ _TRIES = 6  # Places looked at for a crop; the one with most of what is rare is 
 _THINNING = 4  # Rows and columns between the pixels looked at for it.
 
 
-class CropLoader:
+class CropLoader(Loader[Batch]):
     """Gives batches by `next`, for ever; `value`: of each class, how much its pixels are worth to a crop.
 
     `halved`: the share of crops that show twice the height and width at half the resolution: more of the street and the
@@ -44,36 +40,7 @@ class CropLoader:
         self._value = value
         self._halved = halved
         self._rng = np.random.default_rng(seed)
-        self._queue: queue.Queue[Batch | BaseException] = queue.Queue(ahead)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._fill, name="crops", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        while self._thread.is_alive():
-            try:
-                self._queue.get(timeout=0.1)  # Room for a thread that waits to put its last batch.
-            except queue.Empty:
-                self._thread.join(timeout=0.1)
-
-    def __next__(self) -> Batch:
-        batch = self._queue.get()
-        if isinstance(batch, BaseException):
-            raise batch
-        return batch
-
-    def _fill(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._queue.put(self._next())
-        except BaseException as error:  # noqa: BLE001  # The loop that takes the batches raises it.
-            self._queue.put(error)
+        super().__init__("crops", ahead)
 
     def _next(self) -> Batch:
         places = self._rng.choice(self._store.ready_indices(), self._batch)

@@ -9,8 +9,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
+
 from modelling.frame_store import FrameStore
-from rosbag_tools.scene import Drive
+from rosbag_tools.scene import Drive, SceneFrame
 from rosbag_tools.sensor import Sensor
 from shared.demosaic import to_colour
 from shared.frames import Layout
@@ -33,9 +36,9 @@ class View:
     time_s: float
 
 
-def training_views(count: int, views_a_drive: int = 4) -> list[View]:
+def training_views(count: int, views_a_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS) -> list[View]:
     """`count` views of as many drives as that takes, the weathers in turn."""
-    return _views(count, views_a_drive, 1, TRAINING_WEATHERS)
+    return _views(count, views_a_drive, 1, weathers)
 
 
 def validation_views(count: int, weathers: tuple[str, ...], views_a_drive: int = 2) -> list[View]:
@@ -69,15 +72,28 @@ class Rendering:
             job.result()
 
 
-def _render(folder: Path, index: int, view: View) -> None:
+def generator(view: View) -> Random:
+    """What draws all that chance decides about a view's picture: the same view gives the same bytes."""
+    return Random(f"training/{view.seed}/{view.time_s}")
+
+
+def seen(view: View, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
+    """The true scene of a view, and its picture height×width×3 RGB as the vehicle's preprocessing gives it to a model.
+
+    `rng` draws the camera's noise and the demosaicing.
+    """
     drive, sensor = _drive(view.seed, view.weather)
     frame = drive.render(view.time_s)
-    rng = Random(f"training/{view.seed}/{view.time_s}")
     mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
     method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
     picture = to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
     rows, columns = mosaic.shape
-    picture = apply(picture, plan(Resize.CROP, rows, columns, HEIGHT, WIDTH))
+    return frame, apply(picture, plan(Resize.CROP, rows, columns, height, width))
+
+
+def _render(folder: Path, index: int, view: View) -> None:
+    rng = generator(view)
+    frame, picture = seen(view, HEIGHT, WIDTH, rng)
     # One of the four pixels that a smaller one stands for, at random: always the same would shift all edges by a half.
     row, column = rng.randrange(2), rng.randrange(2)
     FrameStore.open(folder).put(index, picture, frame.class_ids[row::2, column::2])

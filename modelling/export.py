@@ -8,40 +8,73 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow_device import convert_variables_to_constants
+from modelling.architectures import detector
 from modelling.frameworks import tf
 from modelling.recipes import Output
 from modelling.weights import SCOPE, variables
 
 INPUT = "input"
-OUTPUT = {Output.CLASS_IDS: "prediction", Output.SCORES: "scores"}
+TENSORS = {  # What each output's tensors are called, the graph's and the signature's.
+    Output.CLASS_IDS: ("prediction",),
+    Output.SCORES: ("scores",),
+    Output.PROBABILITIES: ("scores",),
+    Output.OBJECTS: ("boxes", "scores"),
+}
 
-# Pictures in, class ids or scores out, both tensors.
-Function = Callable[[Any], Any]
+# Pictures in, the tensors of the output by name out.
+Function = Callable[[Any], dict[str, Any]]
 
 
-def function_of(network: Any, output: Output) -> Function:
-    """What a model computes.
+def function_of(network: Any, output: Output, height: int, width: int) -> Function:
+    """What a model computes of pictures N×height×width×3, RGB.
 
-    Class ids: pictures uint8 N×H×W×3, RGB, to uint8 N×H×W; scaling and arg max are inside.
-    Scores: pictures float32 N×H×W×3, RGB 0..1, to float32 N×H×W×classes.
+    Class ids: of uint8 pictures, uint8 N×H×W; scaling and arg max are inside.
+    Scores: of float32 pictures 0..1, float32 N×H×W×classes.
+    Probabilities: of uint8 pictures, float32 N×classes; scaling and softmax are inside.
+    Objects: of uint8 pictures, boxes float32 N×A×4 (x1, y1, x2, y2 in pixels) and scores N×A×classes, the
+    probabilities; scaling and sigmoid are inside. A is the number of cells, and which of the boxes are told is left to
+    whoever reads them.
     """
 
-    def class_ids(pictures: Any) -> Any:
-        scores = network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
-        return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8, name=OUTPUT[Output.CLASS_IDS])
+    def given(pictures: Any) -> Any:
+        if output is Output.SCORES:
+            return network(pictures * 2.0 - 1.0, training=False)
+        return network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=False)
 
-    def scores(pictures: Any) -> Any:
-        return tf.identity(network(pictures * 2.0 - 1.0, training=False), name=OUTPUT[Output.SCORES])
+    def class_ids(pictures: Any) -> dict[str, Any]:
+        best = tf.argmax(given(pictures), axis=-1, output_type=tf.int32)
+        return {"prediction": tf.cast(best, tf.uint8, name="prediction")}
 
-    return class_ids if output is Output.CLASS_IDS else scores
+    def scores(pictures: Any) -> dict[str, Any]:
+        return {"scores": tf.identity(given(pictures), name="scores")}
+
+    def probabilities(pictures: Any) -> dict[str, Any]:
+        return {"scores": tf.nn.softmax(given(pictures), name="scores")}
+
+    def objects(pictures: Any) -> dict[str, Any]:
+        logits, shapes = given(pictures)
+        rows, columns = detector.cells(height, width)
+        found = detector.boxes(shapes, rows, columns)
+        return {
+            "boxes": tf.reshape(found, (-1, rows * columns, 4), name="boxes"),
+            "scores": tf.sigmoid(tf.reshape(logits, (-1, rows * columns, logits.shape[-1])), name="scores"),
+        }
+
+    functions: dict[Output, Function] = {
+        Output.CLASS_IDS: class_ids,
+        Output.SCORES: scores,
+        Output.PROBABILITIES: probabilities,
+        Output.OBJECTS: objects,
+    }
+    return functions[output]
 
 
 def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch: int | None = 1) -> Any:
-    """The GraphDef of `function_of` for `batch` pictures, None for any number; `input:0` to `prediction:0` or `scores:0`.
+    """The GraphDef of `function_of` for `batch` pictures, None for any number; from `input:0` to those of TENSORS.
 
     Each weight is a constant named "weights/<layer>.<variable>", from which `modelling.weights.weights_in` reads it.
     """
-    concrete = tf.function(function_of(network, output), autograph=False).get_concrete_function(
+    concrete = tf.function(function_of(network, output, height, width), autograph=False).get_concrete_function(
         _specification(output, height, width, batch)
     )
     names = {id(variable.value.handle): name for name, variable in variables(network).items()}
@@ -55,7 +88,7 @@ def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch
     graph.CopyFrom(frozen)
     del graph.node[:]
     graph.ClearField("library")
-    for node in _needed(frozen, OUTPUT[output]):
+    for node in _needed(frozen, TENSORS[output]):
         node.name = constants.get(node.name, node.name)
         for place, source in enumerate(node.input):
             node.input[place] = constants.get(source, source)
@@ -66,25 +99,24 @@ def frozen_graph(network: Any, output: Output, height: int, width: int, *, batch
 def write_saved_model(
     network: Any, output: Output, height: int, width: int, folder: Path, *, batch: int | None = 1
 ) -> None:
-    """Write a SavedModel of `function_of`; signature `serving_default`, from `input` to the output; `batch` as above."""
-    function = function_of(network, output)
+    """Write a SavedModel of `function_of`; signature `serving_default`, from `input` to the outputs; `batch` as above."""
     module = tf.Module()
     module.weights = [variable.value for variable in network.variables]  # Saved are only variables that it owns.
-    serving = tf.function(lambda pictures: {OUTPUT[output]: function(pictures)}, autograph=False)
+    serving = tf.function(function_of(network, output, height, width), autograph=False)
     signature = serving.get_concrete_function(_specification(output, height, width, batch))
     tf.saved_model.save(module, str(folder), signatures={"serving_default": signature})
 
 
 def _specification(output: Output, height: int, width: int, batch: int | None) -> Any:
-    dtype = tf.uint8 if output is Output.CLASS_IDS else tf.float32
+    dtype = tf.float32 if output is Output.SCORES else tf.uint8
     return tf.TensorSpec([batch, height, width, 3], dtype, name=INPUT)
 
 
-def _needed(graph: Any, output: str) -> list[Any]:
-    """The nodes that the output is computed from, in the graph's order."""
+def _needed(graph: Any, outputs: tuple[str, ...]) -> list[Any]:
+    """The nodes that the outputs are computed from, in the graph's order."""
     sources = {node.name: [name.partition(":")[0].removeprefix("^") for name in node.input] for node in graph.node}
     needed: set[str] = set()
-    waiting = [output]
+    waiting = list(outputs)
     while waiting:
         name = waiting.pop()
         if name not in needed:

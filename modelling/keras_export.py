@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modelling.architectures.blocks import JoinPhases, PooledPhases, ResizedLike, SplitPhases, Tensor
-from modelling.export import INPUT, OUTPUT
+from modelling.export import INPUT, TENSORS
 from modelling.frameworks import keras
 from modelling.recipes import Output
 from modelling.weights import assign, weights_of
@@ -18,7 +18,7 @@ Call = Callable[..., Tensor]
 
 
 def write_keras(network: Any, output: Output, height: int, width: int, path: Path) -> None:
-    """Write the function of `modelling.export.function_of` for pictures of a size, any number of them at once.
+    """Write the function of `modelling.export.function_of` for pictures of a size, any number of them at once; segmentation only.
 
     Its input is called `input`, its output as in the other formats.
     """
@@ -30,7 +30,8 @@ def write_keras(network: Any, output: Output, height: int, width: int, path: Pat
     answer = _plain(network, height, width)(scaled)
     if output is Output.CLASS_IDS:
         answer = keras.ops.cast(keras.ops.argmax(answer, axis=-1), "uint8")
-    named = keras.layers.Identity(name=OUTPUT[output], dtype=answer.dtype)(answer)
+    (name,) = TENSORS[output]
+    named = keras.layers.Identity(name=name, dtype=answer.dtype)(answer)
     keras.Model(pictures, named, name="model").save(path)
 
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rosbag_tools.scene import CLASSES
+from rosbag_tools.scene import CLASSES, WEATHERS
 from shared import registry
 from shared.errors import UnknownNameError
+
+Colour = tuple[int, int, int]
 
 
 class Format(StrEnum):
@@ -18,20 +20,23 @@ class Format(StrEnum):
 
 
 class Output(StrEnum):
-    """What a model answers for a pixel."""
+    """What a model answers: for each pixel, for the whole picture, or for the things in it."""
 
     CLASS_IDS = "class_ids"
     SCORES = "scores"
+    PROBABILITIES = "probabilities"
+    OBJECTS = "objects"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A model to build.
 
-    Its input is 1×height×width×3 RGB: uint8 0..255 where it answers class ids, float32 0..1 where it answers scores.
+    Its input is 1×height×width×3 RGB: float32 0..1 where it answers scores, else uint8 0..255. `largest_batch`: where it
+    is more than 1, any number of pictures may go through it at once, and a worker lets so many.
     `formats`: each is written from the same weights, the first into the folder `name`, a further one into
     `name-<format>`, such as `road-small-saved-model`. `trained`: whether weights ship; if not they are random, drawn
-    from `seed`.
+    from `seed`. `colours`: those of the classes where they are not the street's.
     """
 
     name: str
@@ -43,6 +48,8 @@ class Recipe:
     formats: tuple[Format, ...]
     trained: bool
     seed: int = 1
+    largest_batch: int = 1
+    colours: tuple[Colour, ...] = ()
 
     def network(self, *, folded: bool) -> Any:
         """A new network, a keras.Model with random weights; `folded` as `modelling.architectures.blocks` tells."""
@@ -75,6 +82,8 @@ _NETWORKS = {  # Paths, so that naming the models loads no TensorFlow.
     "road-large": registry.Entry("modelling.architectures.networks:road_large", "cloud"),
     "street-deeplab": registry.Entry("modelling.architectures.networks:street_deeplab", "cloud"),
     "street-lite": registry.Entry("modelling.architectures.networks:street_lite", "cloud"),
+    "road-weather": registry.Entry("modelling.architectures.classifier:road_weather", "cloud"),
+    "road-objects": registry.Entry("modelling.architectures.detector:road_objects", "cloud"),
 }
 _TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
 
@@ -120,6 +129,30 @@ RECIPES = {
             output=Output.SCORES,
             formats=(Format.SAVED_MODEL,),
             trained=False,
+        ),
+        Recipe(
+            name="road-weather",
+            description="MobileNetV3-small, output stride 32, mean pooling, one dense layer",
+            class_names=WEATHERS,
+            height=152,
+            width=242,
+            output=Output.PROBABILITIES,
+            formats=(Format.FROZEN_GRAPH,),
+            trained=True,
+            largest_batch=8,
+            colours=((70, 160, 235), (150, 160, 175), (225, 120, 60), (235, 235, 225), (40, 90, 150)),
+        ),
+        Recipe(
+            name="road-objects",
+            description="MobileNetV3-small, output stride 16, LR-ASPP to a quarter, one box a cell without anchors",
+            class_names=("vehicle", "person"),
+            height=304,
+            width=484,
+            output=Output.OBJECTS,
+            formats=(Format.FROZEN_GRAPH,),
+            trained=True,
+            largest_batch=8,
+            colours=((30, 110, 255), (255, 60, 60)),
         ),
     )
 }

@@ -1,7 +1,7 @@
 """One network being trained: the loss, the step, the schedule, the running mean of the weights."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from modelling.confusion import Confusion
 from modelling.crops import Batch
 from modelling.frameworks import tf
 from modelling.weights import Weights, variables
+
+Loss = Callable[[Any, Any], Any]  # What the network gives and the truth, both of a batch, to one number.
 
 _LARGEST_GRADIENT = 5.0  # Norm over all weights; a larger one is scaled down to it.
 
@@ -33,13 +35,13 @@ class Schedule:
 
 
 class Trainer:
-    """One network being trained. `class_weights`: how much a pixel of each class counts."""
+    """One network being trained. `loss`: of what the network gives and the truth of a batch, one number."""
 
     def __init__(
         self,
         network: Network,
         schedule: Schedule,
-        class_weights: npt.NDArray[np.float32],
+        loss: Loss,
         *,
         normalise_by_batch: bool = True,
     ) -> None:
@@ -52,13 +54,16 @@ class Trainer:
             for each in network.trainable_variables
         ]
         self._rate = tf.Variable(0.0)
-        self._class_weights = tf.constant(class_weights)
+        self._loss = loss
         self._variables = variables(network)
         self._mean = {name: tf.Variable(variable.value, trainable=False) for name, variable in self._variables.items()}
         self._run = tf.function(self._one_step, autograph=False)
 
-    def train_on(self, batch: Batch, progress: float) -> float:
-        """Make one step where `progress` (0 to 1) of the training is done; returns its loss."""
+    def train_on(self, batch: tuple[npt.NDArray[np.uint8], Any], progress: float) -> float:
+        """Make one step where `progress` (0 to 1) of the training is done; returns its loss.
+
+        `batch`: pictures B×H×W×3 uint8 RGB, and the truth that the loss takes.
+        """
         self._rate.assign(self.schedule.rate(progress))
         # Early on the mean must forget fast, or it would remember the start.
         keep = min(0.998, (1 + self.step) / (10 + self.step))
@@ -69,10 +74,10 @@ class Trainer:
         """The running mean of the weights over the last five hundred steps: what is evaluated and shipped."""
         return {name: np.array(value, np.float32) for name, value in self._mean.items()}
 
-    def _one_step(self, pictures: Any, labels: Any, keep: Any, count: Any) -> Any:
+    def _one_step(self, pictures: Any, truth: Any, keep: Any, count: Any) -> Any:
         with tf.GradientTape() as tape:
-            scores = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=self._normalise_by_batch)
-            loss = self._loss(scores, labels)
+            given = self.network(tf.cast(pictures, tf.float32) * (1 / 127.5) - 1.0, training=self._normalise_by_batch)
+            loss = self._loss(given, truth)
         trainable = [variable.value for variable in self.network.trainable_variables]
         gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, trainable), _LARGEST_GRADIENT)
         self._apply_adam(trainable, gradients, count)
@@ -97,18 +102,22 @@ class Trainer:
                 grad=gradient,
             )
 
-    def _loss(self, scores: Any, labels: Any) -> Any:
-        """Weighted cross-entropy plus soft Dice, on every second row and column from a random one.
 
-        Each pixel counts in a quarter of the steps, at a quarter of the cost. Dice is averaged over the classes in the
-        batch, so that a class of few pixels weighs as much as the road.
-        """
+def segmentation_loss(class_weights: npt.NDArray[np.float32]) -> Loss:
+    """Weighted cross-entropy plus soft Dice, on every second row and column from a random one.
+
+    `class_weights`: how much a pixel of each class counts. Each pixel counts in a quarter of the steps, at a quarter of
+    the cost. Dice is averaged over the classes in the batch, so that a class of few pixels weighs as much as the road.
+    """
+    weight_of = tf.constant(class_weights)
+
+    def loss(scores: Any, labels: Any) -> Any:
         start = tf.random.uniform([2], 0, 2, tf.int32)
         classes = scores.shape[-1]
         scores = tf.reshape(scores[:, start[0] :: 2, start[1] :: 2], [-1, classes])
         labels = tf.reshape(labels[:, start[0] :: 2, start[1] :: 2], [-1])
         truth = tf.one_hot(labels, classes)
-        weights = tf.gather(self._class_weights, tf.cast(labels, tf.int32))
+        weights = tf.gather(weight_of, tf.cast(labels, tf.int32))
         entropy = tf.nn.softmax_cross_entropy_with_logits(truth, scores)
         entropy = tf.reduce_sum(entropy * weights) / tf.reduce_sum(weights)
         shares = tf.nn.softmax(scores)
@@ -117,6 +126,8 @@ class Trainer:
         dice = 1 - (2 * both + 1) / (tf.reduce_sum(shares, axis=0) + area + 1)
         present = tf.cast(area > 0, tf.float32)
         return entropy + tf.reduce_sum(dice * present) / tf.reduce_sum(present)
+
+    return loss
 
 
 def evaluate(network: Network, frames: Iterable[Batch], classes: int) -> Confusion:

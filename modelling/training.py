@@ -27,7 +27,7 @@ from modelling.dataset import (
 from modelling.frame_store import FrameStore
 from modelling.frameworks import keras
 from modelling.recipes import Recipe
-from modelling.trainer import Schedule, Trainer, evaluate
+from modelling.trainer import Schedule, Trainer, evaluate, segmentation_loss
 from modelling.weights import Weights, assign, write_weights
 from rosbag_tools.scene import CLASSES
 from shared.errors import SkylaneError
@@ -160,7 +160,9 @@ def train_on(
         if weights is not None:
             assign(network, weights, f"the checkpoint for {recipe.name}")
         class_weights = _CLASS_WEIGHTS if stage.weighted else np.ones_like(_CLASS_WEIGHTS)
-        trainer = Trainer(network, schedule, class_weights, normalise_by_batch=stage.normalise_by_batch)
+        trainer = Trainer(
+            network, schedule, segmentation_loss(class_weights), normalise_by_batch=stage.normalise_by_batch
+        )
         with _loader(frames.training, course, stage, course.seed + number) as crops:
             while done < stage.until:
                 loss = trainer.train_on(next(crops), done)

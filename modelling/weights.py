@@ -76,6 +76,14 @@ def unfold(folded: Weights, network: Network) -> Weights:
     return weights
 
 
+def grafted(weights: Weights, donor: Weights) -> Weights:
+    """The weights, with the donor's in place of those of the same name and shape: to start from another's learning."""
+    return {
+        name: donor[name] if name in donor and donor[name].shape == values.shape else values
+        for name, values in weights.items()
+    }
+
+
 def assign(network: Network, weights: Weights, origin: str) -> None:
     """Give the network its weights; `origin` is where they came from, for messages.
 

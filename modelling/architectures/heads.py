@@ -11,30 +11,43 @@ def lr_aspp(blocks: Blocks, features: Features, classes: int, *, width: int, thi
     The paper's head ends at an eighth. Poles and persons are a few pixels wide there, so three steps follow, each
     adding the trunk's finer map. `thinned`: as the trunk is. Returns scores N×H/2×W/2×classes.
     """
+    quarter = quartered(blocks, features, width=width, sixteenth=thinned)
+    quarter = _refined(blocks, quarter, "4", narrowed=24)
+    half = ResizedLike(name="head.to_half")(quarter, features.half)
+    half = _refined(blocks, _summed(blocks, half, features.half, "2", width=24), "2", narrowed=24)
+    return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
+
+
+def quartered(blocks: Blocks, features: Features, *, width: int, sixteenth: bool) -> Tensor:
+    """LR-ASPP with the trunk's eighth and quarter added, N×H/4×W/4×48.
+
+    `sixteenth`: the trunk's last map has a sixteenth of the picture's size, else an eighth.
+    """
     local = blocks.convolution(features.last, width, "head.local", activation="relu")
     gate = keras.layers.AveragePooling2D(
-        7 if thinned else 13, strides=(3, 3) if thinned else (5, 6), padding="same", name="head.pool"
+        7 if sixteenth else 13, strides=(3, 3) if sixteenth else (5, 6), padding="same", name="head.pool"
     )(features.last)
     gate = keras.layers.Conv2D(width, 1, activation="sigmoid", name="head.gate")(gate)
     gate = ResizedLike(name="head.gate_resized")(gate, local)
     context = keras.layers.Multiply(name="head.gated")([local, gate])
 
     context = blocks.convolution(context, 64, "head.narrow")
-    if thinned:
+    if sixteenth:
         context = ResizedLike(name="head.to_eighth")(context, features.eighth)
-    eighth = _refined(blocks, context, features.eighth, "8", width=64, narrowed=48)
+    eighth = _refined(blocks, _summed(blocks, context, features.eighth, "8", width=64), "8", narrowed=48)
     quarter = ResizedLike(name="head.to_quarter")(eighth, features.quarter)
-    quarter = _refined(blocks, quarter, features.quarter, "4", width=48, narrowed=24)
-    half = ResizedLike(name="head.to_half")(quarter, features.half)
-    half = _refined(blocks, half, features.half, "2", width=24, narrowed=24)
-    return keras.layers.Conv2D(classes, 1, dtype="float32", name="head.scores")(half)
+    return _summed(blocks, quarter, features.quarter, "4", width=48)
 
 
-def _refined(blocks: Blocks, coarse: Tensor, fine: Tensor, place: str, *, width: int, narrowed: int) -> Tensor:
-    """Add the trunk's finer map to a coarse one of `width` channels, and look at both with one 3×3 convolution."""
+def _summed(blocks: Blocks, coarse: Tensor, fine: Tensor, place: str, *, width: int) -> Tensor:
+    """Add the trunk's finer map to a coarse one of `width` channels."""
     fine = blocks.convolution(fine, width, f"head.skip{place}")
     both = keras.layers.Add(name=f"head.sum{place}")([coarse, fine])
-    both = keras.layers.Activation("relu", name=f"head.relu{place}")(both)
+    return keras.layers.Activation("relu", name=f"head.relu{place}")(both)
+
+
+def _refined(blocks: Blocks, both: Tensor, place: str, *, narrowed: int) -> Tensor:
+    """Look at a sum with one 3×3 convolution."""
     return blocks.convolution(both, narrowed, f"head.refine{place}", kernel=3, activation="relu")
 
 

@@ -1,0 +1,112 @@
+"""Training the weather's classifier and the objects' detector on scenes of the synthetic drive."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from modelling.dataset import HELD_OUT_WEATHER
+from modelling.frameworks import keras
+from modelling.recipes import RECIPES, Output, Recipe
+from modelling.scenes.losses import object_loss, weather_loss
+from modelling.scenes.object_batches import ObjectLoader
+from modelling.scenes.scene_store import SceneStore
+from modelling.scenes.weather_batches import WeatherLoader
+from modelling.trainer import Loss, Schedule, Trainer
+from modelling.weights import Weights, assign, grafted, unfold, weights_of, write_weights
+from rosbag_tools.scene import WEATHERS
+
+DONOR = "road-small"
+
+_STEPS_BETWEEN_CHECKPOINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
+
+    `minutes`: where the machine is too slow for all the steps by then, the rate falls faster and the training ends.
+    `height`, `width`: of the detector's crops; the classifier takes whole pictures, halved.
+    """
+
+    steps: int
+    batch: int
+    peak_rate: float
+    seed: int = 1
+    minutes: float = math.inf
+    frames: int = 2000
+    validation_frames: int = 200
+    height: int = 256
+    width: int = 416
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How far a training has come; `progress` is 0 to 1."""
+
+    step: int
+    progress: float
+    loss: float
+
+
+class _Loader(AbstractContextManager[Any], Protocol):
+    def __next__(self) -> Any: ...
+
+
+COURSES = {
+    Output.PROBABILITIES: Course(steps=900, batch=16, peak_rate=1e-3),
+    Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3),
+}
+
+
+def learn(
+    recipe: Recipe,
+    store: SceneStore,
+    folder: Path,
+    course: Course,
+    progress: Callable[[Report], None],
+    *,
+    donor: Weights,
+) -> Weights:
+    """Train the recipe's network on a store from a donor's weights; returns the running mean at the end, not folded.
+
+    `donor`: road-small's, folded; layers of the same name and shape begin with what they know. There is no choice among
+    checkpoints: the last weights, when the rate has fallen to nothing, are the result, and so the validation's figures
+    flatter nobody. `folder` gets `checkpoint.npz` now and then. `progress` is called after every step.
+    """
+    keras.utils.set_random_seed(course.seed)
+    network = recipe.network(folded=False)
+    assign(network, grafted(weights_of(network), unfold(donor, _donor_network())), "the start")
+    # By the running statistics throughout: the donor's are its normalisation's scales already, and few scenes a batch
+    # differ too much from each other for statistics of their own.
+    trainer = Trainer(network, Schedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
+    began = time.monotonic()
+    step, done = 0, 0.0
+    with _loader(recipe.output, store, course) as batches:
+        while done < 1:
+            loss = trainer.train_on(next(batches), done)
+            step += 1
+            done = max(step / course.steps, (time.monotonic() - began) / 60 / course.minutes)
+            if step % _STEPS_BETWEEN_CHECKPOINTS == 0 or done >= 1:
+                write_weights(folder / "checkpoint.npz", trainer.mean_weights())
+            progress(Report(step, min(1.0, done), loss))
+    return trainer.mean_weights()
+
+
+_LOSSES: dict[Output, Loss] = {Output.PROBABILITIES: weather_loss, Output.OBJECTS: object_loss}
+
+
+def _loader(output: Output, store: SceneStore, course: Course) -> _Loader:
+    if output is Output.PROBABILITIES:
+        return WeatherLoader(store, batch=course.batch, seed=course.seed)
+    known = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
+    return ObjectLoader(store, known, batch=course.batch, height=course.height, width=course.width, seed=course.seed)
+
+
+def _donor_network() -> Any:
+    return RECIPES[DONOR].network(folded=False)
