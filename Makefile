@@ -41,9 +41,11 @@ study: venv
 
 # Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
-	$(COMPILE) --extra edge --extra cloud --extra broker --extra bench --extra dev setup.cfg -o requirements.lock
+	$(COMPILE) --extra edge --extra cloud --extra openvino --extra onnx --extra tflite --extra convert --extra broker \
+		--extra bench --extra dev setup.cfg -o requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra edge setup.cfg - -o edge/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra cloud setup.cfg - -o cloud/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra cloud --extra openvino --extra onnx --extra tflite setup.cfg - \
+		-o cloud/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra gpu setup.cfg - -o cloud/requirements-gpu.lock
 
 clean:

@@ -18,6 +18,8 @@ def test_a_study_without_axes_is_one_cell_of_the_defaults(tmp_path: Path) -> Non
     assert told == {
         "model": "road-small",
         "engine": "tensorflow",
+        "format": "own",
+        "precision": "fp32",
         "device": "cpu",
         "transport": "mqtt",
         "codec": "jpeg",
