@@ -121,6 +121,13 @@ class Fields:
             raise self.wrong(key, f"a number from {least:g} to {most:g} belongs here, not {_brief(value)}")
         return float(value)
 
+    def flag(self, key: str) -> bool:
+        """A truth value."""
+        value = self.get(key)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "it is true or false")
+        return value
+
     def names(self, key: str) -> tuple[str, ...]:
         """Texts that may stand in a topic."""
         try:

@@ -226,7 +226,7 @@ def pack_status(status: NodeStatus) -> bytes:
             "state": status.state.value,
             "session": status.session,
             "capacity": status.capacity,
-            "cards": [_card_to_wire(card) for card in status.cards],
+            "cards": [card_to_wire(card) for card in status.cards],
         }
     )
 
@@ -242,11 +242,12 @@ def unpack_status(payload: bytes) -> NodeStatus:
         state=fields.choice("state", NodeState),
         session=fields.name("session"),
         capacity=fields.integer("capacity", 0, 1 << 20),
-        cards=tuple(_card_from_wire(Fields(card)) for card in fields.list("cards")),
+        cards=tuple(card_from_wire(Fields(card)) for card in fields.list("cards")),
     )
 
 
-def _card_to_wire(card: ModelCard) -> dict[str, Any]:
+def card_to_wire(card: ModelCard) -> dict[str, Any]:
+    """The wire form of a model card, a part of other messages."""
     return {
         "name": card.name,
         "version": card.version,
@@ -266,14 +267,16 @@ def _card_to_wire(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _card_from_wire(fields: Fields) -> ModelCard:
+def card_from_wire(fields: Fields) -> ModelCard:
+    """Read a model card.
+
+    Raises:
+        MessageError: a field is missing, of a wrong kind or out of bounds.
+    """
     try:
         labels = Labels.from_wire(fields.get("labels"))
     except SkylaneError as error:
         raise fields.wrong("labels", str(error)) from error
-    trained = fields.get("trained")
-    if not isinstance(trained, bool):
-        raise fields.wrong("trained", "it is true or false")
     return ModelCard(
         name=fields.name("name"),
         version=fields.text("version"),
@@ -284,7 +287,7 @@ def _card_from_wire(fields: Fields) -> ModelCard:
         layout=fields.choice("layout", Layout),
         resize=fields.choice("resize", Resize),
         labels=labels,
-        trained=trained,
+        trained=fields.flag("trained"),
         outputs=fields.names("outputs") if fields.has("outputs") else (),
         engine=fields.text("engine") if fields.has("engine") else "",
         precision=fields.text("precision") if fields.has("precision") else "",
