@@ -33,6 +33,7 @@ from shared.images import PictureLimits
 from shared.latency_log import Outcome, read_rows
 from shared.latency_table import PARTS
 from shared.machine import machine
+from shared.messages import FrameMessage
 from shared.topics import FrameId
 
 _SETTLING = 2  # Frames at the start of a round that are not counted: connections and caches settle.
@@ -99,22 +100,31 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         return _result(plan, rounds, broker.description, model.describe())
 
 
-def decoded(plan: Plan, model: Model) -> list[Pixels]:
-    """The bag's frames as the worker's decoder hands them to the engine: H×W×3 uint8."""
+def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
+    """The bag's frames as the vehicle sends them.
+
+    Raises:
+        BenchError: it holds none that can be read.
+    """
     preparation = Preparation(card=model.card, codec=plan.codec, quality=plan.quality)
     source = BagSource(plan.bag)
-    pictures = []
+    messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), plan.frames):
         journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
-        message = prepare(frame, journey, preparation)
-        layout = model.card.layout
-        pictures.append(
-            images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), layout)
-        )
+        messages.append(prepare(frame, journey, preparation))
     source.close()
-    if not pictures:
+    if not messages:
         raise BenchError(f"{plan.bag} holds no frame that can be read: make one with 'skylane bag make'")
-    return pictures
+    return messages
+
+
+def decoded(plan: Plan, model: Model) -> list[Pixels]:
+    """The bag's frames as the worker's decoder hands them to the engine: H×W×3 uint8."""
+    layout = model.card.layout
+    return [
+        images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), layout)
+        for message in prepared(plan, model)
+    ]
 
 
 def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:

@@ -6,7 +6,10 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_LIBRARIES = ("skylane", "numpy", "opencv-python-headless", "paho-mqtt", "msgpack", "rosbags", "tensorflow")
+_LIBRARIES = (
+    *("skylane", "numpy", "opencv-python-headless", "paho-mqtt", "msgpack", "rosbags"),
+    *("tensorflow", "openvino", "onnxruntime", "ai-edge-litert", "torch"),
+)
 
 
 def machine() -> dict[str, str | int | None]:
