@@ -6,13 +6,13 @@ from cloud.admission import Admission
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.serving import Lane, Serving
+from cloud.tasks import task
 from shared import geometry, images
 from shared.errors import SkylaneError
 from shared.fields import MessageError
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.images import PictureLimits
-from shared.masks import MASK_CODECS
 from shared.messages import FrameMessage, Status, unpack_frame
 from shared.model_card import ModelCard
 from shared.stages import Stage
@@ -49,10 +49,9 @@ class Decoder:
 
     def _decode(self, request: Request) -> Lane:
         message = read(request)
-        if message.want.mask_codec not in MASK_CODECS:
-            raise MessageError(f"no mask codec {message.want.mask_codec[:40]!r}: ask for {', '.join(MASK_CODECS)}")
         lane = self._serving.find(request.model, message.version)
         card = lane.card
+        task.check(message.want, card)
         _check_size(message, card)
         picture = images.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)

@@ -13,11 +13,11 @@ from shared.config import Section
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.model_card import Task
+from shared.results import MAX_DETECTIONS
+from shared.tensors import MAX_TENSORS
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 MAX_CLASSES = 256  # A mask holds class ids as uint8.
-MAX_DETECTIONS = 1000
-MAX_HEADS = 64
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 
@@ -164,7 +164,7 @@ class Manifest(Section):
     input: InputSection
     output: OutputSection | None = None  # Of a model with one head.
     outputs: dict[str, OutputSection] = Field(
-        default_factory=dict, max_length=MAX_HEADS
+        default_factory=dict, max_length=MAX_TENSORS
     )  # Of one with several, by head.
     box_format: BoxFormatSection = BoxFormatSection()
     top_k: int = Field(default=5, ge=1, le=MAX_CLASSES)  # Classes that a classification tells.

@@ -10,9 +10,12 @@ from cloud.request import Request
 from shared import clock, results
 from shared.errors import SkylaneError
 from shared.messages import MaskMessage, Status
-from shared.model_card import ModelCard
+from shared.model_card import ModelCard, Task
 from shared.results import Result
 from shared.stages import Stage, Stamp
+
+# What makes an answer smaller, by task.
+_SMALLER = {Task.SEGMENTATION: "another mask codec or size", Task.TENSORS: "fewer outputs or another codec"}
 
 
 class ReplyTooLargeError(SkylaneError):
@@ -41,8 +44,8 @@ class Replier:
         data = results.encode(result, message.want.mask_codec)
         if len(data) > request.largest_answer:
             raise ReplyTooLargeError(
-                f"a {card.task} of {len(data)} bytes, more than the {request.largest_answer} that the way back takes: "
-                "ask for another mask codec or size"
+                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.largest_answer} that the way "
+                f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         request.stamp(Stage.MASK_ENCODED)
         self._send(

@@ -37,16 +37,24 @@ class Labels:
     names: tuple[str, ...]
     colours: tuple[Colour, ...]
 
+    def name_of(self, class_id: int) -> str:
+        """The class's name; of an id without a label, its number."""
+        return self.names[class_id] if class_id < len(self.names) else f"class-{class_id}"
+
+    def colour_of(self, class_id: int) -> Colour:
+        """The class's colour; of an id without a label, black, as in a coloured mask."""
+        return self.colours[class_id] if class_id < len(self.colours) else (0, 0, 0)
+
     def to_wire(self) -> dict[str, list[Any]]:
         """A plain map: `names`, and `colours` as lists of three."""
         return {"names": list(self.names), "colours": [list(colour) for colour in self.colours]}
 
     @classmethod
-    def from_wire(cls, value: object) -> Self:
-        """The labels in a map that came from the wire. Keys it does not know are ignored.
+    def from_wire(cls, value: object, least: int = 1) -> Self:
+        """The labels in a map that came from the wire. Keys it does not know are ignored. `least`: how many at least.
 
         Raises:
-            LabelsError: names or colours are missing, too many, unequal in number or not what they should be.
+            LabelsError: names or colours are missing, too few, too many, unequal in number or not what they should be.
         """
         if not isinstance(value, Mapping):
             raise LabelsError(f"labels are {type(value).__name__}: send a map of names and colours")
@@ -55,7 +63,7 @@ class Labels:
             raise LabelsError("labels hold no list of names and list of colours: send both")
         if len(names) != len(colours):
             raise LabelsError(f"labels hold {len(names)} names and {len(colours)} colours: send one colour a name")
-        _check_count(len(names), "labels")
+        _check_count(len(names), "labels", least)
         checked = [
             (_name(name, f"labels, class {index}"), _colour(colour, f"labels, class {index}"))
             for index, (name, colour) in enumerate(zip(names, colours, strict=True))
@@ -201,8 +209,8 @@ def _unique(classes: list[tuple[str, Colour]], where: str) -> tuple[tuple[str, .
     return tuple(names), tuple(colour for _, colour in classes)
 
 
-def _check_count(count: int, where: str) -> None:
-    if not 1 <= count <= MAX_LABELS:
+def _check_count(count: int, where: str, least: int = 1) -> None:
+    if not least <= count <= MAX_LABELS:
         raise LabelsError(
             f"{where}: {count} classes: give 1 to {MAX_LABELS}, as many as a uint8 class id can tell apart"
         )

@@ -273,15 +273,17 @@ def card_from_wire(fields: Fields) -> ModelCard:
     Raises:
         MessageError: a field is missing, of a wrong kind or out of bounds.
     """
+    task = fields.choice("task", Task)
     try:
-        labels = Labels.from_wire(fields.get("labels"))
+        # Raw tensors need no names of classes.
+        labels = Labels.from_wire(fields.get("labels"), least=0 if task is Task.TENSORS else 1)
     except SkylaneError as error:
         raise fields.wrong("labels", str(error)) from error
     return ModelCard(
         name=fields.name("name"),
         version=fields.text("version"),
         sha256=fields.text("sha256"),
-        task=fields.choice("task", Task),
+        task=task,
         height=fields.integer("height", 1, MAX_SIDE),
         width=fields.integer("width", 1, MAX_SIDE),
         layout=fields.choice("layout", Layout),

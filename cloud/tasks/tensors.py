@@ -1,0 +1,11 @@
+"""Raw tensors: what the model gave, or those of its outputs that were asked for."""
+
+from cloud.engines.engine import Outputs
+from cloud.manifest import Manifest
+from shared.messages import FrameMessage
+from shared.results import Result, Tensors
+
+
+def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
+    """The outputs that the message wants, in its order; all, in the manifest's, where it names none."""
+    return Tensors({name: outputs[name] for name in message.want.outputs or manifest.heads})
