@@ -6,6 +6,7 @@ import numpy.typing as npt
 from cloud.engines.engine import Outputs
 from cloud.manifest import DetectionSection, Manifest
 from shared import boxes
+from shared.geometry import Geometry
 from shared.messages import FrameMessage
 from shared.opencv import cv2
 from shared.results import Detections, Result
@@ -15,7 +16,12 @@ _REACH = 2.0  # How far a box may reach beyond its input, in sides of it: an ove
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
-    """The objects, the best first, in pixels of the original frame.
+    """The objects, the best first, in pixels of the original frame."""
+    return objects(outputs, message.geometry, manifest)
+
+
+def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detections:
+    """The objects in one frame's outputs, the best first, in pixels of the source of `geometry`.
 
     Every anchor is taken for its most probable class (of equal ones the lowest id), if that is probable enough. Of two
     boxes of one class that overlap too much the better one is told; those of different classes suppress none of each
@@ -28,7 +34,7 @@ def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Resul
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
     kept = np.clip(corners[candidates], -_REACH * side, (1 + _REACH) * side).astype(np.float64)
-    laid = boxes.lay_back(kept, message.geometry)
+    laid = boxes.lay_back(kept, geometry)
     seen = np.flatnonzero((laid[:, 2:] > laid[:, :2]).all(axis=1))
     chosen = seen[_without_doubles(kept[seen], best[candidates[seen]], class_ids[candidates[seen]], manifest.detection)]
     told = candidates[chosen]

@@ -1,25 +1,33 @@
 """Training the weather's classifier and the objects' detector on scenes of the synthetic drive."""
 
+import json
 import math
+import platform
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from modelling.dataset import HELD_OUT_WEATHER
+from cloud.engines.engine import Placement
+from cloud.repository import Repository
+from modelling.building import build
+from modelling.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.frameworks import keras
 from modelling.recipes import RECIPES, Output, Recipe
 from modelling.scenes.losses import object_loss, weather_loss
 from modelling.scenes.object_batches import ObjectLoader
 from modelling.scenes.scene_store import SceneStore
+from modelling.scenes.validation import validated
 from modelling.scenes.weather_batches import WeatherLoader
 from modelling.trainer import Loss, Schedule, Trainer
-from modelling.weights import Weights, assign, grafted, unfold, weights_of, write_weights
+from modelling.weights import Weights, assign, fold, grafted, unfold, weights_of, write_weights
 from rosbag_tools.scene import WEATHERS
+from shared.labels import Labels
 
 DONOR = "road-small"
 
@@ -62,6 +70,70 @@ COURSES = {
     Output.PROBABILITIES: Course(steps=900, batch=16, peak_rate=1e-3),
     Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3),
 }
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    course: Course,
+    progress: Callable[[Report], None],
+    *,
+    donor: Weights,
+    labels: Labels,
+) -> Weights:
+    """Render the scenes, train the recipe's network on them, and return its folded weights.
+
+    `folder` gets the scenes (0.45 MB each), the built model under `models`, and `training.json` with what that model
+    makes of the validation's scenes. `donor`, `progress`: as in `learn`.
+    """
+    validation = SceneStore.render(validation_views(course.validation_frames, WEATHERS), folder / "validation")
+    training = SceneStore.render(training_views(course.frames, weathers=WEATHERS), folder / "scenes")
+    began = time.monotonic()
+    report = Report(0, 0.0, math.nan)
+
+    def tell(latest: Report) -> None:
+        nonlocal report
+        report = latest
+        progress(latest)
+
+    weights = fold(learn(recipe, training, folder, course, tell, donor=donor))
+    minutes = (time.monotonic() - began) / 60
+    write_figures(recipe, folder, course, weights, validation, report.step, minutes, labels)
+    return weights
+
+
+def write_figures(  # noqa: PLR0917 - what a training was, in the order of it.
+    recipe: Recipe,
+    folder: Path,
+    course: Course,
+    weights: Weights,
+    validation: SceneStore,
+    steps: int,
+    minutes: float,
+    labels: Labels,
+) -> None:
+    """Build the model of folded weights under `folder`, validate it, and write `training.json`."""
+    build(recipe, folder / "models", labels, weights)
+    with Repository(folder / "models").load(recipe.name, Placement(device="cpu")) as model:
+        figures = validated(model, recipe.output, validation)
+    views = training_views(course.frames, weathers=WEATHERS)
+    checks = validation_views(course.validation_frames, WEATHERS)
+    held_out = recipe.output is Output.OBJECTS
+    document = {
+        "model": recipe.name,
+        **{key: value for key, value in asdict(course).items() if value != math.inf},
+        "steps": steps,
+        "wall_time_minutes": round(minutes),
+        "donor": DONOR,
+        "training_seeds": [views[0].seed, views[-1].seed],
+        "validation_seeds": [checks[0].seed, checks[-1].seed],
+        "training_weathers": [name for name in WEATHERS if not held_out or name != HELD_OUT_WEATHER],
+        "held_out_weather": HELD_OUT_WEATHER if held_out else None,
+        "validation": figures,
+        "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
+        "processor": platform.machine(),
+    }
+    (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def learn(

@@ -1,0 +1,44 @@
+"""A detector's figures by class and by the size of what is to be found."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cloud.manifest import Manifest
+from modelling.average_precision import BoxCount
+
+SIZES = (6.0, 12.0, 24.0)  # Pixels of the model's input, the root of the area, from which a thing counts.
+
+_LEAST_SCORE = 0.05  # Below it a curve of precision over recall is all but flat, and costs the most.
+
+
+def counts_of_sizes(classes: int, scale: float = 1.0) -> dict[float, BoxCount]:
+    """Empty counts by size; `scale`: pixels of the boxes' picture for one of the input."""
+    return {size: BoxCount(classes, size * scale) for size in SIZES}
+
+
+def lenient(manifest: Manifest) -> Manifest:
+    """The manifest with a score threshold so low that a whole curve of precision over recall comes out."""
+    section = manifest.detection.model_copy(update={"score_threshold": _LEAST_SCORE})
+    return manifest.model_copy(update={"detection": section})
+
+
+def figures_of_sizes(counts: dict[float, BoxCount], names: Sequence[str], threshold: float) -> dict[str, Any]:
+    """By class and size, rounded; null where there is nothing to divide by. `threshold`: as `BoxCount.figures`."""
+    return {
+        name: {f"from_{size:g}_px": _rounded(count, class_id, threshold) for size, count in counts.items()}
+        for class_id, name in enumerate(names)
+    }
+
+
+def _rounded(count: BoxCount, class_id: int, threshold: float) -> dict[str, Any]:
+    found = count.figures(class_id, threshold)
+    figures = {
+        "average_precision": found.average_precision,
+        "recall": found.recall,
+        "precision": found.precision,
+    }
+    return {"truths": found.truths} | {
+        name: None if np.isnan(value) else round(value, 4) for name, value in figures.items()
+    }
