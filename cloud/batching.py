@@ -1,88 +1,170 @@
 """Batching: gathers decoded frames of one model and runs the engine."""
 
-import queue
-import time
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cloud.admission import Admission
+from cloud.estimate import Estimate
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
+from shared import clock
 from shared.errors import SkylaneError
 from shared.messages import Status
 from shared.stages import Stage
-from shared.threads import Handover
 
 HandOn = Callable[[Request, Model], None]
 
 
 class Batcher:
-    """The only caller of its model's engine. Frames wait decoded, so that the engine never waits for a decoder."""
+    """The only caller of its model's engine. Frames wait decoded, so that the engine never waits for a decoder.
 
-    def __init__(self, model: Model, replier: Replier, hand_on: HandOn, *, max_wait_ms: float = 0.0) -> None:
-        """`hand_on` gets each frame with what the model gave for it, and the model."""
+    No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Whoever
+    decodes a frame has reserved a place for it before, and fills it or gives it back.
+
+    A frame on which the model fails is tried once more, alone, then answered `failed`; those beside it lose nothing. What
+    never comes back from the engine, or takes the process along, only `cloud.isolation` can survive.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        replier: Replier,
+        admission: Admission,
+        hand_on: HandOn,
+        *,
+        decoders: int = 1,
+        max_wait_ms: float = 0.0,
+    ) -> None:
+        """`hand_on` gets each frame with what the model gave for it, and the model.
+
+        `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for frames that are under way.
+        """
         self._model = model
         self._replier = replier
+        self._admission = admission
         self._hand_on = hand_on
         self._max_size = model.max_batch_size
+        self._places = max(self._max_size, decoders)
         self._max_wait_s = max_wait_ms / 1e3
-        self._handover: Handover[Request] = Handover(2 * self._max_size)
+        self._condition = threading.Condition()
+        self._decoded: deque[Request] = deque()
+        self._reserved = 0
+        self._closed = False
+        self._abandoned = False
+        self._begun_ns: int | None = None  # When the engine began with the batch that it is at.
+        self._decoding = Estimate()
+        self._inference = Estimate()
+
+    @property
+    def needs_ns(self) -> int:
+        """How long a frame that comes now takes until it is inferred, as far as can be told."""
+        inference_ns = self._inference.ns
+        begun_ns, ahead = self._begun_ns, self._reserved + len(self._decoded)
+        busy_ns = 0 if begun_ns is None else max(0, begun_ns + inference_ns - clock.now_ns())
+        return max(self._decoding.ns, busy_ns) + inference_ns * (1 + ahead // self._max_size)
+
+    def reserve(self) -> bool:
+        """Take a place for a frame that is about to be decoded; False where none is free, or no more are taken."""
+        with self._condition:
+            taken = self._reserved + len(self._decoded)
+            if self._closed or (taken >= self._places and not self._abandoned):
+                return False
+            self._reserved += 1
+        return True
 
     def put(self, request: Request) -> None:
-        """Queue a decoded frame; waits while the engine is behind, which fills admission and so answers `overloaded`."""
-        self._handover.put(request)
+        """Fill a reserved place with a decoded frame."""
+        self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
+        with self._condition:
+            self._reserved -= 1
+            if not self._abandoned:
+                self._decoded.append(request)
+            self._condition.notify_all()
+
+    def release(self) -> None:
+        """Give a reserved place back."""
+        with self._condition:
+            self._reserved -= 1
+            self._condition.notify_all()
+        self._admission.wake()
 
     def close(self) -> None:
-        """No more frames will come."""
-        self._handover.close()
+        """Give no more places; what is in them is still inferred."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
 
     def run(self) -> None:
         """Infer until closed; the body of the engine thread."""
-        with self._handover.reader() as get:
-            while (first := get()) is not None:
-                batch, ended = self._gather(first, get)
+        try:
+            while batch := self._gather():
+                self._admission.wake()
                 self._infer(batch)
-                if ended:
-                    return
+        finally:
+            # An engine thread that dies of a bug keeps no decoder waiting: what is put then is forgotten.
+            self._abandoned = True
+            self._admission.wake()
 
-    def _gather(self, first: Request, get: Callable[..., Request | None]) -> tuple[list[Request], bool]:
-        """The first frame and those that are there, or come within the wait; and whether the end came with them."""
-        batch = [first]
-        until = time.monotonic() + self._max_wait_s
-        while len(batch) < self._max_size:
-            try:
-                request = get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if request is None:
-                return batch, True
-            batch.append(request)
-        return batch, False
+    def _gather(self) -> list[Request]:
+        """The frames that are there, or come within the wait; none once closed and empty."""
+        with self._condition:
+            self._begun_ns = None
+            self._condition.wait_for(lambda: self._decoded or (self._closed and not self._reserved))
+            until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
+            while self._decoded and len(self._decoded) < self._max_size and self._is_more_under_way():
+                wait_ns = min(until_ns, *self._latest_starts_ns()) - clock.now_ns()
+                if wait_ns <= 0:
+                    break
+                self._condition.wait(wait_ns / 1e9)
+            self._begun_ns = clock.now_ns()
+            return [self._decoded.popleft() for _ in range(min(self._max_size, len(self._decoded)))]
 
-    def _infer(self, batch: list[Request]) -> None:
-        live = []
-        for request in batch:
-            if request.is_expired:
-                self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
-            else:
-                live.append(request)
-        if not live:
+    def _is_more_under_way(self) -> bool:
+        return bool(self._reserved or (self._admission.depth and not self._closed))
+
+    def _latest_starts_ns(self) -> list[int]:
+        """When each frame that waits must be begun with, so that none expires for want of company."""
+        inference_ns = self._inference.ns
+        return [request.ends_ns - inference_ns for request in self._decoded if request.ends_ns is not None]
+
+    def _infer(self, batch: Sequence[Request]) -> None:
+        live = [request for request in batch if self._ends_in_time(request)]
+        if not live or self._try(live) is None:
             return
         for request in live:
-            request.batch_size = len(live)
+            if self._ends_in_time(request) and (error := self._try([request])):
+                self._replier.refuse(request, Status.FAILED, f"poison: {error}")
+
+    def _ends_in_time(self, request: Request) -> bool:
+        """Whether a frame is worth the engine's time; refuses it where it is not."""
+        if request.is_expired:
+            self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
+        elif not request.can_end_in(self._inference.ns):
+            self._replier.refuse(request, Status.EXPIRED, "its inference would end after its budget")
+        else:
+            return True
+        return False
+
+    def _try(self, batch: Sequence[Request]) -> SkylaneError | None:
+        """Infer a batch and hand its frames on, or tell why the model failed on it."""
+        for request in batch:
+            request.batch_size = len(batch)
             request.stamp(Stage.BATCHED)
         try:
             # One frame is a view; only a batch has to be copied together.
-            pictures = live[0].picture[None] if len(live) == 1 else np.stack([request.picture for request in live])
+            pictures = batch[0].picture[None] if len(batch) == 1 else np.stack([request.picture for request in batch])
             outputs = self._model.infer(pictures)
         except SkylaneError as error:
-            for request in live:
-                self._replier.refuse(request, Status.FAILED, str(error))
-            return
-        for request in live:
+            return error
+        for request in batch:
             request.stamp(Stage.INFERRED)
             request.picture = None
-        for place, request in enumerate(live):
+        self._inference.add(batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
+        for place, request in enumerate(batch):
             request.outputs = {head: values[place] for head, values in outputs.items()}
             self._hand_on(request, self._model)
+        return None

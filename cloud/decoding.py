@@ -1,10 +1,12 @@
 """Decoding: from bytes that anybody may have sent to a picture that fits the model."""
 
+from contextlib import suppress
+
 import numpy as np
 
 from cloud.admission import Admission
 from cloud.replies import Replier
-from cloud.request import Request
+from cloud.request import Refusal, Request
 from cloud.serving import Lane, Serving
 from cloud.tasks import task
 from shared import geometry, images
@@ -35,21 +37,49 @@ class Decoder:
 
     def run(self) -> None:
         """Decode until admission closes; the body of a decoding thread."""
-        while (request := self._admission.take()) is not None:
+        while (taken := self._admission.take(self._choose)) is not None:
+            request, chosen = taken
             request.stamp(Stage.DEQUEUED)
-            try:
-                lane = self._decode(request)
-            except SkylaneError as error:
-                self._replier.refuse(request, Status.REJECTED, str(error))
-                continue
-            if request.is_expired:
-                self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
-                continue
-            lane.put(request)
+            if isinstance(chosen, Refusal):
+                self._refuse(request, *chosen)
+            else:
+                self._fill(chosen, request)
 
-    def _decode(self, request: Request) -> Lane:
+    def _choose(self, request: Request) -> Lane | Refusal | None:
+        """The lane that has a place for a frame, now taken; None while it has none."""
+        if request.is_expired:
+            return Refusal(Status.EXPIRED, "its budget ended while it waited")
+        try:
+            lane = self._serving.find(request.model, request.head.version)
+        except MessageError as error:
+            return Refusal(Status.REJECTED, str(error))
+        if not request.can_end_in(lane.batcher.needs_ns):
+            return Refusal(Status.EXPIRED, "its inference would end after its budget")
+        return lane if lane.batcher.reserve() else None
+
+    def _fill(self, lane: Lane, request: Request) -> None:
+        """Decode a frame into the place that it has on a lane."""
+        try:
+            self._decode(request, lane)
+        except SkylaneError as error:
+            lane.batcher.release()
+            self._replier.refuse(request, Status.REJECTED, str(error))
+            return
+        except BaseException:
+            lane.batcher.release()
+            raise
+        lane.batcher.put(request)
+
+    def _refuse(self, request: Request, status: Status, reason: str) -> None:
+        """Answer a frame without decoding it; its message is read all the same, for an answer echoes its stamps."""
+        with suppress(MessageError):
+            read(request)
+        self._replier.refuse(request, status, reason)
+
+    def _decode(self, request: Request, lane: Lane) -> None:
         message = read(request)
-        lane = self._serving.find(request.model, message.version)
+        if message.version != request.head.version:
+            raise MessageError("the model's version stands behind the picture: tell it before", message.id)
         card = lane.card
         task.check(message.want, card)
         _check_size(message, card)
@@ -59,7 +89,6 @@ class Decoder:
         is_input = message.shape[:2] == (card.height, card.width)
         request.picture = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
         request.stamp(Stage.DECODED)
-        return lane
 
 
 def read(request: Request) -> FrameMessage:

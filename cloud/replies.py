@@ -78,7 +78,7 @@ class Replier:
             request,
             MaskMessage(
                 id=request.id,
-                attempt=request.message.attempt if request.message else 1,
+                attempt=request.message.attempt if request.message else request.head.attempt,
                 status=status,
                 worker=self._worker,
                 reason=reason[:500],

@@ -1,17 +1,25 @@
 """A frame inside the worker, whatever door it came through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from cloud.engines.engine import Outputs
 from shared import clock
-from shared.messages import FrameMessage, MaskMessage
+from shared.frame_head import NO_HEAD, FrameHead
+from shared.messages import FrameMessage, MaskMessage, Status
 from shared.stages import Stage
 from shared.topics import FrameId
 
 
-@dataclass(slots=True)
+class Refusal(NamedTuple):
+    """Why a frame is not worked on."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """A frame on its way through the worker. One thread at a time holds it."""
 
@@ -23,10 +31,11 @@ class Request:
     times: dict[Stage, int]  # RECEIVED first.
     largest_answer: int  # Bytes of a mask that this door takes.
     correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
+    head: FrameHead = NO_HEAD  # What admission must know before the payload is read.
     message: FrameMessage | None = None
     outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
-    batch_size: int = field(default=0)
+    batch_size: int = 0
 
     @property
     def id(self) -> FrameId | None:
@@ -34,11 +43,20 @@ class Request:
         return self.message.id if self.message else self.correlation
 
     @property
+    def ends_ns(self) -> int | None:
+        """When its budget, counted from its receipt, is used up; None where it has none."""
+        budget_ms = self.message.budget_ms if self.message else self.head.budget_ms
+        return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
+
+    @property
     def is_expired(self) -> bool:
-        """Whether its budget, counted from its receipt, is used up."""
-        if self.message is None or self.message.budget_ms is None:
-            return False
-        return clock.now_ns() > self.times[Stage.RECEIVED] + self.message.budget_ms * 1_000_000
+        """Whether its budget is used up."""
+        return not self.can_end_in(0)
+
+    def can_end_in(self, duration_ns: int) -> bool:
+        """Whether what takes so long from now ends within its budget."""
+        ends_ns = self.ends_ns
+        return ends_ns is None or clock.now_ns() + duration_ns <= ends_ns
 
     def stamp(self, stage: Stage) -> None:
         """The frame leaves a stage now."""
