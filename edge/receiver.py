@@ -1,32 +1,34 @@
-"""The receiver: answers into the ledger, masks on to the sinks."""
+"""The receiver: answers into the ledger, results on to the sinks."""
 
 import queue
 import threading
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
 from edge.ledger import Journey, Ledger
+from edge.results import decoded
 from edge.transports.transport import Reply, Transport
-from shared import clock, masks
-from shared.errors import SkylaneError
+from shared import clock
 from shared.fields import MessageError
 from shared.latency_log import Outcome
-from shared.messages import MaskMessage, Status, unpack_mask
+from shared.messages import MaskMessage, unpack_mask
+from shared.model_card import Task
+from shared.results import Result
 from shared.stages import Stage
 
-OnMask = Callable[[Journey, npt.NDArray[np.uint8]], None]
+OnResult = Callable[[Journey, MaskMessage, Result], None]
 
 
 class Receiver:
     """Reads replies one at a time; also closes the frames whose answers never came."""
 
-    def __init__(self, transport: Transport, ledger: Ledger, on_mask: OnMask, stop: threading.Event) -> None:
-        """`on_mask` gets every answered frame with its class ids, H×W uint8."""
+    def __init__(
+        self, transport: Transport, ledger: Ledger, on_result: OnResult, stop: threading.Event, task: Task
+    ) -> None:
+        """`on_result` gets every answered frame with its answer and the result in it, which is one of `task`."""
         self._transport = transport
         self._ledger = ledger
-        self._on_mask = on_mask
+        self._on_result = on_result
+        self._task = task
         self._stop = stop
 
     def run(self) -> None:
@@ -51,25 +53,8 @@ class Receiver:
         if journey is None:
             return
         journey.times[Stage.RETURNED] = reply.returned_ns
-        mask, fault = _decoded(message, journey)
+        result, fault = decoded(message, journey, self._task)
         journey.times[Stage.MASK_DECODED] = clock.now_ns()
         outcome = self._ledger.finish(journey, message, len(reply.payload), fault)
-        if mask is not None and outcome is Outcome.ANSWERED:
-            self._on_mask(journey, mask)
-
-
-def _decoded(message: MaskMessage, journey: Journey) -> tuple[npt.NDArray[np.uint8] | None, str]:
-    """The mask of an answer, or why there is none though there should be."""
-    if message.status is not Status.ANSWERED or message.shape is None:
-        return None, ""
-    plan = journey.geometry
-    if plan and message.shape not in (
-        (plan.target_height, plan.target_width),
-        (plan.source_height, plan.source_width),
-    ):
-        height, width = message.shape
-        return None, f"mask cannot be used: {height}×{width} is the size of neither the frame nor the model's input"
-    try:
-        return masks.decode(message.data, message.codec, message.shape), ""
-    except SkylaneError as error:
-        return None, f"mask cannot be used: {error}"
+        if result is not None and outcome is Outcome.ANSWERED:
+            self._on_result(journey, message, result)

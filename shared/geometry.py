@@ -12,6 +12,8 @@ from shared.errors import SkylaneError
 from shared.frames import Pixels
 from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
+UNSEEN = 255  # The class id of what no model has seen, where a frame was cropped.
+
 _Picture = TypeVar("_Picture", bound=Pixels)
 
 

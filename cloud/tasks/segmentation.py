@@ -2,11 +2,9 @@
 
 from cloud.engines.engine import Outputs
 from cloud.manifest import Manifest
-from shared.geometry import lay_back
+from shared.geometry import UNSEEN, lay_back
 from shared.messages import FrameMessage
 from shared.results import Result
-
-UNSEEN = 255  # The class id of what the model never saw, where the frame was cropped.
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:  # noqa: ARG001 - as every task.

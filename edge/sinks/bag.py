@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from edge.sinks.sink import Segmented
-from shared.geometry import lay_back
+import numpy as np
+
+from edge.sinks.sink import Answered
+from shared.geometry import UNSEEN, lay_back
 from shared.model_card import ModelCard
 from shared.registry import Entry, load
 
-_UNSEEN = 255  # What the model never saw, where the frame was cropped.
 _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 
 
@@ -20,13 +21,14 @@ class BagSink:
         del card
         self._bag = load("bag writer", _WRITERS, "mcap")(folder / "masks_bag", "mcap", "none")
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """See Sink."""
-        mask, geometry = segmented.mask, segmented.geometry
+        mask, geometry = answered.result, answered.geometry
+        assert isinstance(mask, np.ndarray)
         if mask.shape != (geometry.source_height, geometry.source_width):
-            mask = lay_back(mask, geometry, _UNSEEN)
-        topic = "/" + segmented.camera.strip("/").removesuffix("/image_raw") + "/masks"
-        self._bag.write_image(topic, mask, "mono8", segmented.stamp_ns, segmented.source_ns, "camera")
+            mask = lay_back(mask, geometry, UNSEEN)
+        topic = "/" + answered.camera.strip("/").removesuffix("/image_raw") + "/masks"
+        self._bag.write_image(topic, mask, "mono8", answered.stamp_ns, answered.source_ns, "camera")
 
     def close(self) -> None:
         """See Sink."""

@@ -1,14 +1,14 @@
-"""Overlay pictures: every frame with its mask laid over it, small enough to keep for a report."""
+"""Overlay pictures: every frame with its result drawn on it, small enough to keep for a report."""
 
 from pathlib import Path
-from typing import Any
 
-from edge.sinks.sink import Segmented
-from shared.errors import SkylaneError
-from shared.labels import overlay
+import numpy as np
+
+from edge.sinks.files import write_picture
+from edge.sinks.sink import Answered
+from edge.sinks.view import scaled, told, view
 from shared.model_card import ModelCard
 from shared.opencv import cv2
-from shared.pictures import stamp_untrained
 from shared.topics import camera_name
 
 _OPACITY = 0.5
@@ -16,12 +16,8 @@ _WIDTH = 480
 _QUALITY = 80
 
 
-class OverlayError(SkylaneError):
-    """An overlay picture cannot be written."""
-
-
 class OverlaySink:
-    """Writes `overlays/<camera>_<sequence>.jpg`: frame and mask blended, at most 480 pixels wide."""
+    """Writes `overlays/<camera>_<sequence>.jpg`, at most 480 pixels wide; where text is drawn, just as wide."""
 
     in_order = False
 
@@ -29,30 +25,17 @@ class OverlaySink:
         self._folder = folder / "overlays"
         self._card = card
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """See Sink."""
-        height, width = segmented.mask.shape
-        scale = min(1.0, _WIDTH / width)
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        picture: Any = cv2.resize(segmented.picture, size, interpolation=cv2.INTER_AREA)
-        mask: Any = cv2.resize(segmented.mask, size, interpolation=cv2.INTER_NEAREST)
-        blended = overlay(picture, mask, self._card.labels, _OPACITY)
-        if not self._card.trained:
-            blended = stamp_untrained(blended)
-        self._save(f"{camera_name(segmented.camera)}_{segmented.sequence:06d}.jpg", blended)
+        height, width = answered.picture.shape[:2]
+        scale = _WIDTH / width
+        if isinstance(answered.result, np.ndarray):
+            height, width = answered.result.shape
+            scale = min(1.0, _WIDTH / width)
+        picture = scaled(answered.picture, max(1, round(width * scale)), max(1, round(height * scale)))
+        drawn = told(view(picture, answered, self._card, _OPACITY), self._card)
+        name = f"{camera_name(answered.camera)}_{answered.sequence:06d}.jpg"
+        write_picture(self._folder / name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
 
     def close(self) -> None:
         """See Sink; every file is whole already."""
-
-    def _save(self, name: str, rgb: Any) -> None:
-        bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-        taken, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
-        assert taken
-        path = self._folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data.tobytes())
-        except OSError as error:
-            raise OverlayError(
-                f"{path} cannot be written: {error.strerror}: make room or choose another --out"
-            ) from error

@@ -1,23 +1,25 @@
-"""Masks as PNG files: class ids for programs, colours for people."""
+"""Results as PNG files: class ids for programs, colours for people, and pictures with what was found drawn on them."""
 
 from pathlib import Path
-from typing import Any
 
-from edge.sinks.sink import Segmented
-from shared.errors import SkylaneError
+import numpy as np
+
+from edge.sinks.files import write_picture
+from edge.sinks.sink import Answered
+from edge.sinks.view import seen, told, view
 from shared.labels import colourise
 from shared.model_card import ModelCard
 from shared.opencv import cv2
-from shared.pictures import stamp_untrained
 from shared.topics import camera_name
 
-
-class PngError(SkylaneError):
-    """A picture cannot be written."""
+_PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 
 
 class PngSink:
-    """Writes `masks/<camera>/<index>.png` with class ids and `masks_colour/…` with the street's colours."""
+    """Writes `masks/<camera>/<index>.png` with class ids and `masks_colour/…` with the street's colours.
+
+    Of other tasks it writes `pictures/<camera>/<index>.png`: what the model saw, with its result drawn on it.
+    """
 
     in_order = False
 
@@ -25,23 +27,16 @@ class PngSink:
         self._folder = folder
         self._card = card
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """See Sink."""
-        name = f"{camera_name(segmented.camera)}/{segmented.frame_index:06d}.png"
-        colours: Any = colourise(segmented.mask, self._card.labels)
-        if not self._card.trained:
-            colours = stamp_untrained(colours)
-        self._save(self._folder / "masks" / name, segmented.mask)
-        self._save(self._folder / "masks_colour" / name, cv2.cvtColor(colours, cv2.COLOR_RGB2BGR))
+        name = f"{camera_name(answered.camera)}/{answered.frame_index:06d}.png"
+        if isinstance(answered.result, np.ndarray):
+            colours = told(colourise(answered.result, self._card.labels), self._card)
+            write_picture(self._folder / "masks" / name, answered.result, *_PARAMETERS)
+            write_picture(self._folder / "masks_colour" / name, colours, *_PARAMETERS)
+        else:
+            drawn = told(view(seen(answered), answered, self._card, 1.0), self._card)
+            write_picture(self._folder / "pictures" / name, drawn, *_PARAMETERS)
 
     def close(self) -> None:
         """See Sink; every file is whole already."""
-
-    def _save(self, path: Path, picture: Any) -> None:
-        taken, data = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, 1])
-        assert taken
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data.tobytes())
-        except OSError as error:
-            raise PngError(f"{path} cannot be written: {error.strerror}: make room or choose another --out") from error

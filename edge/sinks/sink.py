@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,24 +13,67 @@ from edge.ledger import Journey
 from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.geometry import Geometry, apply
-from shared.model_card import ModelCard
+from shared.messages import MaskMessage
+from shared.model_card import ModelCard, Task
 from shared.opencv import cv2
-from shared.registry import Entry
+from shared.results import Result
 from shared.threads import Handover, step_back
 
-SINKS = {
-    "png": Entry("edge.sinks.png:PngSink", "edge"),
-    "video": Entry("edge.sinks.video:VideoSink", "edge"),
-    "bag": Entry("edge.sinks.bag:BagSink", "edge"),
-    "overlay": Entry("edge.sinks.overlay:OverlaySink", "edge"),
-}
 _REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
 _BACKLOG = 64
 
 
+class SinkError(SkylaneError):
+    """A sink that cannot hold what it is given, or that cannot write."""
+
+
+class SinkEntry(NamedTuple):
+    """Where a sink lives ("module:attribute"), the pip extra that brings its library, and whose results it holds."""
+
+    path: str
+    extra: str
+    tasks: tuple[Task, ...] = tuple(Task)
+
+
+SINKS = {
+    "png": SinkEntry("edge.sinks.png:PngSink", "edge"),
+    "video": SinkEntry("edge.sinks.video:VideoSink", "edge"),
+    # ROS's own messages hold pictures; boxes and classes are in vision_msgs, which is not among them.
+    "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", (Task.SEGMENTATION,)),
+    "overlay": SinkEntry("edge.sinks.overlay:OverlaySink", "edge"),
+    "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
+    "npz": SinkEntry("edge.sinks.npz:NpzSink", "edge", (Task.TENSORS,)),
+}
+_DEFAULTS = {
+    Task.SEGMENTATION: ("png",),
+    Task.CLASSIFICATION: ("jsonl", "overlay"),
+    Task.DETECTION: ("jsonl", "overlay"),
+    Task.TENSORS: ("jsonl", "npz"),
+}
+
+
+def default_sinks(task: Task) -> tuple[str, ...]:
+    """What a task's results are written to where nobody says."""
+    return _DEFAULTS[task]
+
+
+def check_sinks(names: Sequence[str], card: ModelCard) -> None:
+    """Whether all these sinks hold what a model answers.
+
+    Raises:
+        SinkError: one does not; the message names those that do.
+    """
+    for name in names:
+        if card.task not in SINKS[name].tasks:
+            others = ", ".join(other for other, entry in SINKS.items() if card.task in entry.tasks)
+            raise SinkError(
+                f"sink {name} holds {' or '.join(SINKS[name].tasks)}, model {card.name} answers {card.task}: use {others}"
+            )
+
+
 @dataclass(frozen=True, slots=True)
-class Segmented:
-    """An answered frame: RGB H×W×3 uint8 as the model saw it, and its class ids, H×W uint8."""
+class Answered:
+    """An answered frame: RGB H×W×3 uint8 as the model saw it, and the result."""
 
     camera: str
     sequence: int
@@ -38,16 +81,18 @@ class Segmented:
     stamp_ns: int
     source_ns: int
     picture: npt.NDArray[np.uint8]
-    mask: npt.NDArray[np.uint8]
+    result: Result
     geometry: Geometry
+    model_version: str = ""
+    engine: str = ""
 
 
 class Sink(Protocol):
-    """Something that masks are written to."""
+    """Something that results are written to; built as `Sink(folder, card)` for a run's folder and its model's card."""
 
     in_order: bool  # Whether a frame that comes too late for its place is of no use.
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """Write one frame; frames of a camera come in order."""
 
     def close(self) -> None:
@@ -63,10 +108,10 @@ class SinkFeed:
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: Handover[Segmented] = Handover(_BACKLOG)
+        self._handover: Handover[Answered] = Handover(_BACKLOG)
 
-    def put(self, journey: Journey, mask: npt.NDArray[np.uint8]) -> None:
-        """Queue an answered frame; waits where the sinks are far behind, for no mask may be lost."""
+    def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
+        """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return
         picture: Any = journey.picture
@@ -75,15 +120,17 @@ class SinkFeed:
         if self._card.layout is Layout.BGR8:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
         self._handover.put(
-            Segmented(
+            Answered(
                 camera=journey.camera,
                 sequence=journey.id.sequence,
                 frame_index=journey.frame_index,
                 stamp_ns=journey.frame_stamp_ns,
                 source_ns=journey.source_ns,
                 picture=picture,
-                mask=mask,
+                result=result,
                 geometry=journey.geometry,
+                model_version=message.model_version,
+                engine=message.engine,
             )
         )
 
@@ -94,15 +141,15 @@ class SinkFeed:
     def run(self) -> None:
         """Write until the end; the body of the sinks' thread."""
         step_back()
-        waiting: list[tuple[int, Segmented]] = []
+        waiting: list[tuple[int, Answered]] = []
         written = -1
         with self._handover.reader() as get:
-            while (segmented := get()) is not None:
-                if segmented.sequence <= written:
+            while (answered := get()) is not None:
+                if answered.sequence <= written:
                     self.overtaken += 1
-                    self._write(segmented, [sink for sink in self._sinks if not sink.in_order])
+                    self._write(answered, [sink for sink in self._sinks if not sink.in_order])
                     continue
-                heapq.heappush(waiting, (segmented.sequence, segmented))
+                heapq.heappush(waiting, (answered.sequence, answered))
                 if len(waiting) > _REORDER:
                     written, first = heapq.heappop(waiting)
                     self._write(first, list(self._sinks))
@@ -111,9 +158,9 @@ class SinkFeed:
             for sink in list(self._sinks):
                 self._guarded(sink, sink.close)
 
-    def _write(self, segmented: Segmented, sinks: Sequence[Sink]) -> None:
+    def _write(self, answered: Answered, sinks: Sequence[Sink]) -> None:
         for sink in sinks:
-            self._guarded(sink, partial(sink.write, segmented))
+            self._guarded(sink, partial(sink.write, answered))
         self.written += 1
 
     def _guarded(self, sink: Sink, step: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The overlay video: what the camera saw beside what the model says, as an MP4 that a browser plays."""
+"""The video: what the camera saw beside what the model says, as an MP4 that a browser plays."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -7,20 +7,14 @@ from typing import Any
 import av
 import numpy as np
 
-from edge.sinks.sink import Segmented
-from shared.errors import SkylaneError
-from shared.labels import overlay
+from edge.sinks.files import unwritable
+from edge.sinks.sink import Answered
+from edge.sinks.view import seen, told, view
 from shared.model_card import ModelCard
-from shared.opencv import cv2
-from shared.pictures import stamp_untrained
 from shared.topics import camera_name
 
 _OPACITY = 0.55
 _TIME_BASE = Fraction(1, 1000)
-
-
-class VideoError(SkylaneError):
-    """A video cannot be written."""
 
 
 class VideoSink:
@@ -33,19 +27,15 @@ class VideoSink:
         self._card = card
         self._films: dict[str, _Film] = {}
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """See Sink."""
-        picture: Any = segmented.picture
-        mask = segmented.mask
-        if mask.shape != picture.shape[:2]:
-            picture = cv2.resize(picture, mask.shape[::-1])
-        sides = np.concatenate((picture, overlay(picture, mask, self._card.labels, _OPACITY)), axis=1)
-        if not self._card.trained:
-            sides = stamp_untrained(sides)
-        if segmented.camera not in self._films:
-            path = self._folder / f"overlay_{camera_name(segmented.camera)}.mp4"
-            self._films[segmented.camera] = _Film(path, sides, segmented.source_ns)
-        self._films[segmented.camera].add(sides, segmented.source_ns)
+        picture = seen(answered)
+        sides = np.concatenate((picture, view(picture, answered, self._card, _OPACITY)), axis=1)
+        sides = told(sides, self._card)
+        if answered.camera not in self._films:
+            path = self._folder / f"overlay_{camera_name(answered.camera)}.mp4"
+            self._films[answered.camera] = _Film(path, sides, answered.source_ns)
+        self._films[answered.camera].add(sides, answered.source_ns)
 
     def close(self) -> None:
         """See Sink."""
@@ -65,7 +55,7 @@ class _Film:
             self._container = av.open(str(path), "w", options={"movflags": "+faststart"})
             self._stream: Any = self._container.add_stream("libx264", options={"preset": "veryfast", "crf": "23"})
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise VideoError(f"{path} cannot be written: {error}: make room or choose another --out") from error
+            raise unwritable(path, error) from error
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = "yuv420p"
         self._stream.time_base = self._stream.codec_context.time_base = _TIME_BASE
@@ -91,4 +81,4 @@ class _Film:
             if frame is None:
                 self._container.close()
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise VideoError(f"{self._path} cannot be written: {error}: make room or choose another --out") from error
+            raise unwritable(self._path, error) from error
