@@ -2,8 +2,10 @@
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from cloud.admission import Admission
 from cloud.decoding import read
@@ -14,6 +16,7 @@ from shared import topics
 from shared.bus import Acknowledged, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
 from shared.fields import MessageError
+from shared.frame_head import peek
 from shared.messages import (
     MASK_CONTENT_TYPE,
     MaskMessage,
@@ -33,6 +36,7 @@ _MAX_REFUSED_BYTES = 64 << 20
 _ROOM_BYTES = 1 << 16  # For what a mask message holds beside the mask.
 _KNOWN_WITHIN_S = 2.0  # A broker that is gone acknowledges nothing.
 _RETAINED_WITHIN_S = 1.0  # A broker sends what it retains right after the subscription.
+_ANSWERED_WITHIN_S = 10.0
 
 
 class SecondWorkerError(SkylaneError):
@@ -70,6 +74,11 @@ class Intake:
         self._refused: Handover[tuple[Request, Status, str]] = Handover(_MAX_REFUSED)
         self._refused_bytes = 0
         self._lock = threading.Lock()
+        self._state: NodeState | None = None  # None: nothing was announced yet.
+        self._announcing = threading.Lock()  # What is told last must be what is so.
+        self._admitted: set[str] = set()  # Models whose frames are taken.
+        self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
+        self._unanswered = _Unanswered()
 
     def open(self) -> None:
         """Take frames from now on.
@@ -77,30 +86,49 @@ class Intake:
         Raises:
             SecondWorkerError: the broker speaks MQTT 3.1.1 only and another worker serves one of the models.
         """
-        if not self._bus.shares_subscriptions:
-            self._check_alone()
-        for topic_filter in self._filters():
-            self._bus.subscribe(topic_filter, self._qos, self._received)
+        models = self._serving.models
+        self._check_alone(models)
+        self._bus.subscribe(topics.RETRIES.filter(worker=self._worker), topics.RETRIES.qos, self._received)
+        for model in models:
+            self._subscribe(model)
+        self._state = NodeState.ONLINE
         self.announce()
 
-    def announce(self, state: NodeState = NodeState.ONLINE, acknowledged: Acknowledged | None = None) -> None:
+    def admit(self, model: str) -> None:
+        """Take a model's frames from now on.
+
+        Raises:
+            SecondWorkerError: as `open`.
+        """
+        self._check_alone((model,))
+        self._subscribe(model)
+
+    def dismiss(self, model: str) -> None:
+        """Take a model's frames no more; returns when those that came have been answered, or after ten seconds."""
+        self._admitted.discard(model)
+        self._leave([self._filter(model)])
+        self._unanswered.wait_until_none(model, _ANSWERED_WITHIN_S)
+
+    def announce(self, acknowledged: Acknowledged | None = None) -> None:
         """Tell where the worker stands and what it serves; again on every reconnect."""
-        cards = self._serving.cards() if state is NodeState.ONLINE else ()
-        self._bus.publish(
-            topics.WORKER_STATUS.of(worker=self._worker),
-            pack_status(NodeStatus(state, self._session, self._admission.max_frames, cards)),
-            qos=topics.WORKER_STATUS.qos,
-            retained=True,
-            acknowledged=acknowledged,
-        )
+        with self._announcing:
+            if self._state is None:
+                return
+            cards = self._serving.cards() if self._state is NodeState.ONLINE else ()
+            served = tuple(card for card in cards if card.name in self._admitted)
+            self._bus.publish(
+                topics.WORKER_STATUS.of(worker=self._worker),
+                pack_status(NodeStatus(self._state, self._session, self._admission.max_frames, served)),
+                qos=topics.WORKER_STATUS.qos,
+                retained=True,
+                acknowledged=acknowledged,
+            )
 
     def stop(self) -> None:
         """Take no more frames; what came until the broker knows of it is still answered."""
-        known = threading.Event()
-        for topic_filter in self._filters():
-            self._bus.unsubscribe(topic_filter)
-        self.announce(NodeState.STOPPING, lambda _: known.set())  # A broker does one thing after the other.
-        known.wait(_KNOWN_WITHIN_S)
+        self._state = NodeState.STOPPING
+        filters = [self._filter(model) for model in self._admitted]
+        self._leave([*filters, topics.RETRIES.filter(worker=self._worker)])
 
     def end_refusals(self) -> None:
         """No more frames will be refused: let the refusing thread end when it has answered."""
@@ -108,7 +136,8 @@ class Intake:
 
     def close(self) -> None:
         """Leave the broker; every answer must have been published."""
-        self.announce(NodeState.OFFLINE)
+        self._state = NodeState.OFFLINE
+        self.announce()
         self._bus.close()
 
     def run(self) -> None:
@@ -122,35 +151,51 @@ class Intake:
                         read(request)
                 self._replier.refuse(request, status, reason)
 
-    @property
-    def _models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(card.name for card in self._serving.cards()))
+    def _filter(self, model: str) -> str:
+        topic_filter = topics.FRAMES.filter(model=model)
+        return topics.shared(self._group, topic_filter) if self._bus.shares_subscriptions else topic_filter
 
-    def _filters(self) -> Sequence[str]:
-        filters = [topics.FRAMES.filter(model=model) for model in self._models]
-        if self._bus.shares_subscriptions:
-            return [topics.shared(self._group, topic_filter) for topic_filter in filters]
-        return filters
+    def _subscribe(self, model: str) -> None:
+        self._admitted.add(model)
+        self._ever_admitted.add(model)
+        self._bus.subscribe(self._filter(model), self._qos, self._received)
+
+    def _leave(self, filters: Iterable[str]) -> None:
+        """Take subscriptions back and say so; returns when the broker knows, or does not answer."""
+        known = threading.Event()
+        for topic_filter in filters:
+            self._bus.unsubscribe(topic_filter)
+        self.announce(lambda _: known.set())  # A broker does one thing after the other.
+        known.wait(_KNOWN_WITHIN_S)
 
     def _received(self, delivery: Delivery) -> None:
-        names = topics.FRAMES.names_in(delivery.topic)
-        if names is None or names["model"] not in self._models:
+        retried = topics.RETRIES.names_in(delivery.topic)
+        names = retried or topics.FRAMES.names_in(delivery.topic)
+        if names is None or (retried is None and names["model"] not in self._ever_admitted):
             return
         reply_topic = topics.MASKS.of(vehicle=names["vehicle"], camera=names["camera"])
+        correlation = _correlation(delivery.properties, names)
         request = Request(
             payload=delivery.payload,
             vehicle=names["vehicle"],
             camera=names["camera"],
             model=names["model"],
-            answer=lambda message: self._publish(reply_topic, message, delivery.properties.traceparent),
+            answer=partial(self._answer, reply_topic, correlation, names["model"], delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
             largest_answer=self._bus.largest_payload - _ROOM_BYTES,
-            correlation=_correlation(delivery.properties, names),
+            correlation=correlation,
+            head=peek(delivery.payload),
         )
+        if request.correlation is not None:  # Whoever cannot be told from his message may never be answered.
+            self._unanswered.came(request.model)
         if delivery.properties.response_topic not in (None, reply_topic):
             self._refuse(request, Status.REJECTED, f"the response topic must be {reply_topic}")
-        elif not self._admission.offer(request):
-            self._refuse(request, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
+            return
+        for refused in self._admission.offer(request):
+            if refused.is_expired:
+                self._refuse(refused, Status.EXPIRED, "its budget ended while it waited")
+            else:
+                self._refuse(refused, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
 
     def _refuse(self, request: Request, status: Status, reason: str) -> None:
         if request.correlation or self._refused_bytes > _MAX_REFUSED_BYTES:
@@ -159,12 +204,16 @@ class Intake:
         if not self._refused.offer((request, status, reason)):
             # Beyond so many unanswered refusals silence is the only bound left; the edge closes it by time.
             self._count_refused(-len(request.payload))
+            if request.correlation is not None:
+                self._unanswered.left(request.model)
 
     def _count_refused(self, size: int) -> None:
         with self._lock:
             self._refused_bytes += size
 
-    def _publish(self, topic: str, message: MaskMessage, traceparent: str | None) -> None:
+    def _answer(
+        self, topic: str, correlation: FrameId | None, model: str, traceparent: str | None, message: MaskMessage
+    ) -> None:
         self._bus.publish(
             topic,
             pack_mask(message),
@@ -173,9 +222,13 @@ class Intake:
                 content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),
         )
+        if correlation is not None:
+            self._unanswered.left(model)
 
-    def _check_alone(self) -> None:
+    def _check_alone(self, models: Collection[str]) -> None:
         """One plain subscription each would have every worker answer every frame."""
+        if self._bus.shares_subscriptions:
+            return
         others: queue.SimpleQueue[str] = queue.SimpleQueue()
         settled = threading.Event()
 
@@ -187,7 +240,7 @@ class Intake:
                 status = unpack_status(delivery.payload)
             except MessageError:
                 return
-            if status.state is NodeState.ONLINE and any(card.name in self._models for card in status.cards):
+            if status.state is NodeState.ONLINE and any(card.name in models for card in status.cards):
                 others.put(names["worker"])
                 settled.set()
 
@@ -196,9 +249,35 @@ class Intake:
         self._bus.unsubscribe(topics.WORKER_STATUS.filter())
         if not others.empty():
             raise SecondWorkerError(
-                f"worker {others.get()!r} already serves {', '.join(self._models)} and this broker speaks MQTT 3.1.1, "
+                f"worker {others.get()!r} already serves {', '.join(models)} and this broker speaks MQTT 3.1.1, "
                 "which cannot share frames between workers: use Mosquitto, or stop the other worker"
             )
+
+
+class _Unanswered:
+    """How many frames of each model came in and were not answered yet."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._condition = threading.Condition()
+
+    def came(self, model: str) -> None:
+        """A frame came in."""
+        with self._condition:
+            self._counts[model] += 1
+
+    def left(self, model: str) -> None:
+        """A frame was answered, or never will be."""
+        with self._condition:
+            self._counts[model] -= 1
+            if not self._counts[model]:
+                del self._counts[model]  # Anybody may name a model.
+                self._condition.notify_all()
+
+    def wait_until_none(self, model: str, timeout_s: float) -> None:
+        """Wait until all have been answered, at most so long."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._counts[model], timeout_s)
 
 
 def _correlation(properties: Properties, names: Mapping[str, str]) -> FrameId | None:

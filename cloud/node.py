@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
+from cloud.control import Control
 from cloud.decoding import Decoder
 from cloud.echoes import Echoes
+from cloud.exchange import Exchange
 from cloud.intake import Intake
+from cloud.loader import Loader
 from cloud.model import Model
 from cloud.postprocess import Postprocessor
 from cloud.replies import Replier
@@ -35,7 +38,10 @@ class WorkerSettings:
     max_bytes: int = 256 << 20
     max_pixels: int = 1 << 25  # Of one picture.
     decoders: int = 1
+    encoders: int = 1  # Threads that make results and encode them.
     max_wait_ms: float = 0.0  # That a batch may wait for more frames.
+    takes_control: bool = True  # Whether operators may load and unload over the broker, and
+    operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
 
     @property
     def node(self) -> str:
@@ -46,26 +52,32 @@ class WorkerSettings:
 class CloudNode:
     """A worker that answers frames until it is stopped."""
 
-    def __init__(self, models: Sequence[Model], settings: WorkerSettings) -> None:
+    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: Loader | None = None) -> None:
+        """`models` are served from the start.
+
+        With a `loader` they came from it, and are closed when they are served no more; without one they are the caller's
+        to close, and operators can load none.
+        """
         self._settings = settings
+        self._loader = loader
         self._stopped = threading.Event()
         self._threads = ThreadGroup(self._stopped.set)
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
-        self._serving = Serving(
-            [
-                Lane(model, Batcher(model, self._replier, self._postprocessor.put, max_wait_ms=settings.max_wait_ms))
-                for model in models
-            ]
-        )
+        self._models = models
+        self._serving = Serving()
         self._intake: Intake | None = None
+        self._control: Control | None = None
         self._echoes = Echoes(settings.worker, settings.node)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many frames were answered how, and how many probes were refused."""
-        return {**self._replier.counts, **{f"probe_{reason}": n for reason, n in self._echoes.refused.items()}}
+        """How many frames were answered how, and how many probes and control requests were refused."""
+        refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
+        if self._control:
+            refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
+        return {**self._replier.counts, **refused}
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
@@ -98,10 +110,18 @@ class CloudNode:
             group=self._settings.group,
             qos=self._settings.qos,
         )
+        exchange = Exchange(self._serving, intake, self._open_lane, self._loader)
+        if self._settings.takes_control:
+            self._control = Control(self._settings.worker, self._serving, exchange, self._settings.operators)
+        for model in self._models:
+            self._serving.place(self._open_lane(model))
+        self._models = ()  # What is unloaded must be held by nobody.
         rooms = self._start(intake)
         try:
             self._echoes.open(bus)  # First, for vehicles probe a worker as soon as it is announced.
             intake.open()
+            if self._control:
+                self._control.open(bus)
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
@@ -123,15 +143,33 @@ class CloudNode:
             self._serving,
             PictureLimits(max_pixels=self._settings.max_pixels),
         )
+        settings = self._settings
+        control: list[Room] = []
+        if self._control:
+            bodies = {"control": self._control.answer, "loading": self._control.change}
+            control = [(self._control.close, [self._threads.start(name, body) for name, body in bodies.items()])]
+        encoders = [self._threads.start(f"postprocess-{i}", self._postprocessor.run) for i in range(settings.encoders)]
         return [
+            *control,
             (
                 self._admission.close,
-                [self._threads.start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)],
+                [self._threads.start(f"decoder-{i}", decoder.run) for i in range(settings.decoders)],
             ),
-            *(
-                (lane.batcher.close, [self._threads.start(f"engine-{lane.card.name}", lane.batcher.run)])
-                for lane in self._serving.lanes
-            ),
-            (self._postprocessor.close, [self._threads.start("postprocess", self._postprocessor.run)]),
+            (self._serving.close, ()),
+            (self._postprocessor.close, encoders),
             (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
         ]
+
+    def _open_lane(self, model: Model) -> Lane:
+        settings = self._settings
+        batcher = Batcher(
+            model,
+            self._replier,
+            self._admission,
+            self._postprocessor.put,
+            decoders=settings.decoders,
+            max_wait_ms=settings.max_wait_ms,
+        )
+        lane = Lane(model, batcher, owns_model=self._loader is not None)
+        lane.start(self._threads)
+        return lane

@@ -205,14 +205,17 @@ def engine_of(form: str, engine: str | None) -> str:
     return engine
 
 
+def version_rank(version: str) -> tuple[bool, int, str]:
+    """What versions are sorted by: numbers by their value, after names that are none."""
+    return (version.isdecimal(), int(version) if version.isdecimal() else 0, version)
+
+
 def _version_folders(folder: Path) -> list[Path]:
     """The versions in a model's folder, the highest number last; names that are no numbers come first."""
     if not folder.is_dir():
         return []
     found = [each for each in folder.iterdir() if _VERSION.fullmatch(each.name) and (each / MANIFEST_NAME).is_file()]
-    return sorted(
-        found, key=lambda each: (each.name.isdecimal(), int(each.name) if each.name.isdecimal() else 0, each.name)
-    )
+    return sorted(found, key=lambda each: version_rank(each.name))
 
 
 def default_root() -> Path:

@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 from shared.errors import SkylaneError
@@ -27,8 +27,9 @@ class ThreadGroup:
     def start(self, name: str, body: Callable[[], None]) -> threading.Thread:
         """Run `body` in a thread of this name."""
         thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._lock:
+            thread.start()
+            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return thread
 
     def fault(self, error: BaseException) -> None:
@@ -65,7 +66,10 @@ class ThreadGroup:
 
 
 class Handover(Generic[T]):
-    """A bounded queue between threads. A reader that dies keeps no writer waiting: what is put then is forgotten."""
+    """A bounded queue between threads, which several may read.
+
+    A reader that dies keeps no writer waiting: what is put then is forgotten.
+    """
 
     def __init__(self, size: int) -> None:
         self._queue: queue.Queue[T | None] = queue.Queue(size)
@@ -99,9 +103,16 @@ class Handover(Generic[T]):
         `get` raises `queue.Empty` after its timeout.
         """
         try:
-            yield self._queue.get
+            yield self._get
         finally:
             self._abandoned.set()
+
+    def _get(self, timeout: float | None = None) -> T | None:
+        item = self._queue.get(timeout=timeout)
+        if item is None:
+            with suppress(queue.Full):
+                self._queue.put_nowait(None)  # The other readers end too.
+        return item
 
 
 def step_back() -> None:

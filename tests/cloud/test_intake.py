@@ -2,18 +2,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from cloud.admission import Admission
+from cloud.batching import Batcher
 from cloud.intake import Intake, SecondWorkerError, worker_will
 from cloud.replies import Replier
+from cloud.request import Request
+from cloud.serving import Lane, Serving
 from shared.bus import Delivery, MemoryBus, Properties
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.labels import Labels
 from shared.messages import (
-    FrameMessage,
     MaskMessage,
     NodeState,
     NodeStatus,
@@ -23,33 +23,19 @@ from shared.messages import (
     unpack_mask,
     unpack_status,
 )
-from shared.model_card import ModelCard, Task
+from shared.model_card import ModelCard
 from shared.stages import Stage
-from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+from shared.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
+from tests.cloud.channel import frame, model
 
 WAIT_S = 20.0
-CARD = ModelCard(
-    "tiny",
-    "1",
-    "ab" * 32,
-    Task.SEGMENTATION,
-    8,
-    12,
-    Layout.RGB8,
-    Resize.CROP,
-    Labels(("a",), ((0, 0, 0),)),
-    trained=True,
-)
-FRAME = FrameMessage(
-    id=FrameId("car", "left", "s1", 7),
-    model="tiny",
-    layout=Layout.RGB8,
-    shape=(8, 12, 3),
-    codec="raw",
-    geometry=plan(Resize.CROP, 8, 12, 8, 12),
-    frame_stamp_ns=0,
-    data=bytes(288),
-)
+FRAME = frame(7)
+
+
+def _lane(admission: Admission, replier: Replier, name: str = "tiny") -> Lane:
+    """What is served, without a thread that would."""
+    served = model(name=name)
+    return Lane(served, Batcher(served, replier, admission, lambda *_: None))
 
 
 class Door:
@@ -59,7 +45,9 @@ class Door:
         self.bus = bus
         self.admission = admission
         self.replier = Replier("w", "cloud/w/s9")
-        self.intake = Intake(bus, admission, self.replier, {"tiny": CARD}, worker="w", session="s9")
+        self.serving = Serving()
+        self.serving.place(_lane(admission, self.replier))
+        self.intake = Intake(bus, admission, self.replier, self.serving, worker="w", session="s9")
         self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
@@ -67,9 +55,9 @@ class Door:
             WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.said.append(unpack_status(delivery.payload))
         )
 
-    def send(self, payload: bytes, properties: Properties | None = None) -> None:
-        """A vehicle publishes a frame."""
-        self.bus.publish(FRAMES.of(model="tiny", vehicle="car", camera="left"), payload, qos=1, properties=properties)
+    def send(self, payload: bytes, properties: Properties | None = None, name: str = "tiny") -> None:
+        """A vehicle publishes a frame for a model."""
+        self.bus.publish(FRAMES.of(model=name, vehicle="car", camera="left"), payload, qos=1, properties=properties)
 
     def settle(self) -> None:
         """Wait until the bus has delivered all that was published."""
@@ -94,15 +82,20 @@ def _open_door(admission: Admission, *, shares: bool = True) -> Iterator[Door]:
             assert not thread.is_alive()
 
 
+def _taken(admission: Admission) -> Request:
+    """The frame that waits."""
+    taken = admission.take(lambda _: True)
+    assert taken is not None
+    return taken[0]
+
+
 def test_a_frame_is_stamped_and_admitted() -> None:
     """Nothing else happens on the network thread."""
     admission = Admission()
     with _open_door(admission) as door:
         door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
         door.settle()
-    admission.close()
-    request = admission.take()
-    assert request is not None
+    request = _taken(admission)
     assert (request.vehicle, request.camera, request.model) == ("car", "left", "tiny")
     assert request.correlation == FRAME.id
     assert list(request.times) == [Stage.RECEIVED]
@@ -144,7 +137,7 @@ def test_a_worker_says_when_it_comes_and_when_it_goes() -> None:
         assert door.admission.depth == 0
         door.intake.close()
     assert [(status.state, status.session, status.cards) for status in door.said] == [
-        (NodeState.ONLINE, "s9", (CARD,)),
+        (NodeState.ONLINE, "s9", door.serving.cards()),
         (NodeState.STOPPING, "s9", ()),
         (NodeState.OFFLINE, "s9", ()),
     ]
@@ -164,7 +157,7 @@ def _other(state: NodeState, *cards: ModelCard) -> Callable[[MemoryBus], None]:
 def test_a_second_worker_is_refused_where_frames_cannot_be_shared() -> None:
     """Both would answer every frame."""
     with MemoryBus() as bus:
-        _other(NodeState.ONLINE, CARD)(bus)
+        _other(NodeState.ONLINE, model().card)(bus)
         door = Door(bus, Admission())
         with pytest.raises(SecondWorkerError, match=r"worker 'other' already serves tiny .* use Mosquitto, or stop"):
             door.intake.open()
@@ -177,7 +170,7 @@ def test_a_second_worker_is_refused_where_frames_cannot_be_shared() -> None:
     "announce",
     [
         _other(NodeState.OFFLINE),
-        _other(NodeState.STOPPING, CARD),
+        _other(NodeState.STOPPING, model().card),
         _other(NodeState.ONLINE),
         lambda bus: bus.publish(WORKER_STATUS.of(worker="other"), b"garbage", qos=1, retained=True),
     ],
@@ -205,3 +198,58 @@ def test_frames_of_other_models_and_topics_that_are_none_are_left_alone() -> Non
         for topic in topics:
             door.intake._received(Delivery(topic, b"", 0))
         assert door.admission.depth == 0
+
+
+def test_a_retry_is_a_frame_of_the_model_that_its_topic_names() -> None:
+    """A vehicle retries to one worker by name; from there on it is a frame as any other."""
+    admission = Admission()
+    with _open_door(admission) as door:
+        topic = RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left")
+        door.bus.publish(topic, pack_frame(replace(FRAME, attempt=2)), qos=1)
+        door.bus.publish(RETRIES.of(worker="other", model="tiny", vehicle="car", camera="left"), b"", qos=1)
+        door.settle()
+        assert admission.depth == 1
+    request = _taken(admission)
+    assert (request.vehicle, request.camera, request.model, request.head.attempt) == ("car", "left", "tiny", 2)
+
+
+def test_what_is_served_can_grow_and_shrink() -> None:
+    """A vehicle must not be told of a model before its frames are taken, nor send to one that is going."""
+    with _open_door(Admission()) as door:
+        door.serving.place(_lane(door.admission, door.replier, "other"))
+        door.intake.announce()
+        door.intake.admit("other")
+        door.intake.announce()
+        door.send(pack_frame(frame(1, "other")), name="other")
+        door.settle()
+        assert door.admission.depth == 1
+        door.intake.dismiss("other")
+        door.send(pack_frame(frame(2, "other")), name="other")
+        door.settle()
+        assert door.admission.depth == 1
+    told = [tuple(card.name for card in status.cards) for status in door.said]
+    assert told == [("tiny",), ("tiny",), ("other", "tiny"), ("tiny",)]
+
+
+def test_a_model_is_dismissed_when_its_last_frame_is_answered() -> None:
+    """It is unloaded next; a frame that came before must not find it gone."""
+    with _open_door(Admission()) as door:
+        door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
+        door.settle()
+        thread = threading.Thread(target=door.intake.dismiss, args=("tiny",))
+        thread.start()
+        while len(door.said) < 2:
+            door.settle()
+        assert thread.is_alive()
+        door.replier.refuse(_taken(door.admission), Status.FAILED, "test")
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_worker_that_is_stopping_is_not_announced_as_online_again() -> None:
+    """A broker that restarts while it drains asks for its state: vehicles must not send to it."""
+    with _open_door(Admission()) as door:
+        door.intake.stop()
+        door.intake.announce()
+        door.settle()
+    assert [status.state for status in door.said] == [NodeState.ONLINE, NodeState.STOPPING, NodeState.STOPPING]

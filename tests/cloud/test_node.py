@@ -1,78 +1,21 @@
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs, Precision
-from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared import masks
 from shared.bus import MemoryBus
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.labels import Labels
-from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame, unpack_mask
-from shared.model_card import ModelCard, Task
-from shared.topics import FRAMES, MASKS, FrameId
+from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
+from shared.topics import FRAMES, MASKS
+from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 20.0
-HEIGHT, WIDTH = 4, 6
-CARD = ModelCard(
-    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
-)  # fmt: skip
-
-
-class Engine:
-    """An engine that answers each picture's first channel, or does what it is told to."""
-
-    name = "tensorflow"
-    device = "cpu"
-    precision = Precision.FP32
-    batch_size = None
-
-    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
-        self._act = act
-
-    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
-        """See Engine."""
-        self._act()
-        return {"mask": np.ascontiguousarray(batch[..., 0])}
-
-    def close(self) -> None:
-        """See Engine."""
-
-
-def _model(act: Callable[[], None] = lambda: None, name: str = "tiny") -> Model:
-    manifest = Manifest(
-        format="frozen_graph",
-        file="none",
-        sha256=CARD.sha256,
-        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
-        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
-        labels_file="none",
-    )
-    return Model(manifest, replace(CARD, name=name), Engine(act))
-
-
-def _frame(sequence: int, model: str = "tiny") -> FrameMessage:
-    return FrameMessage(
-        id=FrameId("car", "left", "s1", sequence),
-        model=model,
-        layout=Layout.RGB8,
-        shape=(HEIGHT, WIDTH, 3),
-        codec="raw",
-        geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
-        data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
-        want=Want("raw"),
-    )
 
 
 class Serving:
@@ -88,11 +31,9 @@ class Serving:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def send(self, sequence: int, model: str = "tiny") -> None:
+    def send(self, sequence: int, name: str = "tiny") -> None:
         """Publish a frame."""
-        self.bus.publish(
-            FRAMES.of(model=model, vehicle="car", camera="left"), pack_frame(_frame(sequence, model)), qos=1
-        )
+        self.bus.publish(FRAMES.of(model=name, vehicle="car", camera="left"), pack_frame(frame(sequence, name)), qos=1)
 
     def join(self) -> None:
         """Wait for the worker's end."""
@@ -130,7 +71,7 @@ def _threads() -> set[str]:
 @pytest.mark.parametrize("decoders", [1, 3])
 def test_every_frame_is_answered_with_its_own_mask(decoders: int) -> None:
     """However many threads decode; each answer stamped in order by one node."""
-    with _serving(_model(), decoders=decoders) as serving:
+    with _serving(model(), decoders=decoders) as serving:
         for sequence in range(60):
             serving.send(sequence)
         answers = [serving.answers.get(timeout=WAIT_S) for _ in range(60)]
@@ -153,7 +94,7 @@ def test_a_worker_that_is_stopped_answers_all_it_has_admitted() -> None:
         entered.set()
         assert gate.wait(WAIT_S)
 
-    with _serving(_model(act)) as serving:
+    with _serving(model(act)) as serving:
         for sequence in range(20):
             serving.send(sequence)
         assert entered.wait(WAIT_S)
@@ -168,7 +109,7 @@ def test_a_worker_that_is_stopped_answers_all_it_has_admitted() -> None:
 
 def test_models_stand_beside_each_other() -> None:
     """A batch is of one model; a frame goes to the one that its topic names."""
-    with _serving(_model(), _model(name="other")) as serving:
+    with _serving(model(), model(name="other")) as serving:
         for sequence in range(10):
             serving.send(sequence, "tiny")
             serving.send(sequence + 100, "other")
@@ -183,7 +124,7 @@ def test_a_bug_in_a_model_stops_the_worker_loudly() -> None:
     def act() -> None:
         raise ZeroDivisionError("bug")
 
-    with _serving(_model(act)) as serving:
+    with _serving(model(act)) as serving:
         for sequence in range(50):
             serving.send(sequence)
         serving.join()
@@ -193,7 +134,7 @@ def test_a_bug_in_a_model_stops_the_worker_loudly() -> None:
 
 def test_a_fault_of_the_bus_stops_the_worker() -> None:
     """What a callback raised on the network thread is raised where it is seen."""
-    with _serving(_model()) as serving:
+    with _serving(model()) as serving:
         serving.node.fault(KeyError("lost"))
         serving.join()
     assert isinstance(serving.raised[0], KeyError)
@@ -202,7 +143,7 @@ def test_a_fault_of_the_bus_stops_the_worker() -> None:
 def test_a_reconnect_announces_the_worker_again() -> None:
     """A restarted broker has forgotten what it retained."""
     said: list[bytes] = []
-    with _serving(_model()) as serving:
+    with _serving(model()) as serving:
         serving.bus.subscribe("skylane/v1/status/worker/w", 1, lambda delivery: said.append(delivery.payload))
         serving.node.announce()
         serving.send(1)

@@ -1,0 +1,197 @@
+"""Control: answers what operators ask of this worker over the broker, beside the frames and never in their way."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+from cloud.exchange import Exchange, ExchangeError
+from cloud.serving import Lane, Serving
+from shared import topics
+from shared.bus import Bus, Delivery, Properties
+from shared.control import (
+    CONTROL_CONTENT_TYPE,
+    MAX_REQUEST_BYTES,
+    ControlError,
+    ControlReply,
+    ControlRequest,
+    ModelEntry,
+    ModelState,
+    Verb,
+    pack_reply,
+    unpack_request,
+)
+from shared.errors import SkylaneError
+from shared.model_card import ModelCard
+from shared.threads import Handover
+
+_MAX_REQUESTS = 32  # That wait to be read.
+_MAX_CHANGES = 4  # Loads and unloads that wait for the one under way.
+
+
+class Control:
+    """Two threads: one answers at once, one loads and unloads. What it refuses is counted by its reason."""
+
+    def __init__(self, worker: str, serving: Serving, exchange: Exchange, operators: Collection[str] = ()) -> None:
+        """`operators`: who may ask; empty: whoever the broker lets through."""
+        self._worker = worker
+        self._serving = serving
+        self._exchange = exchange
+        self._operators = frozenset(operators)
+        self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
+        self._changes: Handover[ControlRequest] = Handover(_MAX_CHANGES)
+        self._loading: tuple[str, str] | None = None  # Model and version.
+        self._refused: Counter[str] = Counter()
+        self._bus: Bus | None = None
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many requests were refused, by the reason: unreadable, busy, operator, response_topic, request, failed."""
+        return dict(self._refused)
+
+    def open(self, bus: Bus) -> None:
+        """Answer what comes over `bus`."""
+        self._bus = bus
+        bus.subscribe(topics.CONTROL.filter(worker=self._worker), topics.CONTROL.qos, self._received)
+
+    def close(self) -> None:
+        """Take no more requests; those that wait are still answered, and a load under way comes too late."""
+        if self._bus is not None:
+            self._bus.unsubscribe(topics.CONTROL.filter(worker=self._worker))
+        self._exchange.close()
+        self._requests.close()
+
+    def answer(self) -> None:
+        """Read and answer requests until closed; the body of the control thread."""
+        try:
+            with self._requests.reader() as get:
+                while (delivery := get()) is not None:
+                    self._read(delivery)
+        finally:
+            self._changes.close()
+
+    def change(self) -> None:
+        """Load and unload until closed; the body of the loading thread."""
+        with self._changes.reader() as get:
+            while (request := get()) is not None:
+                try:
+                    self._reply(request.operator, self._changed(request))
+                except SkylaneError as error:
+                    self._refuse("failed", request.operator, request.nonce, str(error))
+                finally:
+                    self._loading = None
+
+    def _received(self, delivery: Delivery) -> None:
+        if len(delivery.payload) > MAX_REQUEST_BYTES:
+            self._refused["unreadable"] += 1
+        elif not self._requests.offer(delivery):
+            self._refused["busy"] += 1
+
+    def _read(self, delivery: Delivery) -> None:
+        names = topics.CONTROL.names_in(delivery.topic)
+        try:
+            request = unpack_request(delivery.payload, names["verb"] if names else "")
+        except ControlError as error:
+            if error.reply_to is None:
+                self._refused["unreadable"] += 1
+            else:
+                self._refuse("request", *error.reply_to, str(error))
+            return
+        who = (request.operator, request.nonce)
+        reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)
+        if delivery.properties.response_topic not in (None, reply_topic):
+            self._refuse("response_topic", *who, f"the response topic must be {reply_topic}")
+        elif self._operators and request.operator not in self._operators:
+            self._refuse("operator", *who, f"operator {request.operator!r} may not control this worker")
+        elif request.verb in (Verb.LOAD, Verb.UNLOAD):
+            if not self._changes.offer(request):
+                self._refuse("busy", *who, f"{_MAX_CHANGES} loads and unloads wait already: ask again later")
+        else:
+            try:
+                self._reply(request.operator, self._told(request))
+            except SkylaneError as error:
+                self._refuse("failed", *who, str(error))
+
+    def _told(self, request: ControlRequest) -> ControlReply:
+        """What needs no change."""
+        if request.verb is Verb.LIST:
+            return self._answer_to(request, models=tuple(self._listed(request.model)))
+        lane = self._serving.lane(request.model, request.version) if request.model else None
+        is_ready = lane is not None if request.model else bool(self._serving.models)
+        models = (self._entry(lane),) if lane else ()
+        if request.verb is Verb.READY:
+            return self._answer_to(request, is_ready=is_ready, models=models)
+        if lane is not None:
+            return self._answer_to(request, is_ready=True, models=models, card=lane.card)
+        loader = self._exchange.loader
+        if loader is None:
+            self._serving.find(request.model, request.version)  # Which tells what is served instead.
+            raise ExchangeError("this worker has no repository")
+        return self._answer_to(request, card=loader.repository.card(request.model, request.version))
+
+    def _changed(self, request: ControlRequest) -> ControlReply:
+        if request.verb is Verb.LOAD:
+            self._loading = (request.model, request.version or "")
+            lane, took_ms = self._exchange.load(request.model, request.version, keep=request.keep)
+            return self._answer_to(request, is_ready=True, models=(self._entry(lane),), took_ms=took_ms)
+        left = self._exchange.unload(request.model, request.version)
+        entries = (self._entry(lane, ModelState.AVAILABLE) for lane in left)
+        return self._answer_to(request, is_ready=bool(self._serving.models), models=tuple(entries))
+
+    def _listed(self, model: str) -> Iterator[ModelEntry]:
+        """What is served, then what could be; of one model where one is named."""
+        served = [lane for lane in self._serving.lanes if model in ("", lane.card.name)]
+        yield from (self._entry(lane) for lane in served)
+        keys = {lane.key for lane in served}
+        loader = self._exchange.loader
+        if loader is None:
+            return
+        repository = loader.repository
+        for name in repository.names():
+            if model not in ("", name):
+                continue
+            try:
+                versions = repository.versions(name)
+            except SkylaneError as error:
+                yield ModelEntry(name, "", ModelState.BROKEN, detail=str(error))
+                continue
+            for version in versions:
+                if (name, version) in keys:
+                    continue
+                loading = self._loading in ((name, version), (name, "")) and version in (versions[-1], self._loading[1])
+                try:
+                    card = repository.card(name, version)
+                except SkylaneError as error:
+                    yield ModelEntry(name, version, ModelState.BROKEN, detail=str(error))
+                    continue
+                state = ModelState.LOADING if loading else ModelState.AVAILABLE
+                yield ModelEntry(name, version, state, card.task, sha256=card.sha256)
+
+    def _entry(self, lane: Lane, state: ModelState | None = None) -> ModelEntry:
+        card = lane.card
+        if state is None:
+            state = ModelState.CURRENT if self._serving.is_current(lane) else ModelState.KEPT
+        return ModelEntry(card.name, card.version, state, card.task, f"{card.engine} {card.precision}", card.sha256)
+
+    def _answer_to(
+        self,
+        request: ControlRequest,
+        *,
+        is_ready: bool = False,
+        models: tuple[ModelEntry, ...] = (),
+        card: ModelCard | None = None,
+        took_ms: float | None = None,
+    ) -> ControlReply:
+        return ControlReply(request.nonce, self._worker, is_ready=is_ready, models=models, card=card, took_ms=took_ms)
+
+    def _refuse(self, reason: str, operator: str, nonce: str, error: str) -> None:
+        """Count a refusal and tell it to whoever asked."""
+        self._refused[reason] += 1
+        self._reply(operator, ControlReply(nonce, self._worker, error=error))
+
+    def _reply(self, operator: str, reply: ControlReply) -> None:
+        assert self._bus is not None
+        self._bus.publish(
+            topics.REPLIES.of(operator=operator, nonce=reply.nonce),
+            pack_reply(reply),
+            qos=topics.REPLIES.qos,
+            properties=Properties(content_type=CONTROL_CONTENT_TYPE, correlation=reply.nonce.encode()),
+        )
