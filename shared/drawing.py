@@ -105,35 +105,47 @@ def _with_bars(rgb: Picture, result: Classification, labels: Labels) -> Picture:
 
 
 def _with_boxes(rgb: Picture, result: Detections, labels: Labels, geometry: Geometry) -> Picture:
-    """A box in its class's colour around each object, its name and score above it; the most probable on top."""
+    """A box in its class's colour around each object, the most probable on top, and named where there is room."""
     drawn, pen = rgb.copy(), _Pen.of(rgb)
     height, width = rgb.shape[:2]
     scale = [width / geometry.target_width, height / geometry.target_height] * 2
     corners = np.rint(boxes.apply(result.boxes, geometry) * scale).astype(np.int64)
     corners = np.clip(corners, 0, [width - 1, height - 1] * 2)
     stroke = max(1, round(width / 320))
-    last_first = range(len(corners) - 1, -1, -1)
-    for place in last_first:
+    for place in range(len(corners) - 1, -1, -1):
         left, top, right, bottom = (int(side) for side in corners[place])
         colour = labels.colour_of(int(result.class_ids[place]))
         cv2.rectangle(drawn, (left, top), (right, bottom), _contrast(colour), stroke + 2)
         cv2.rectangle(drawn, (left, top), (right, bottom), colour, stroke)
-    for place in last_first:
-        class_id, score = int(result.class_ids[place]), float(result.scores[place])
-        _tag(drawn, pen, f"{labels.name_of(class_id)} {score:.0%}", corners[place], labels.colour_of(class_id))
+    tags = _Tags(drawn, pen)
+    for box, class_id, score in zip(corners.tolist(), result.class_ids.tolist(), result.scores.tolist(), strict=True):
+        tags.put(f"{labels.name_of(class_id)} {score:.0%}", box, labels.colour_of(class_id))
     return drawn
 
 
-def _tag(drawn: Picture, pen: _Pen, text: str, corners: npt.NDArray[np.int64], colour: Colour) -> None:
-    """A name on its box's upper edge, inside the picture: above the box where there is room, else within."""
-    height, width = drawn.shape[:2]
-    left, top, _, _ = (int(side) for side in corners)
-    text, edge = pen.fit(text, width - pen.height), pen.height // 3
-    tag_width, tag_height = pen.width(text) + 2 * edge, pen.height + 2 * edge
-    left = max(0, min(left, width - tag_width))
-    top = top - tag_height if top >= tag_height else min(top, height - tag_height)
-    cv2.rectangle(drawn, (left, top), (left + tag_width, top + tag_height), colour, cv2.FILLED)
-    pen.write(drawn, text, left + edge, top + edge, _contrast(colour))
+class _Tags:
+    """The names of boxes on a picture, none over another."""
+
+    def __init__(self, drawn: Picture, pen: _Pen) -> None:
+        self._drawn = drawn
+        self._pen = pen
+        self._taken = np.zeros(drawn.shape[:2], np.bool_)
+
+    def put(self, text: str, box: list[int], colour: Colour) -> None:
+        """A name above its box, below it or within, where there is room; else none, and the colour must tell."""
+        height, width = self._taken.shape
+        edge = self._pen.height // 3
+        text = self._pen.fit(text, width - 2 * edge)
+        across, down = self._pen.width(text) + 2 * edge, self._pen.height + 2 * edge
+        left = max(0, min(box[0], width - across))
+        within = [box[1]] if box[2] - box[0] >= across and box[3] - box[1] >= down else []
+        for top in (box[1] - down, box[3] + 1, *within):
+            place = slice(top, top + down), slice(left, left + across)
+            if 0 <= top <= height - down and not self._taken[place].any():
+                self._taken[place] = True
+                cv2.rectangle(self._drawn, (left, top), (left + across - 1, top + down - 1), colour, cv2.FILLED)
+                self._pen.write(self._drawn, text, left + edge, top + edge, _contrast(colour))
+                return
 
 
 def _with_lines(rgb: Picture, lines: list[str]) -> Picture:

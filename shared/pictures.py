@@ -1,5 +1,6 @@
 """Picture files for people: read with bounds, written as PNG, stamped where the weights are random."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ def stamp_untrained(rgb: Picture) -> Picture:
     scale = max(0.3, rgb.shape[1] / 3 / width)
     place = (round(8 * scale), round(1.5 * height * scale))
     stroke = max(1, round(2 * scale))
-    for colour, thickness in ((_BLACK, stroke + 2 * max(1, round(scale))), (_WHITE, stroke)):  # Legible on any ground.
-        cv2.putText(stamped, UNTRAINED, place, _FONT, scale, colour, thickness, cv2.LINE_AA)
+    rim = max(1, round(scale))
+    # Legible on any ground. A thicker stroke in black below would not do: some versions of OpenCV set it wider.
+    for right, down in product((-rim, 0, rim), repeat=2):
+        cv2.putText(stamped, UNTRAINED, (place[0] + right, place[1] + down), _FONT, scale, _BLACK, stroke, cv2.LINE_AA)
+    cv2.putText(stamped, UNTRAINED, place, _FONT, scale, _WHITE, stroke, cv2.LINE_AA)
     return stamped
