@@ -1,10 +1,12 @@
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cloud.admission import Admission
 from cloud.batching import Batcher
 from cloud.engines.engine import InferenceError, Outputs, Precision
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
@@ -17,7 +19,7 @@ from shared.geometry import Resize, plan
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status
 from shared.model_card import ModelCard, Task
-from shared.stages import Stage
+from shared.stages import CLOUD_STAGES, Stage
 from shared.threads import ThreadGroup
 from shared.topics import FrameId
 
@@ -35,9 +37,13 @@ class Gated:
     device = "cpu"
     precision = Precision.FP32
 
-    def __init__(self, batch_size: int | None = None, error: Exception | None = None) -> None:
+    def __init__(
+        self, batch_size: int | None = None, error: Exception | None = None, poison: Sequence[int] = ()
+    ) -> None:
+        """`error` is raised for every batch, or for those that hold a picture of the numbers `poison`."""
         self.batch_size = batch_size
         self.error = error
+        self.poison = poison
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.sizes: list[int] = []
@@ -47,7 +53,7 @@ class Gated:
         self.entered.set()
         assert self.gate.wait(WAIT_S)
         self.sizes.append(len(batch))
-        if self.error:
+        if self.error and (not self.poison or np.isin(batch[:, 0, 0, 0], self.poison).any()):
             raise self.error
         return {"mask": np.ascontiguousarray(batch[..., 0])}
 
@@ -76,8 +82,9 @@ class Line:
         self.done: list[tuple[Request, npt.NDArray[np.uint8]]] = []
         self.refused: list[MaskMessage] = []
         self.threads = ThreadGroup(lambda: None)
+        self.admission = Admission()
         self.batcher = Batcher(
-            _model(engine, max_size), Replier("w", "cloud/w/s9"), lambda *item: self.done.append(item), **options
+            _model(engine, max_size), Replier("w", "cloud/w/s9"), self.admission, self._done, **options
         )
 
     def request(self, number: int, budget_ms: int | None = None, received_ns: int | None = None) -> Request:
@@ -99,11 +106,29 @@ class Line:
             camera="left",
             model="tiny",
             answer=self.refused.append,
-            times={Stage.RECEIVED: received_ns or clock.now_ns()},
+            times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
             largest_answer=1000,
             message=message,
             picture=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )
+
+    def put(self, *requests: Request) -> None:
+        """What a decoder does with each."""
+        for request in requests:
+            assert self.batcher.reserve()
+            self.batcher.put(request)
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self.threads.start("engine", self.batcher.run)
+
+    def answers(self) -> list[tuple[int, Status, str]]:
+        """Number, status and reason of the frames that were refused."""
+        return [(answer.id.sequence, answer.status, answer.reason) for answer in self.refused]
+
+    def _done(self, request: Request, _: Model) -> None:
+        assert request.outputs is not None
+        self.done.append((request, request.outputs["mask"]))
 
     def finish(self) -> None:
         """Let the engine go, and wait for the end."""
@@ -121,24 +146,31 @@ class Line:
 
 def test_what_waits_is_inferred_together_and_each_gets_its_own_mask() -> None:
     """While the engine is busy a batch gathers; a mask that went to another frame would be the worst fault of all."""
-    line = Line(Gated(), max_size=4)
-    line.batcher.put(line.request(0))
-    line.threads.start("engine", line.batcher.run)
+    line = Line(Gated(), max_size=4, decoders=6)
+    line.put(line.request(0))
+    line.start()
     assert line.engine.entered.wait(WAIT_S)
-    for number in range(1, 7):
-        line.batcher.put(line.request(number))
+    line.put(*(line.request(number) for number in range(1, 7)))
     line.finish()
     assert line.numbers() == list(range(7))
     assert line.engine.sizes == [1, 4, 2]
     assert [request.batch_size for request, _ in line.done] == [1, 4, 4, 4, 4, 2, 2]
 
 
+def test_no_more_frames_wait_decoded_than_a_batch_takes() -> None:
+    """What waits here has left the fair queue; a place that gets free wakes the queue."""
+    line = Line(Gated(), max_size=2)
+    assert [line.batcher.reserve() for _ in range(3)] == [True, True, False]
+    line.batcher.release()
+    assert line.batcher.reserve()
+    assert not line.batcher.reserve()
+
+
 def test_the_stamps_of_a_batch_are_those_of_its_inference() -> None:
     """Not of the handing on: the last frame of a batch must not look slower than the first."""
     line = Line(Gated(), max_size=4)
-    for number in range(4):
-        line.batcher.put(line.request(number))
-    line.threads.start("engine", line.batcher.run)
+    line.put(*(line.request(number) for number in range(4)))
+    line.start()
     line.finish()
     assert line.engine.sizes == [4]
     batched = [request.times[Stage.BATCHED] for request, _ in line.done]
@@ -149,32 +181,71 @@ def test_the_stamps_of_a_batch_are_those_of_its_inference() -> None:
 
 def test_a_batch_baked_into_the_graph_is_the_batch() -> None:
     """A manifest that promises more must not make the log say more."""
-    line = Line(Gated(batch_size=1), max_size=4)
-    for number in range(2):
-        line.batcher.put(line.request(number))
-    line.threads.start("engine", line.batcher.run)
+    line = Line(Gated(batch_size=1), max_size=4, decoders=2)
+    line.put(line.request(0), line.request(1))
+    line.start()
     line.finish()
     assert line.engine.sizes == [1, 1]
     assert [request.batch_size for request, _ in line.done] == [1, 1]
 
 
-def test_a_batch_waits_for_more_where_it_may() -> None:
+def test_a_batch_waits_for_what_is_being_decoded() -> None:
     """Throughput for latency, by choice."""
     line = Line(Gated(), max_size=2, max_wait_ms=WAIT_S * 1000)
-    line.batcher.put(line.request(0))
     line.engine.gate.set()
-    line.threads.start("engine", line.batcher.run)
+    line.put(line.request(0))
+    assert line.batcher.reserve()
+    line.start()
     line.batcher.put(line.request(1))
     line.finish()
     assert line.engine.sizes == [2]
 
 
+def test_a_batch_waits_for_nothing_where_nothing_is_under_way() -> None:
+    """A wait that nobody can end early would be latency for nothing."""
+    line = Line(Gated(), max_size=2, max_wait_ms=3_600_000)
+    line.engine.gate.set()
+    line.put(line.request(0))
+    line.start()
+    line.finish()
+    assert line.engine.sizes == [1]
+
+
+def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:
+    """Company is never worth an answer."""
+    line = Line(Gated(), max_size=2, max_wait_ms=3_600_000)
+    line.engine.gate.set()
+    line.put(line.request(0, budget_ms=2000))
+    assert line.batcher.reserve()  # And never put.
+    line.batcher._inference.add(1_500_000_000)
+    line.start()
+    assert line.engine.entered.wait(WAIT_S)
+    line.batcher.release()
+    line.finish()
+    assert len(line.done) + len(line.refused) == 1
+
+
 def test_an_end_within_the_wait_infers_what_is_there() -> None:
     """A drain must not wait for frames that cannot come."""
-    line = Line(Gated(), max_size=8, max_wait_ms=WAIT_S * 1000)
-    line.batcher.put(line.request(0))
-    line.threads.start("engine", line.batcher.run)
+    line = Line(Gated(), max_size=8, max_wait_ms=3_600_000)
+    line.put(line.request(0))
+    assert line.batcher.reserve()
+    line.start()
+    line.batcher.release()
     line.finish()
+    assert line.numbers() == [0]
+
+
+def test_a_close_waits_for_the_frames_that_are_being_decoded() -> None:
+    """A version that is swapped for another loses none; nobody gets a place on it any more."""
+    line = Line(Gated())
+    assert line.batcher.reserve()
+    line.engine.gate.set()
+    line.start()
+    line.batcher.close()
+    assert not line.batcher.reserve()
+    line.batcher.put(line.request(0))
+    line.threads.join(WAIT_S)
     assert line.numbers() == [0]
 
 
@@ -182,35 +253,53 @@ def test_frames_whose_budget_is_used_up_are_not_inferred() -> None:
     """The others of the batch are."""
     line = Line(Gated(), max_size=3)
     long_ago_ns = clock.now_ns() - 10**9
-    for number, received_ns in enumerate((None, long_ago_ns, None)):
-        line.batcher.put(line.request(number, 999, received_ns))
-    line.threads.start("engine", line.batcher.run)
+    line.put(*(line.request(number, 999, received_ns) for number, received_ns in enumerate((None, long_ago_ns, None))))
+    line.start()
     line.finish()
     assert line.numbers() == [0, 2]
     assert line.engine.sizes == [2]
-    assert [(answer.id.sequence, answer.status) for answer in line.refused] == [(1, Status.EXPIRED)]
+    assert line.answers() == [(1, Status.EXPIRED, "its budget ended before inference")]
 
 
-def test_a_model_that_fails_costs_its_batch_an_answer() -> None:
-    """`failed`, with the reason; the next batch is another matter."""
-    line = Line(Gated(error=InferenceError("out of range")), max_size=2)
-    for number in range(2):
-        line.batcher.put(line.request(number))
-    line.threads.start("engine", line.batcher.run)
+def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
+    """The engine's time goes to frames that can still be answered."""
+    line = Line(Gated(), max_size=2)
+    line.batcher._inference.add(3_600 * 10**9)
+    assert line.batcher.needs_ns >= 3_600 * 10**9
+    line.put(line.request(0, 60_000), line.request(1))
+    line.start()
     line.finish()
-    assert [(answer.status, answer.reason) for answer in line.refused] == [(Status.FAILED, "out of range")] * 2
+    assert line.numbers() == [1]
+    assert line.answers() == [(0, Status.EXPIRED, "its inference would end after its budget")]
+
+
+def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
+    """On its second try, alone; those beside it in the batch are answered."""
+    line = Line(Gated(error=InferenceError("out of range"), poison=(1,)), max_size=3)
+    line.put(*(line.request(number) for number in range(3)))
+    line.start()
+    line.finish()
+    assert line.engine.sizes == [3, 1, 1, 1]
+    assert line.numbers() == [0, 2]
+    assert line.answers() == [(1, Status.FAILED, "poison: out of range")]
+
+
+def test_a_frame_is_tried_twice_at_most() -> None:
+    """What fails twice would fail for ever, at the cost of all others."""
+    line = Line(Gated(error=InferenceError("out of range")))
+    line.put(line.request(0))
+    line.start()
+    line.finish()
+    assert line.engine.sizes == [1, 1]
+    assert line.answers() == [(0, Status.FAILED, "poison: out of range")]
 
 
 def test_a_bug_in_an_engine_ends_its_thread_and_keeps_nobody_waiting() -> None:
     """The node then ends with its traceback, instead of hanging with a full queue."""
     line = Line(Gated(error=ZeroDivisionError("bug")))
     line.engine.gate.set()
-    line.batcher.put(line.request(0))
-    line.threads.start("engine", line.batcher.run)
-    writing = threading.Thread(target=lambda: [line.batcher.put(line.request(n)) for n in range(50)])  # type: ignore[func-returns-value]
-    writing.start()
-    writing.join(WAIT_S)
-    assert not writing.is_alive()
-    line.batcher.close()
+    line.put(line.request(0))
+    line.start()
     with pytest.raises(ZeroDivisionError):
         line.threads.join(WAIT_S)
+    line.put(*(line.request(number) for number in range(50)))

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import msgpack
 import numpy as np
@@ -12,17 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud.admission import Admission
+from cloud.batching import Batcher
 from cloud.decoding import Decoder
+from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
+from cloud.serving import Lane, Serving
 from shared import clock, images
+from shared.frame_head import peek
 from shared.frames import Layout
 from shared.geometry import Resize, apply, plan
 from shared.images import PictureLimits
 from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame
 from shared.model_card import ModelCard, Task
-from shared.stages import Stage
+from shared.stages import Stage, Stamp
 from shared.topics import FrameId
 
 WAIT_S = 20.0
@@ -47,16 +53,34 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
     )
 
 
+class Places:
+    """A batcher's places, and what is put into them."""
+
+    def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
+        self.put = out.put
+        self.needs_ns = 0
+        self.free = 1
+
+    def reserve(self) -> bool:
+        """See Batcher."""
+        self.free -= 1
+        return True
+
+    def release(self) -> None:
+        """See Batcher."""
+        self.free += 1
+
+
 class Bench:
     """A decoder in its thread, and what comes out of it on either side."""
 
     def __init__(self) -> None:
         self.admission = Admission()
-        self.replier = Replier("w", "cloud/w/s9")
         self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
-        self.decoder = Decoder(
-            self.admission, self.replier, {"tiny": CARD}, {"tiny": self.out.put}, PictureLimits(max_pixels=1 << 16)
-        )
+        self.places = Places(self.out)
+        serving = Serving()
+        serving.place(Lane(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
+        self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, PictureLimits(max_pixels=1 << 16))
 
     def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
         """What becomes of a payload: a request with its picture, or a refusal."""
@@ -70,6 +94,7 @@ class Bench:
                 times={Stage.RECEIVED: received_ns or clock.now_ns()},
                 largest_answer=1 << 20,
                 correlation=FrameId("car", "left", "s1", 7),
+                head=peek(payload),
             )
         )
         return self.out.get(timeout=WAIT_S)
@@ -171,13 +196,49 @@ def test_a_whole_frame_is_bounded_before_it_is_decoded() -> None:
 
 
 def test_a_budget_is_counted_from_the_receipt() -> None:
-    """Two clocks need not agree; what is used up is not worth decoding further."""
+    """Two clocks need not agree; what is used up is not worth decoding, and its answer echoes its stamps all the same."""
     with _bench() as bench:
-        frame = replace(_frame(), budget_ms=500)
+        frame = replace(_frame(), budget_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
         assert isinstance(late, MaskMessage)
-        assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended before inference")
+        assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended while it waited")
+        assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
+        assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
         assert isinstance(bench.decode(pack_frame(replace(frame, budget_ms=500_000))), Request)
+
+
+def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
+    """What the worker can do goes to frames that it can answer in time."""
+    with _bench() as bench:
+        bench.places.needs_ns = 600 * 10**9
+        late = bench.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
+        assert isinstance(late, MaskMessage)
+        assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")
+        assert isinstance(bench.decode(pack_frame(_frame())), Request)
+
+
+def test_a_model_or_version_that_is_not_served_is_refused() -> None:
+    """The refusal names what is; a version that stands behind the picture is not looked for."""
+    with _bench() as bench:
+        assert isinstance(bench.decode(pack_frame(replace(_frame(), version="1"))), Request)
+        for change in ({"version": "2"}, {"version": 7}):
+            refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
+            assert isinstance(refusal, MaskMessage)
+            assert refusal.status is Status.REJECTED
+        behind = msgpack.unpackb(pack_frame(_frame()))
+        del behind["version"]
+        refusal = bench.decode(msgpack.packb(behind | {"version": "1"}))
+        assert isinstance(refusal, MaskMessage)
+        assert "tell it before" in refusal.reason
+
+
+def test_a_place_is_given_back_where_a_frame_is_refused() -> None:
+    """Or a few broken frames would close the lane for all."""
+    with _bench() as bench:
+        bench.decode(pack_frame(replace(_frame(), data=b"short")))
+        assert bench.places.free == 1
+        bench.decode(pack_frame(_frame()))
+        assert bench.places.free == 0
 
 
 @pytest.mark.parametrize(
