@@ -119,6 +119,8 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
         **facts,
         **sent,
         outcome=Outcome.ANSWERED,
+        model_version="1",
+        engine="tensorflow fp32",
         worker="worker-1",
         worker_session="a1b2c3d4e5f6",
         batch_size=1,

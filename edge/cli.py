@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +18,12 @@ from edge import manifest as run_manifest
 from edge.arrivals import Arrivals
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, PlaySettings
+from edge.outcome import answerers_told, retries_told
 from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink
 from edge.sources.source import SourceError, kind_of, open_source
-from edge.transports.mqtt import MqttTransport, vehicle_will
+from edge.transports.mqtt import MOST_REPLIES, MqttTransport, vehicle_will
 from shared.config import FlagError, override, read_yaml
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
@@ -51,6 +52,9 @@ def edge() -> None:
 @broker_options
 @click.option("--vehicle", help="This vehicle's name. [vehicle]")
 @click.option("--model", help="The model to ask for. [road-small]")
+@click.option("--model-version", help="Of the model; the run stays with it. [the worker's current one]")
+@click.option("--output", "outputs", multiple=True, help="Of a model of raw tensors, this one; again for more. [all]")
+@click.option("--top-k", type=click.IntRange(1, 256), help="Classes of a classification. [as the model says]")
 @click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
 @click.option("--topics", multiple=True, help="Play this image topic of a bag; again for more. [all]")
 @click.option("-r", "--rate", type=float, help="Times the source's own pace. [1]")
@@ -84,6 +88,8 @@ def edge() -> None:
 @click.option("--window", type=int, help="Frames that may be unanswered at a time. [4]")
 @click.option("--deadline-ms", type=float, help="After this a mask is of no use. [none]")
 @click.option("--answer-timeout", "answer_timeout_s", type=float, help="Seconds until silence is a loss. [30]")
+@click.option("--retry/--no-retry", default=None, help="Send a frame that meets silence once more. [on]")
+@click.option("--retry-after-ms", type=float, help="The silence that is enough for it. [by what answers take]")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<vehicle>-…]")
 @click.option("--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write masks to. [png]")
 @click.option(
@@ -136,8 +142,7 @@ def run(
         stack.callback(source.close)
         hooks = _Hooks()
         bus = _connected(config, session, hooks, console)
-        transport = MqttTransport(bus, vehicle=config.vehicle, session=session, model=config.model, qos=config.qos)
-        stack.callback(transport.close)
+        transport = stack.enter_context(closing(_transport(bus, config, session)))
         hooks.reconnected = transport.reconnected
         card = transport.wait_for_card(config.connect_timeout_s)
         _close_killed_runs(folder, console)
@@ -165,11 +170,12 @@ def run(
             write_manifest(folder, run_manifest.ended(manifest, node.tally(), log.rows_lost))
         except LogError as error:
             faults.append(error)
+        said = [*retries_told(node.tally()), *answerers_told(node.tally(), card)]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
     for line in sampler.told():
         console.print(line, markup=False, highlight=False)
-    rows = _report(folder, console)
+    rows = _report(folder, console, said)
     if rows and all(row["reason"].startswith("undecodable") for row in rows):
         faults.append(SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}"))
     for fault in faults:
@@ -215,6 +221,18 @@ def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console
     )
 
 
+def _transport(bus: MqttBus, config: EdgeConfig, session: str) -> MqttTransport:
+    return MqttTransport(
+        bus,
+        vehicle=config.vehicle,
+        session=session,
+        model=config.model,
+        version=config.model_version,
+        qos=config.qos,
+        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+    )
+
+
 def _close_killed_runs(folder: Path, console: Console) -> None:
     """What an earlier run beside this one left open when it was killed is closed now."""
     for killed, aborted in repair_all(folder.parent).items():
@@ -251,12 +269,15 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
             demosaic=config.demosaic,
             resize=config.resize,
             resize_at=config.resize_at,
-            want=Want(config.mask_codec, config.mask_size),
+            want=Want(config.mask_codec, config.mask_size, config.top_k, config.outputs),
+            version=config.model_version,
         ),
         window=config.window,
         queue=config.queue,
         deadline_ms=config.deadline_ms,
         answer_timeout_s=config.answer_timeout_s,
+        retries=config.retry,
+        retry_after_ms=config.retry_after_ms,
     )
 
 
@@ -310,8 +331,8 @@ class _Rate:
         return answered / max(0.1, now_s - self._began)
 
 
-def _report(folder: Path, console: Console) -> list[dict[str, str]]:
-    """Print the tables of a run; returns its rows."""
+def _report(folder: Path, console: Console, said: Sequence[str]) -> list[dict[str, str]]:
+    """Print the tables of a run and what is said beside them; returns its rows."""
     try:
         rows = list(read_rows(folder))
         summaries = summarise(rows)
@@ -321,5 +342,7 @@ def _report(folder: Path, console: Console) -> list[dict[str, str]]:
     if summaries:
         console.print(stage_table(summaries))
     console.print(outcome_table(rows))
+    for line in said:
+        console.print(line, markup=False, highlight=False)
     console.print(f"The run is in {folder}", markup=False, highlight=False)
     return rows

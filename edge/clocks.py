@@ -29,6 +29,12 @@ class Clocks:
         with self._lock:
             _of(self._probed, node).add(exchange)
 
+    def echoed_ns(self, node: str) -> int:
+        """When `node` last answered a probe; 0 where it has not."""
+        with self._lock:
+            estimator = self._probed.get(node)
+            return estimator.at_ns if estimator else 0
+
     def ignore(self, reason: str) -> None:
         """Count an echo that is not believed."""
         with self._lock:

@@ -24,6 +24,9 @@ class EdgeConfig(Section):
     tls_key: Path | None = None
     vehicle: str = "vehicle"
     model: str = "road-small"
+    model_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")  # None: the worker's current one.
+    outputs: tuple[str, ...] = ()  # Of a model of raw tensors; empty: all.
+    top_k: int | None = Field(default=None, ge=1, le=256)  # Of a classification; None: as the model says.
     qos: int = Field(default=1, ge=0, le=1)
 
     topics: tuple[str, ...] = ()
@@ -52,6 +55,8 @@ class EdgeConfig(Section):
     window: int = Field(default=4, ge=1, le=1024)
     deadline_ms: float | None = Field(default=None, gt=0, le=_DAY_S * 1e3)
     answer_timeout_s: float = Field(default=30.0, gt=0, le=_DAY_S)
+    retry: bool = True
+    retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: by what answers take.
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag", "overlay"], ...] = ("png",)
@@ -70,6 +75,8 @@ class EdgeConfig(Section):
             raise ValueError(f"arrivals: a closed loop waits for answers, not for {self.arrivals} arrivals: choose one")
         if self.queue > 1 and self.closed_loop:
             raise ValueError("queue: in a closed loop no frame is given up, so none has to wait: leave queue out")
+        if self.retry_after_ms is not None and not self.retry:
+            raise ValueError("retry_after_ms: nothing is sent again without retry: leave one of them out")
         if self.burst > 1 and not self.closed_loop:
             raise ValueError("burst: frames fall due together in a closed loop only: add closed_loop")
         return self

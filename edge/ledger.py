@@ -1,18 +1,20 @@
 """The ledger: it owns every frame from the moment it is due until its one row is written."""
 
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from edge.answer import Answer, Answerer, echoes
 from edge.clocks import Clocks
+from edge.pulse import Pulse
 from shared import clock
 from shared.frames import Frame, Pixels, UnreadableFrame
 from shared.geometry import Geometry
 from shared.latency_log import LogWriter, Outcome, Row
-from shared.messages import MaskMessage, Status
-from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
+from shared.messages import FrameMessage, MaskMessage, Status
+from shared.stages import Stage, Stamp
 from shared.topics import FrameId, camera_name
 
 _OUTCOMES = {
@@ -22,6 +24,7 @@ _OUTCOMES = {
     Status.REJECTED: Outcome.REJECTED,
     Status.FAILED: Outcome.FAILED,
 }
+_MOST_REMEMBERED = 4096  # Frames that were sent twice: their second answers are duplicates, and none that are late.
 
 
 @dataclass(slots=True)
@@ -38,10 +41,21 @@ class Journey:
     deadline_ns: int | None
     attempts: int = 0
     bytes_up: int = 0
-    stamps: tuple[Stamp, ...] = ()  # As sent; an answer must echo them.
+    stamps: tuple[Stamp, ...] = ()  # As first sent, SENT the last of them; an answer must echo them.
+    resent_ns: int = 0  # When the second attempt left; 0 where there is none.
     given_up_ns: int = 0  # When silence becomes a loss; set when it is sent.
+    message: FrameMessage | None = None  # As sent; kept while it may have to be sent again.
+    refusal: MaskMessage | None = None  # Of one attempt, while the other may still be answered.
     picture: Pixels | None = None  # As it was sent, in the model's colour order; kept for the sinks while under way.
     geometry: Geometry | None = None
+
+    def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:
+        """The stamps that an attempt left with; none where there was no such attempt."""
+        if attempt == 1:
+            return self.stamps
+        if attempt == 2 and self.resent_ns:  # noqa: PLR2004 (a frame is sent twice at most)
+            return (*self.stamps[:-1], Stamp(Stage.SENT.value, self.stamps[-1].node, self.resent_ns))
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,9 @@ class Tally:
     outcomes: Mapping[Outcome, int]
     ignored_answers: Mapping[str, int]  # Late, repeated, foreign: by reason; of probes as `echo_…`.
     median_ms: float | None  # Of the last answered frames, due to mask decoded.
+    retried: int = 0  # Frames that were sent twice.
+    retry_won: int = 0  # Those of them that the second attempt brought the answer of.
+    answerers: Mapping[Answerer, int] = field(default_factory=dict)  # How many frames each answered, in time or not.
 
     @property
     def closed(self) -> int:
@@ -74,14 +91,16 @@ class Ledger:
         answer_timeout_s: float = 30.0,
         grace_ms: float = 500.0,
         clocks: Clocks | None = None,
+        pulse: Pulse | None = None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         """`clocks`: the workers', where somebody probes them; else they are known by the frames alone.
 
-        `on_closed` is told of every sent frame that ends, so that the window can be given back its place.
+        `pulse` is told of every answer, for whoever has to know how long they take. `on_closed` is told of every sent frame that ends, so that the window can be given back its place.
         """
         self._log = log
         self._clocks = clocks or Clocks()
+        self._pulse = pulse or Pulse()
         self._vehicle = vehicle
         self._session = session
         self._model = model
@@ -94,6 +113,10 @@ class Ledger:
         self._in_flight: dict[FrameId, Journey] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
+        self._answerers: Counter[Answerer] = Counter()
+        self._sent_twice: OrderedDict[FrameId, None] = OrderedDict()
+        self._retried = 0
+        self._retry_won = 0
         self._recent_ms: deque[float] = deque(maxlen=200)
         self._idle = threading.Condition(self._lock)
 
@@ -128,6 +151,25 @@ class Ledger:
         with self._lock:
             self._in_flight[journey.id] = journey
 
+    def reopen(self, journey: Journey, sent_ns: int) -> bool:
+        """Journal a second attempt; call it just before publishing. False where the frame has ended meanwhile."""
+        with self._lock:
+            if journey.id not in self._in_flight:
+                return False
+            journey.attempts += 1
+            journey.resent_ns = sent_ns
+            self._retried += 1
+            self._sent_twice[journey.id] = None
+            if len(self._sent_twice) > _MOST_REMEMBERED:
+                self._sent_twice.popitem(last=False)
+            self._log.open(self._row(journey, Outcome.ABORTED, ""))
+        return True
+
+    def in_flight(self) -> tuple[Journey, ...]:
+        """The frames that were sent and have not ended, the oldest first."""
+        with self._lock:
+            return tuple(self._in_flight.values())
+
     def withdraw(self, frame_id: FrameId, reason: str) -> None:
         """Close a sent frame that is known to reach nobody."""
         journey = self._pop(frame_id)
@@ -135,18 +177,28 @@ class Ledger:
             self._close(journey, Outcome.DROPPED, reason)
 
     def accept(self, message: MaskMessage) -> Journey | None:
-        """The journey that an answer belongs to, no longer in flight; None for a late, repeated or foreign answer."""
+        """The journey that an answer belongs to, no longer in flight; None for a late, repeated or foreign answer.
+
+        Nor is the refusal of one attempt taken while the other may still be answered: it is kept, for if that stays
+        silent it is the frame's end.
+        """
         with self._lock:
             journey = self._in_flight.get(message.id)
-            if journey is None:
-                reason = "late_or_repeated" if message.id.session == self._session else "other_session"
-            elif not _echoes(message, journey):
-                reason = "stamps_not_ours"
-            else:
-                del self._in_flight[message.id]
-                return journey
-            self._ignored[reason] += 1
-            return None
+            if journey is None or not (stamps := journey.stamps_of(message.attempt)) or not echoes(message, stamps):
+                self._ignored[self._why_ignored(message, journey)] += 1
+                return None
+            if journey.resent_ns and message.status is not Status.ANSWERED and not _is_last_word(message, journey):
+                journey.refusal = journey.refusal or message
+                self._pulse.retried(in_vain=True)
+                return None
+            del self._in_flight[message.id]
+            journey.message = None
+            journey.times[Stage.SENT] = stamps[-1].at_ns
+            if journey.resent_ns:
+                has_won = message.attempt > 1 and message.status is Status.ANSWERED
+                self._retry_won += has_won
+                self._pulse.retried(in_vain=not has_won)
+            return journey
 
     def ignore(self, reason: str) -> None:
         """Count an answer that could not be read."""
@@ -163,8 +215,13 @@ class Ledger:
         if outcome is Outcome.ANSWERED:
             with self._lock:
                 self._recent_ms.append((journey.times[Stage.MASK_DECODED] - journey.times[Stage.DUE]) / 1e6)
-        node = _node(message)
-        self._close(journey, outcome, reason, _Answer(message, bytes_down, node, _cloud_times(message, node, journey)))
+        sent_ns, returned_ns = journey.times[Stage.SENT], journey.times[Stage.RETURNED]
+        answer = Answer.of(message, bytes_down, returned_ns - sent_ns)
+        if message.status is Status.ANSWERED:
+            self._pulse.answered(message.worker, sent_ns, returned_ns)
+            with self._lock:
+                self._answerers[answer.answerer] += 1
+        self._close(journey, outcome, reason, answer)
         return outcome
 
     def give_up_silent(self, heard_ns: int) -> None:
@@ -173,7 +230,7 @@ class Ledger:
             silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < heard_ns]
         for journey in silent:
             if self._pop(journey.id):
-                self._close(journey, Outcome.LOST, "no answer")
+                self._lose(journey, "no answer")
 
     def give_up_all(self, reason: str) -> None:
         """Close as `lost` whatever is still in flight when a run ends."""
@@ -181,7 +238,7 @@ class Ledger:
             open_journeys = list(self._in_flight.values())
             self._in_flight.clear()
         for journey in open_journeys:
-            self._close(journey, Outcome.LOST, reason)
+            self._lose(journey, reason)
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight; False if something still is."""
@@ -204,25 +261,47 @@ class Ledger:
                 outcomes=dict(self._outcomes),
                 ignored_answers={**self._ignored, **echoes},
                 median_ms=median(recent) if recent else None,
+                retried=self._retried,
+                retry_won=self._retry_won,
+                answerers=dict(self._answerers),
             )
+
+    def _why_ignored(self, message: MaskMessage, journey: Journey | None) -> str:
+        if journey:
+            return "stamps_not_ours"
+        if message.id.session != self._session:
+            return "other_session"
+        return "duplicate" if message.id in self._sent_twice else "late_or_repeated"
 
     def _pop(self, frame_id: FrameId) -> Journey | None:
         with self._lock:
-            return self._in_flight.pop(frame_id, None)
+            journey = self._in_flight.pop(frame_id, None)
+        if journey:
+            journey.message = None
+        return journey
 
-    def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
+    def _lose(self, journey: Journey, reason: str) -> None:
+        """Nothing more will come; where one of two attempts was refused, that is the last word."""
+        refusal = journey.refusal
+        if refusal is None:
+            self._close(journey, Outcome.LOST, reason)
+        else:
+            self._close(journey, _OUTCOMES[refusal.status], refusal.reason or reason, Answer(refusal))
+
+    def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
         self._write(journey, outcome, reason, answer)
         self._on_closed()
 
-    def _write(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> None:
+    def _write(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
         row = self._row(journey, outcome, reason, answer)
         with self._idle:
             self._log.close(row)
             self._outcomes[outcome] += 1
             self._idle.notify_all()
 
-    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: "_Answer | None" = None) -> Row:
-        answer = answer or _Answer()
+    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
+        answer = answer or Answer()
+        by = answer.answerer
         return Row(
             vehicle=journey.id.vehicle,
             camera=journey.camera,
@@ -235,8 +314,11 @@ class Ledger:
             source_ns=journey.source_ns,
             read_ns=journey.read_ns,
             attempts=journey.attempts,
+            retry_wait_ns=journey.times[Stage.SENT] - journey.stamps[-1].at_ns if journey.stamps else 0,
             model=self._model,
-            worker=answer.message.worker if answer.message else "",
+            model_version=by.model_version,
+            engine=by.engine,
+            worker=by.worker,
             worker_session=answer.node.rpartition("/")[2],
             batch_size=answer.message.batch_size if answer.message else 0,
             bytes_up=journey.bytes_up,
@@ -246,7 +328,7 @@ class Ledger:
             clock=self._offset(answer, journey.times),
         )
 
-    def _offset(self, answer: "_Answer", edge: Mapping[Stage, int]) -> clock.Offset | None:
+    def _offset(self, answer: Answer, edge: Mapping[Stage, int]) -> clock.Offset | None:
         cloud = answer.cloud_times
         if answer.message is None or not {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() or Stage.RETURNED not in edge:
             return None
@@ -254,41 +336,7 @@ class Ledger:
         return self._clocks.offset(answer.node, exchange)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a worker's word adds to a row."""
-
-    message: MaskMessage | None = None
-    bytes_down: int = 0
-    node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
-    cloud_times: Mapping[Stage, int] = field(default_factory=dict)
-
-
-def _echoes(message: MaskMessage, journey: Journey) -> bool:
-    """Whether an answer gives our own stamps back; the refusal of what could not be read may give none."""
-    node = journey.stamps[0].node
-    ours = tuple(stamp for stamp in message.stamps if stamp.node == node)
-    return ours == journey.stamps or (not ours and message.status is not Status.ANSWERED)
-
-
-def _node(message: MaskMessage) -> str:
-    """The process of the answering worker that received the frame; empty where no stamp tells.
-
-    A worker that gives another's name for its clock's would spoil what is known of the other's.
-    """
-    process = f"cloud/{message.worker}/"
-    received = (stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED)
-    return next((node for node in received if node.startswith(process)), "")
-
-
-def _cloud_times(message: MaskMessage, node: str, journey: Journey) -> dict[Stage, int]:
-    """The times of the node that received the frame, or none at all where they cannot be true.
-
-    Times that run backwards, or last longer than the frame was away, would spoil the estimate of the clock as well.
-    """
-    if not node:
-        return {}
-    times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
-    values = list(times.values())
-    away_ns = journey.times[Stage.RETURNED] - journey.times[Stage.SENT]
-    return times if values and values == sorted(values) and values[-1] - values[0] <= away_ns else {}
+def _is_last_word(message: MaskMessage, journey: Journey) -> bool:
+    """Whether both attempts of a frame are refused now; a worker that could not read the second says it was the first."""
+    refusal = journey.refusal
+    return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.clocks import Clocks
 from edge.ledger import Ledger, Tally
 from edge.pipeline import Pipeline, Preparation
+from edge.pulse import Pulse
 from edge.receiver import Receiver
 from edge.replay import Pace, Pacer, ReadAhead, Schedule
+from edge.retrying import Retrier, Suspicions
 from edge.sender import Sender, Window
 from edge.sinks.sink import Sink, SinkFeed
 from edge.slot import Slot
@@ -36,6 +38,8 @@ class PlaySettings:
     queue: int = 1  # Due frames of a camera that may wait for a place in the window.
     deadline_ms: float | None = None
     answer_timeout_s: float = 30.0
+    retries: bool = True  # Whether a frame that meets silence is sent once more.
+    retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
 
     @property
     def node(self) -> str:
@@ -61,6 +65,7 @@ class EdgeNode:
         self._window = Window(settings.window, self._stopped)
         self._transport = transport
         self._clocks = Clocks()
+        self._pulse = Pulse()
         self._ledger = Ledger(
             log,
             vehicle=settings.vehicle,
@@ -69,16 +74,21 @@ class EdgeNode:
             deadline_ms=settings.deadline_ms,
             answer_timeout_s=settings.answer_timeout_s,
             clocks=self._clocks,
+            pulse=self._pulse,
             on_closed=self._window.give_back_place,
         )
         self._slot = Slot(settings.queue)
         self._ahead = ReadAhead(source, settings.schedule, self._stopped)
         self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
         patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
-        sender = Sender(transport, self._ledger, self._window, node=settings.node, patience_s=patience_s)
+        sender = Sender(
+            transport, self._ledger, self._window, node=settings.node, patience_s=patience_s, keeps=settings.retries
+        )
+        suspicions = Suspicions(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
+        self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)
         self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, settings.preparation.card)
-        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over)
+        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over, settings.preparation.card.task)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
@@ -92,7 +102,9 @@ class EdgeNode:
 
     def tally(self) -> Tally:
         """Where the run stands."""
-        return self._ledger.tally()
+        tally = self._ledger.tally()
+        dropped = self._transport.replies_dropped
+        return replace(tally, ignored_answers={**tally.ignored_answers, "too_many": dropped}) if dropped else tally
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
@@ -108,6 +120,8 @@ class EdgeNode:
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
         self._threads.start("clocks", partial(self._transport.probe_clocks, self._clocks, self._over))
+        if self._settings.retries:
+            self._threads.start("retrier", partial(self._retrier.run, self._over))
         self._threads.start("pacer", self._pacer.run)
         self._threads.start("reader", self._ahead.run)
         try:

@@ -26,6 +26,7 @@ class Preparation:
     resize: Resize | None = None  # None: as the model card says.
     resize_at: str = "edge"  # "cloud": the frame is sent as large as it was demosaiced, and the worker resizes it.
     want: Want = field(default_factory=Want)
+    version: str | None = None  # Of the model; None: the one that a worker takes for current.
 
 
 class Pipeline:
@@ -83,6 +84,7 @@ def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMe
         id=journey.id,
         attempt=journey.attempts + 1,
         model=card.name,
+        version=preparation.version,
         layout=card.layout,
         shape=picture.shape,
         codec=preparation.codec,

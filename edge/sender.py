@@ -50,14 +50,25 @@ class Sender:
     """Decides whether a frame is still worth sending, and sends it."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, window: Window, *, node: str, patience_s: float = 0.0
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        window: Window,
+        *,
+        node: str,
+        patience_s: float = 0.0,
+        keeps: bool = False,
     ) -> None:
-        """`patience_s`: how long a frame may wait for a worker to come back; 0 where newer frames come anyway."""
+        """`patience_s`: how long a frame may wait for a worker to come back; 0 where newer frames come anyway.
+
+        `keeps`: frames stay at hand while in flight, for they may have to be sent again; the window bounds how many.
+        """
         self._transport = transport
         self._ledger = ledger
         self._window = window
         self._node = node
         self._patience_ns = round(patience_s * 1e9)
+        self._keeps = keeps
 
     def refusal(self, journey: Journey) -> str | None:
         """Why a frame is not worth any work, or None."""
@@ -85,6 +96,7 @@ class Sender:
             self._ledger.drop(journey, f"too_large: {len(payload)} bytes, the broker takes {limit}")
             return
         journey.bytes_up = len(payload)
+        journey.message = message if self._keeps else None
         self._window.take_place()
         self._ledger.open(journey)
         ledger, frame_id = self._ledger, journey.id

@@ -1,9 +1,10 @@
 """The workers a vehicle knows of, by what they announce."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shared import topics
+from shared import clock, topics
 from shared.bus import Delivery
 from shared.errors import SkylaneError, suggestion
 from shared.fields import MessageError
@@ -24,11 +25,21 @@ class Worker:
     name: str
     status: NodeStatus
 
-    def card(self, model: str) -> ModelCard | None:
-        """Its card of a model, while it serves it."""
-        if self.status.state is not NodeState.ONLINE:
-            return None
-        return next((card for card in self.status.cards if card.name == model), None)
+    def card(self, model: str, version: str | None = None) -> ModelCard | None:
+        """Its card of a model, while it serves it; of the version it takes for current, its first, where none is named."""
+        return next(
+            (card for card in self.cards if card.name == model and version in (None, card.version)),
+            None,
+        )
+
+    @property
+    def cards(self) -> tuple[ModelCard, ...]:
+        """What it serves; nothing unless it is online."""
+        return self.status.cards if self.status.state is NodeState.ONLINE else ()
+
+    def is_another_process_than(self, other: "Worker") -> bool:
+        """Whether the process that was known by this name is gone, and did not say goodbye as one does that drains."""
+        return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
 
 
 class Workers:
@@ -37,60 +48,88 @@ class Workers:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._known: dict[str, Worker] = {}
+        self._departed: dict[str, tuple[Worker, int]] = {}  # The last process of a name that went while online; when.
+        self._lost_all_ns = 0
 
     def announced(self, delivery: Delivery) -> None:
         """Take an announcement in; a broken one is as good as none. Runs on the network thread."""
         names = topics.WORKER_STATUS.names_in(delivery.topic)
         if names is None:
             return
+        name = names["worker"]
         with self._condition:
             try:
-                status = unpack_status(delivery.payload)
+                worker = Worker(name, unpack_status(delivery.payload))
             except MessageError:
-                self._known.pop(names["worker"], None)
+                self._known.pop(name, None)
             else:
-                if names["worker"] in self._known or len(self._known) < _MAX_WORKERS:
-                    self._known[names["worker"]] = Worker(names["worker"], status)
+                before = self._known.get(name)
+                if before is not None and before.cards and worker.is_another_process_than(before):
+                    self._departed[name] = (before, clock.now_ns())
+                if before is not None or len(self._known) < _MAX_WORKERS:
+                    self._known[name] = worker
             self._condition.notify_all()
 
     def forget(self) -> None:
         """Know nobody any more: after a reconnect the broker says again who is there, and a restarted one knows best."""
         with self._condition:
             self._known.clear()
+            self._departed.clear()
+            self._lost_all_ns = clock.now_ns()
+            self._condition.notify_all()
 
-    def serves(self, model: str) -> bool:
+    def serves(self, model: str, version: str | None = None) -> bool:
         """Whether any worker that is online serves the model."""
-        return self._card(model) is not None
+        return self._card(model, version) is not None
 
-    def online(self, model: str) -> list[tuple[str, str]]:
+    def online(self, model: str, version: str | None = None) -> list[tuple[str, str]]:
         """The workers that serve the model, each with the session of its process."""
         with self._condition:
-            return [(worker.name, worker.status.session) for worker in self._known.values() if worker.card(model)]
+            return [(worker.name, worker.status.session) for worker in self._serving(model, version)]
 
-    def wait_for_card(self, model: str, timeout_s: float) -> ModelCard:
+    def departed_ns(self, model: str, version: str | None = None, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """When a worker of the model last went without draining, or the connection did with all that was on its way.
+
+        0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
+        """
+
+        def last_ns() -> int:
+            gone = (at_ns for worker, at_ns in self._departed.values() if worker.card(model, version))
+            return max(self._lost_all_ns, *gone, 0)
+
+        with self._condition:
+            self._condition.wait_for(lambda: last_ns() > after_ns, timeout_s)
+            return last_ns()
+
+    def wait_for_card(self, model: str, timeout_s: float, version: str | None = None) -> ModelCard:
         """The model's card, as soon as a worker announces it.
 
         Raises:
             NoWorkerError: none does in time; the message names the models that are served.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: self._card(model), timeout_s):
-                served = {card.name for worker in self._known.values() for card in _online_cards(worker)}
-                if served:
-                    raise NoWorkerError(f"no worker serves model {model!r}{suggestion(model, served)}")
-                raise NoWorkerError(f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'")
-            card = self._card(model)
+            if not self._condition.wait_for(lambda: self._card(model, version), timeout_s):
+                raise NoWorkerError(self._why_none(model, version, timeout_s))
+            card = self._card(model, version)
         assert card is not None
         return card
 
-    def wait_until_serves(self, model: str, timeout_s: float) -> bool:
+    def wait_until_serves(self, model: str, timeout_s: float, version: str | None = None) -> bool:
         """Wait until some worker serves the model; False if none does in time."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._card(model) is not None, timeout_s)
+            return self._condition.wait_for(lambda: self._card(model, version) is not None, timeout_s)
 
-    def _card(self, model: str) -> ModelCard | None:
-        return next((card for worker in list(self._known.values()) if (card := worker.card(model))), None)
+    def _serving(self, model: str, version: str | None) -> Iterator[Worker]:
+        return (worker for worker in list(self._known.values()) if worker.card(model, version))
 
+    def _card(self, model: str, version: str | None) -> ModelCard | None:
+        return next((worker.card(model, version) for worker in self._serving(model, version)), None)
 
-def _online_cards(worker: Worker) -> tuple[ModelCard, ...]:
-    return worker.status.cards if worker.status.state is NodeState.ONLINE else ()
+    def _why_none(self, model: str, version: str | None, timeout_s: float) -> str:
+        cards = [card for worker in self._known.values() for card in worker.cards]
+        versions = sorted({card.version for card in cards if card.name == model})
+        if versions:
+            return f"no worker serves version {version!r} of model {model!r}: ask for {' or '.join(versions)}"
+        if cards:
+            return f"no worker serves model {model!r}{suggestion(model, {card.name for card in cards})}"
+        return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"

@@ -130,6 +130,11 @@ class OffsetEstimator:
         self._most_ns = 0
         self._guess: _Line | None = None
 
+    @property
+    def at_ns(self) -> int:
+        """When the last of the exchanges came back, by our clock; 0 where there was none."""
+        return self._at_ns
+
     def add(self, exchange: Exchange) -> None:
         """Take one more exchange in; they may come in any order."""
         at_ns = max(self._at_ns, exchange.returned_ns)

@@ -58,7 +58,9 @@ class Row:
     read_ns: int = 0
     attempts: int = 0
     retry_wait_ns: int = 0
-    model: str = ""
+    model: str = ""  # As asked for; who answered stands behind it.
+    model_version: str = ""
+    engine: str = ""
     worker: str = ""
     worker_session: str = ""
     batch_size: int = 0
@@ -71,10 +73,12 @@ class Row:
 
 _FACTS = (
     "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
-    "model", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
+    "model", "model_version", "engine", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
 )  # fmt: skip
-_TEXTS = ("vehicle", "camera", "session", "outcome", "reason", "model", "worker", "worker_session")
-_NUMBERS = tuple(name for name in _FACTS if name not in _TEXTS)
+TEXTS = (
+    "vehicle", "camera", "session", "outcome", "reason", "model", "model_version", "engine", "worker", "worker_session",
+)  # fmt: skip
+_NUMBERS = tuple(name for name in _FACTS if name not in TEXTS)
 _MAX_TEXT = 200
 _TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
@@ -96,10 +100,12 @@ def fields_of(row: Row) -> dict[str, str]:
     `total_ms` = mask_decoded - due and is the sum of the edge's durations, of which `returned_ms` is the time away;
     `cloud_ms` = replied - received and is the sum of the cloud's; `crossing_ms` = `returned_ms` - `cloud_ms` needs no
     common clock; `uplink_ms` and `downlink_ms` split it by `clock_offset_ms` (the worker's clock minus the edge's) and
-    are each true to within `clock_error_ms`, and resolved (1, else 0) where they are larger than that.
+    are each true to within `clock_error_ms`, and resolved (1, else 0) where they are larger than that. Of a frame that
+    was sent twice, `sent` is when the attempt that was answered left: `sent_ms` then holds `retry_wait_ms`, the time
+    from the first attempt to that one, and all that follows is of that attempt alone.
     """
     fields = {name: str(getattr(row, name)) for name in _NUMBERS}
-    for name in _TEXTS:
+    for name in TEXTS:
         # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
         fields[name] = " ".join(getattr(row, name).split())[:_MAX_TEXT]
     for times in (row.edge_times, row.cloud_times):

@@ -8,7 +8,9 @@ from typing import Any
 from shared.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
-SCHEMA = 2  # Of a run's files: it rises when a column or a key goes or changes its meaning. 1 had no worker_session.
+# Of a run's files: it rises when a column or a key comes, goes or changes its meaning. 1 had no worker_session, 2 neither
+# model_version nor engine.
+SCHEMA = 3
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -124,7 +124,15 @@ def _journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
         lambda place: f"frame {sequences[place]} was sent and has no row in {CSV_NAME}",
         "sequence",
     )
-    sent = rows.numbers["attempts"].whole > 0
+    attempts = rows.numbers["attempts"].whole
+    numbers, times = np.unique(opened.whole[ours], return_counts=True)
+    noted = np.zeros_like(attempts)
+    is_noted = np.isin(closed, numbers)
+    noted[is_noted] = times[np.searchsorted(numbers, closed[is_noted])]
+    differs = (noted > 0) & (attempts > 0) & (noted != attempts)
+    for sequence, lines, count in zip(closed[differs][:_SHOWN_GAPS], noted[differs], attempts[differs], strict=False):
+        problems.whole(f"has {lines} lines of frame {sequence}, which was sent {count} times")
+    sent = attempts > 0
     for sequence in closed[sent & ~np.isin(closed, opened.whole[ours])][:_SHOWN_GAPS]:
         problems.whole(f"has no line of frame {sequence}, which was sent")
     return problems.all()

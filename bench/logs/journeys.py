@@ -13,7 +13,7 @@ from shared.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _CLOCK = ("clock_offset_ms", "clock_error_ms")
-_ANSWERER = ("model", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down")
+_ANSWERER = ("model", "model_version", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down")
 _SAYS_NOTHING = "is empty or 0, though the frame was answered"
 
 
@@ -27,6 +27,7 @@ def check_journeys(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
         "answered rows say who answered": journeys.answerers(),
         "durations are the stamps' differences": journeys.durations(),
         "total, cloud and crossing are their sums": journeys.sums(),
+        "a second attempt is waited for within sent_ms": journeys.retries(),
         "uplink and downlink are the crossing, by the clock": journeys.one_way(),
         "what is resolved exceeds its clock error": journeys.resolved(),
     }
@@ -85,6 +86,22 @@ class _Journeys:
         away, cloud = self._span(Stage.SENT, Stage.RETURNED), self._span(Stage.RECEIVED, Stage.REPLIED)
         crossing = _Expected(away.whole - cloud.whole, away.known & cloud.known)
         self._compare(problems, "crossing_ms", crossing, "time away less time in the cloud is {} ms")
+        return problems.all()
+
+    def retries(self) -> tuple[Problem, ...]:
+        """The wait for a second attempt is a part of the time until it left, and none of a frame that was sent once."""
+        problems = Problems(self._path)
+        waited, sent = self._column("retry_wait_ms"), self._column("sent_ms")
+        once = self._column("attempts").whole <= 1
+        none = _Expected(np.zeros_like(waited.whole), waited.known)
+        self._compare(
+            problems, "retry_wait_ms", none, "a frame sent once waits {} ms for no other", only=once & waited.known
+        )
+        longer = self._readable & waited.known & sent.known & (waited.whole > sent.whole)
+        lines = self._rows.table.lines[longer]
+        problems.rows(
+            "waits longer than sent_ms", lines, lambda _: "is more than sent_ms, of which it is a part", "retry_wait_ms"
+        )
         return problems.all()
 
     def one_way(self) -> tuple[Problem, ...]:

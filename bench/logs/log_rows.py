@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.logs.problems import Problem, Problems
 from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
-from shared.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
+from shared.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
 from shared.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
@@ -25,7 +25,6 @@ LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
     "the manifest belongs to the log",
 )
 
-_TEXT = ("vehicle", "camera", "session", "outcome", "reason", "model", "worker", "worker_session")
 _SIGNED_MS = ("uplink_ms", "downlink_ms", "clock_offset_ms")  # An offset has a sign, and gives one to what it corrects.
 _BY_THE_CLOCK = (*_SIGNED_MS, "clock_error_ms")  # Empty where two exchanges with a worker contradict each other.
 _NEVER_EMPTY = ("vehicle", "session")
@@ -72,7 +71,7 @@ def read_log(folder: Path) -> LogRows:
     table = _identified(table, told[LINES])
     manifest, of_manifest = _manifest(folder, table)
     table = _once(_of_one_run(table, manifest, told[LINES]), told[FRAMES])
-    numbers = {name: _numbers(table, name, told[NUMBERS]) for name in COLUMNS if name not in _TEXT}
+    numbers = {name: _numbers(table, name, told[NUMBERS]) for name in COLUMNS if name not in TEXTS}
     _tell_holes(table, numbers, told[COMPLETE])
     for stages in _NODES:
         _blank_backward(table, numbers, [f"t_{stage}_ns" for stage in stages], told[ORDER])

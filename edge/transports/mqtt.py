@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from functools import partial
+from collections.abc import Sequence
 
 from edge.clocks import Clocks
 from edge.probing import Prober
@@ -14,6 +14,8 @@ from shared.bus import Ack, Bus, Delivery, Properties, Will
 from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, NodeState, NodeStatus, pack_status
 from shared.model_card import ModelCard
 
+MOST_REPLIES = 256
+
 
 def vehicle_will(vehicle: str, session: str) -> Will:
     """What the broker says when the vehicle goes without a word."""
@@ -23,16 +25,28 @@ def vehicle_will(vehicle: str, session: str) -> Will:
 class MqttTransport:
     """Publishes to the model's frames topic and listens on the vehicle's masks topic."""
 
-    def __init__(self, bus: Bus, *, vehicle: str, session: str, model: str, qos: int = topics.FRAMES.qos) -> None:
-        self.replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        vehicle: str,
+        session: str,
+        model: str,
+        version: str | None = None,
+        qos: int = topics.FRAMES.qos,
+        most_replies: int = MOST_REPLIES,
+    ) -> None:
+        """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read."""
+        self.replies: queue.Queue[Reply | None] = queue.Queue(most_replies)
+        self.replies_dropped = 0
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
         self._model = topics.checked("model", model)
+        self._version = version
         self._qos = qos
         self._workers = Workers()
-        online = partial(self._workers.online, model)
-        self._prober = Prober(bus, vehicle=vehicle, session=session, online=online)
+        self._prober = Prober(bus, vehicle=vehicle, session=session, online=self.online)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
         self.announce()
@@ -59,13 +73,23 @@ class MqttTransport:
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        return self._workers.wait_for_card(self._model, timeout_s)
+        return self._workers.wait_for_card(self._model, timeout_s, self._version)
 
     def wait_until_served(self, timeout_s: float) -> bool:
         """See Transport."""
-        return self._workers.wait_until_serves(self._model, timeout_s)
+        return self._workers.wait_until_serves(self._model, timeout_s, self._version)
 
-    def send(self, message: FrameMessage, payload: bytes, unreachable: Unreachable) -> None:
+    def online(self) -> Sequence[tuple[str, str]]:
+        """See Transport."""
+        return self._workers.online(self._model, self._version)
+
+    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """See Transport."""
+        return self._workers.departed_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+
+    def send(
+        self, message: FrameMessage, payload: bytes, unreachable: Unreachable, *, worker: str | None = None
+    ) -> None:
         """See Transport."""
 
         def acknowledged(ack: Ack) -> None:
@@ -76,8 +100,9 @@ class MqttTransport:
 
         camera = message.id.camera
         budget = message.budget_ms
+        names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
-            topics.FRAMES.of(model=message.model, vehicle=self._vehicle, camera=camera),
+            topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),
             payload,
             qos=self._qos,
             properties=Properties(
@@ -100,4 +125,7 @@ class MqttTransport:
         self._bus.close()
 
     def _returned(self, delivery: Delivery) -> None:
-        self.replies.put(Reply(delivery.payload, delivery.received_ns))
+        try:
+            self.replies.put_nowait(Reply(delivery.payload, delivery.received_ns))
+        except queue.Full:
+            self.replies_dropped += 1  # By this thread alone.

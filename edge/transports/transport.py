@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,11 @@ Unreachable = Callable[[str], None]  # Told, with the reason, when it is certain
 class Transport(Protocol):
     """Carries frames to a worker; whatever comes back waits in `replies`."""
 
-    replies: "queue.SimpleQueue[Reply | None]"
+    replies: "queue.Queue[Reply | None]"
+
+    @property
+    def replies_dropped(self) -> int:
+        """Answers that found `replies` full; their frames are closed by time."""
 
     @property
     def largest_message(self) -> int:
@@ -42,8 +46,19 @@ class Transport(Protocol):
     def wait_until_served(self, timeout_s: float) -> bool:
         """Whether a worker serves the model, waiting for one at most `timeout_s`."""
 
-    def send(self, message: FrameMessage, payload: bytes, unreachable: Unreachable) -> None:
-        """Hand a packed frame over; returns before it is on the wire."""
+    def online(self) -> Sequence[tuple[str, str]]:
+        """The workers that serve the model, each with the session of its process."""
+
+    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """When a worker of the model last went without draining, or the connection with all that was on its way.
+
+        0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
+        """
+
+    def send(
+        self, message: FrameMessage, payload: bytes, unreachable: Unreachable, *, worker: str | None = None
+    ) -> None:
+        """Hand a packed frame over; returns before it is on the wire. `worker`: who is to take it; None: any."""
 
     def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
         """Tell `clocks` what the workers' clocks say, until stopped; the body of a thread.

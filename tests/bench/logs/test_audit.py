@@ -34,7 +34,7 @@ def test_a_real_run_is_sound(sound_run: Path) -> None:
     outcomes = {row["outcome"] for row in damage.rows(sound_run)}
     assert {ANSWERED, DROPPED} <= outcomes
     looked_at = {check.name: check.looked_at for check in checks(sound_run)}
-    assert len(looked_at) == 17
+    assert len(looked_at) == 18
     assert all(looked_at.values())
     assert looked_at["durations are the stamps' differences"] == 40
 
@@ -59,6 +59,8 @@ CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {
     "an answered row with a hole": (ANSWERED, "total_ms", "", "is empty, though the frame was answered"),
     "an answered row without a worker": (ANSWERED, "worker", "", "is empty or 0, though the frame was answered"),
     "an answered row without a worker's session": (ANSWERED, "worker_session", "", "is empty or 0"),
+    "an answered row without its model's version": (ANSWERED, "model_version", "", "is empty or 0"),
+    "a wait of a frame that was sent once": (ANSWERED, "retry_wait_ms", longer(1), "a frame sent once waits 0.000000 ms"),
     "an answered row that was never sent": (ANSWERED, "attempts", "0", "is empty or 0, though the frame was answered"),
     "a stamp that runs backwards": (
         ANSWERED, "t_returned_ns", later(-10**12), "ns before the stamp it follows: the row's times are left out",
@@ -183,6 +185,24 @@ def test_a_journal_that_is_gone_or_of_another_run_is_told(damaged_run: Path) -> 
     (damaged_run / JOURNAL_NAME).unlink()
     (told,) = broken(damaged_run)["every frame that was sent has its row"]
     assert told.startswith(f"{JOURNAL_NAME}: cannot be read: No such file")
+
+
+def test_a_frame_that_was_sent_twice_has_two_lines_and_waits_within_its_sending(damaged_run: Path) -> None:
+    """Else a retry could be told that was never made, or its wait counted beside the time until it left."""
+    line = damage.line_of(damaged_run, ANSWERED)
+    sequence = damage.rows(damaged_run)[line - 2]["sequence"]
+    change(damaged_run, line, attempts="2", retry_wait_ms="9999999.000000")
+    told = broken(damaged_run)
+    assert told.keys() == {"a second attempt is waited for within sent_ms", "every frame that was sent has its row"}
+    (of_wait,) = told["a second attempt is waited for within sent_ms"]
+    assert of_wait.endswith("column retry_wait_ms: is more than sent_ms, of which it is a part")
+    (of_journal,) = told["every frame that was sent has its row"]
+    assert of_journal == f"{JOURNAL_NAME}: has 1 lines of frame {sequence}, which was sent 2 times"
+    change(damaged_run, line, retry_wait_ms="0.000001")
+    journal = damage.lines(damaged_run, JOURNAL_NAME)
+    again = next(text for text in journal if text.split(",")[3] == sequence)
+    damage.write(damaged_run, [*journal, again], JOURNAL_NAME)
+    assert not audit(damaged_run)
 
 
 def test_a_killed_run_is_sound_once_it_is_repaired(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_what_was_sampled_beside_the_run_is_there(sound_run: Path) -> None:
 def test_the_manifest_tells_where_a_run_comes_from(sound_run: Path) -> None:
     """A figure without its origin cannot be repeated."""
     manifest = load_run(sound_run).manifest
-    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 2, "complete")
+    assert (manifest["kind"], manifest["schema"], manifest["state"]) == ("run", 3, "complete")
     assert manifest["started_ns"] < manifest["ended_ns"]
     assert {"vehicle", "source", "model", "configuration", "seed", "host", "commit", "sampling"} <= manifest.keys()
     assert manifest["configuration"]["arrival_rate_hz"] == 200
