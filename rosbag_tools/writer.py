@@ -130,10 +130,20 @@ class BagWriter:
         header = self._header(topic, stamp_ns, frame_id)
         self._write(topic, _CAMERA_INFO, received_ns, header, height, width, *fields)
 
-    def write_boxes(self, topic: str, boxes: Sequence[Box], *, stamp_ns: int, received_ns: int, frame_id: str) -> None:
-        """Write a `vision_msgs/Detection2DArray`, each box with one certain hypothesis."""
+    def write_boxes(
+        self,
+        topic: str,
+        boxes: Sequence[Box],
+        *,
+        stamp_ns: int,
+        received_ns: int,
+        frame_id: str,
+        scores: Sequence[float] | None = None,
+    ) -> None:
+        """Write a `vision_msgs/Detection2DArray`, each box with one hypothesis; certain, where no scores are given."""
         header = self._header(topic, stamp_ns, frame_id)
-        detections = [self._detection(header, box) for box in boxes]
+        scored = zip(boxes, [1.0] * len(boxes) if scores is None else scores, strict=True)
+        detections = [self._detection(header, box, score) for box, score in scored]
         self._write(topic, DETECTIONS, received_ns, header, detections)
 
     def write_raw(self, channel: Channel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
@@ -211,7 +221,7 @@ class BagWriter:
         self._sequences[topic] = sequence + 1
         return self._message(HEADER, sequence, time, frame_id)
 
-    def _detection(self, header: object, box: Box) -> Any:
+    def _detection(self, header: object, box: Box, score: float) -> Any:
         x, y = float(box.x + box.width / 2), float(box.y + box.height / 2)
         nowhere = self._message(
             "geometry_msgs/msg/PoseWithCovariance",
@@ -225,11 +235,11 @@ class BagWriter:
         last: object
         if self.format is BagFormat.ROS1:
             centre = self._message("geometry_msgs/msg/Pose2D", x, y, 0.0)
-            seen: tuple[object, ...] = (DETECTED_IDS.get(box.name, -1), 1.0)
+            seen: tuple[object, ...] = (DETECTED_IDS.get(box.name, -1), score)
             last = self._message(IMAGE, header, 0, 0, "", 0, 0, np.zeros(0, np.uint8))
         else:
             centre = self._message("vision_msgs/msg/Pose2D", self._message("vision_msgs/msg/Point2D", x, y), 0.0)
-            seen = (self._message("vision_msgs/msg/ObjectHypothesis", box.name, 1.0),)
+            seen = (self._message("vision_msgs/msg/ObjectHypothesis", box.name, score),)
             last = ""
         result = self._message("vision_msgs/msg/ObjectHypothesisWithPose", *seen, nowhere)
         size = self._message("vision_msgs/msg/BoundingBox2D", centre, float(box.width), float(box.height))

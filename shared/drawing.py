@@ -133,7 +133,7 @@ class _Tags:
 
     def put(self, text: str, box: list[int], colour: Colour) -> None:
         """A name above its box, below it or within, where there is room; else none, and the colour must tell."""
-        height, width = self._taken.shape
+        height, width = self._drawn.shape[:2]
         edge = self._pen.height // 3
         text = self._pen.fit(text, width - 2 * edge)
         across, down = self._pen.width(text) + 2 * edge, self._pen.height + 2 * edge

@@ -38,8 +38,7 @@ class SinkEntry(NamedTuple):
 SINKS = {
     "png": SinkEntry("edge.sinks.png:PngSink", "edge"),
     "video": SinkEntry("edge.sinks.video:VideoSink", "edge"),
-    # ROS's own messages hold pictures; boxes and classes are in vision_msgs, which is not among them.
-    "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", (Task.SEGMENTATION,)),
+    "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", (Task.SEGMENTATION, Task.DETECTION)),
     "overlay": SinkEntry("edge.sinks.overlay:OverlaySink", "edge"),
     "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
     "npz": SinkEntry("edge.sinks.npz:NpzSink", "edge", (Task.TENSORS,)),
