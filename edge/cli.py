@@ -21,7 +21,7 @@ from edge.node import EdgeNode, PlaySettings
 from edge.outcome import answerers_told, retries_told
 from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
-from edge.sinks.sink import SINKS, Sink
+from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sources.source import SourceError, kind_of, open_source
 from edge.transports.mqtt import MOST_REPLIES, MqttTransport, vehicle_will
 from shared.config import FlagError, override, read_yaml
@@ -91,7 +91,9 @@ def edge() -> None:
 @click.option("--retry/--no-retry", default=None, help="Send a frame that meets silence once more. [on]")
 @click.option("--retry-after-ms", type=float, help="The silence that is enough for it. [by what answers take]")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<vehicle>-…]")
-@click.option("--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write masks to. [png]")
+@click.option(
+    "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
+)
 @click.option(
     "--sample-container",
     "sample_containers",
@@ -145,14 +147,20 @@ def run(
         transport = stack.enter_context(closing(_transport(bus, config, session)))
         hooks.reconnected = transport.reconnected
         card = transport.wait_for_card(config.connect_timeout_s)
+        config = _with_sinks(config, card)
         _close_killed_runs(folder, console)
         log = stack.enter_context(LogWriter(folder))
         nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
         sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
-        sinks = _sinks(config, folder, card)
-        node = EdgeNode(source, transport, log, sinks, _play_settings(config, session, card, live=kind == "camera"))
+        node = EdgeNode(
+            source,
+            transport,
+            log,
+            _sinks(config, folder, card),
+            _play_settings(config, session, card, live=kind == "camera"),
+        )
         hooks.fail = node.fault
         on_ready()
         _stop_on_signals(node)
@@ -241,8 +249,15 @@ def _close_killed_runs(folder: Path, console: Console) -> None:
         )
 
 
+def _with_sinks(config: EdgeConfig, card: ModelCard) -> EdgeConfig:
+    """The same, with the sinks of the model's task where none are named; each holds what the model answers."""
+    names = default_sinks(card.task) if config.sinks is None else config.sinks
+    check_sinks(names, card)
+    return config.model_copy(update={"sinks": tuple(dict.fromkeys(names))})
+
+
 def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
-    return [load("sink", SINKS, name)(folder, card) for name in dict.fromkeys(config.sinks)]
+    return [load("sink", SINKS, name)(folder, card) for name in config.sinks or ()]
 
 
 def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: bool) -> PlaySettings:

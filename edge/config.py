@@ -59,7 +59,7 @@ class EdgeConfig(Section):
     retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: by what answers take.
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
-    sinks: tuple[Literal["png", "video", "bag", "overlay"], ...] = ("png",)
+    sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
 
     @model_validator(mode="after")
