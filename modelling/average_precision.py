@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from shared.boxes import areas, intersections, overlap
 from shared.results import Detections
 
 Floats = npt.NDArray[np.float32]
@@ -94,28 +95,11 @@ def average_precision(scores: npt.NDArray[np.float64], hits: npt.NDArray[np.bool
     return float(np.sum(envelope * np.diff(right, prepend=0)) / truths)
 
 
-def overlap(one: Floats, other: Floats) -> npt.NDArray[np.float64]:
-    """The intersection over union of boxes N×4 with boxes M×4, N×M."""
-    both = _shared(one, other)
-    either = _areas(one)[:, np.newaxis] + _areas(other) - both
-    return np.asarray(both / np.maximum(either, 1e-9))
-
-
 def _lies_in(box: Floats, others: Floats) -> bool:
-    shares = _shared(box[np.newaxis], others)[0] / max(float(_areas(box[np.newaxis])[0]), 1e-9)
+    shares = intersections(box[np.newaxis], others)[0] / max(float(areas(box[np.newaxis])[0]), 1e-9)
     return bool((shares >= _INSIDE).any())
-
-
-def _shared(one: Floats, other: Floats) -> npt.NDArray[np.float64]:
-    low = np.maximum(one[:, np.newaxis, :2], other[:, :2])
-    high = np.minimum(one[:, np.newaxis, 2:], other[:, 2:])
-    return np.asarray(np.prod(np.maximum(high - low, 0), axis=2, dtype=np.float64))
-
-
-def _areas(boxes: Floats) -> npt.NDArray[np.float64]:
-    return np.asarray(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1, dtype=np.float64))
 
 
 def _sides(boxes: Floats) -> npt.NDArray[np.float64]:
     """The root of each box's area, in pixels."""
-    return np.sqrt(_areas(boxes))
+    return np.sqrt(areas(boxes))

@@ -2,15 +2,12 @@
 
 import json
 import re
-import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,17 +15,15 @@ from rich.table import Table
 from cloud.engines.engine import Placement
 from cloud.repository import Repository, default_root
 from modelling.recipes import RECIPES, Format, Recipe
-from modelling.tables import confusion_table, model_rows, models_table, told
+from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.demosaic import DEMOSAICS
-from shared.frames import Layout
-from shared.labels import colourise, overlay, read_labels
-from shared.pictures import read_picture, stamp_untrained, write_png
+from shared.labels import Labels, read_labels
+from shared.pictures import read_picture
 from shared.topics import checked
 
 if TYPE_CHECKING:
     from modelling.weights import Weights
 
-_OPACITY = 0.5
 _STREET = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
 
 _models = click.option(
@@ -124,18 +119,19 @@ def build(
     import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
 
+    repository, street = root or default_root(), read_labels(labels)
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
         weights = None
         if train:
             given = {key: value for key, value in {**course, "seed": seed}.items() if value is not None}
-            weights = _train(recipe, work or Path("runs/training") / name, given)
+            weights = _train(recipe, work or Path("runs/training") / name, source or repository, street, given)
         elif untrained:
             recipe = replace(recipe, trained=False)
         for folder in building.build(
             recipe,
-            root or default_root(),
-            read_labels(labels),
+            repository,
+            street,
             weights,
             None if form is None else (Format(form),),
             name=called and checked("model", called),
@@ -205,35 +201,15 @@ def inspect(
 @_models
 @_device
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
-    """Run MODEL on an IMAGE (JPEG or PNG), without any broker: class ids, colours and overlay as PNG files."""
-    from modelling.evaluation import UNSEEN, prepared  # noqa: PLC0415  As in `build`.
-    from shared.geometry import lay_back  # noqa: PLC0415  As in `build`.
+    """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
+    from modelling import trial  # noqa: PLC0415  As in `build`.
 
     rgb = read_picture(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
-        picture, geometry = prepared(rgb, Layout.RGB8, loaded.card, "bilinear")
-        loaded.warm_up()
-        began_ns = time.perf_counter_ns()
-        mask = loaded.predict(picture[np.newaxis])[0]
-        took_ms = (time.perf_counter_ns() - began_ns) / 1e6
-        card = loaded.card
-        click.echo(f"{loaded.describe()}: {took_ms:.1f} ms warm")
-    whole = lay_back(mask, geometry, UNSEEN)
-    pictures = {"colour": colourise(whole, card.labels), "overlay": overlay(rgb, whole, card.labels, _OPACITY)}
-    paths = [out / f"{image.stem}_ids.png", *(out / f"{image.stem}_{kind}.png" for kind in pictures)]
-    write_png(paths[0], whole)
-    for path, painted in zip(paths[1:], pictures.values(), strict=True):
-        write_png(path, painted if card.trained else stamp_untrained(painted))
-    table = Table(box=SIMPLE)
-    table.add_column("class")
-    table.add_column("share", justify="right")
-    counts = np.bincount(whole.ravel(), minlength=256)
-    for class_id in np.argsort(-counts):
-        if counts[class_id]:
-            label = "unseen" if class_id >= len(card.labels.names) else card.labels.names[class_id]
-            table.add_row(label, f"{counts[class_id] / whole.size:.1%}")
-    Console().print(table)
-    click.echo("\n".join(f"wrote {path}" for path in paths))
+        tried = trial.run(loaded, rgb)
+        click.echo(f"{loaded.describe()}: {tried.took_ms:.1f} ms warm")
+    Console().print(result_table(tried.result, tried.card))
+    click.echo("\n".join(f"wrote {path}" for path in trial.write(tried, rgb, out, image.stem)))
 
 
 @model.command()
@@ -241,6 +217,7 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
 @click.argument("bag", type=click.Path(path_type=Path))
 @click.option("--topic", help="The camera's image topic. [the first with labels beside it]")
 @click.option("--frames", type=click.IntRange(min=1), help="Judge at most so many. [all]")
+@click.option("--truth", metavar="CLASS", help="What all of the bag's frames are; for a classifier.")
 @_demosaic
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON, with the whole confusion table.")
 @_models
@@ -251,13 +228,18 @@ def evaluate(
     *,
     topic: str | None,
     frames: int | None,
+    truth: str | None,
     demosaic: str,
     root: Path | None,
     device: str,
     as_json: bool,
 ) -> None:
-    """Compare MODEL's masks with a BAG's true labels: mean IoU, pixel accuracy, IoU by class, confusion."""
-    from modelling.evaluation import evaluate as judge  # noqa: PLC0415  As in `build`.
+    """Compare what MODEL answers with a BAG's true labels or boxes, or with what --truth says of its frames.
+
+    Of a segmentation: mean IoU, pixel accuracy, IoU by class, confusion. Of a detector: average precision, recall and
+    precision by class and size. Of a classifier: accuracy.
+    """
+    from modelling.judging import judged  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -265,9 +247,10 @@ def evaluate(
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         task = progress.add_task(f"{name} on {bag.name}", total=frames)
-        result = judge(
+        result = judged(
             loaded,
             bag,
+            truth=truth,
             camera=topic,
             frames=frames,
             demosaic=demosaic,
@@ -276,26 +259,22 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    Console().print(confusion_table(result, f"{name} on {bag}"))
-    untrained = "" if result.card.trained else " (untrained weights)"
-    click.echo(
-        f"mean IoU {result.mean_iou:.4f} over the classes but `none` · pixel accuracy "
-        f"{result.confusion.pixel_accuracy:.4f} · {result.frames} frames · {result.unmatched} without labels{untrained}"
-    )
+    Console().print(evaluation_table(result, f"{name} on {bag}"))
+    click.echo(evaluation_line(result))
 
 
-def _train(recipe: Recipe, folder: Path, course: dict[str, Any]) -> "Weights":
-    """Train a recipe's weights and fold them, with a progress bar."""
-    from modelling.training import Course, Report, mean_iou, train  # noqa: PLC0415  As in `build`.
-    from modelling.weights import fold  # noqa: PLC0415  As in `build`.
+def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, course: dict[str, Any]) -> "Weights":
+    """Train a recipe's weights and fold them, with a progress bar; `source`: the repository with the donor's weights."""
+    from modelling import courses  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"{recipe.name}: rendering the drive", total=1.0)
-
-        def tell(report: Report) -> None:
-            judged = f", mIoU {mean_iou(report.confusion):.3f}" if report.confusion.counts.any() else ""
-            told = f"{recipe.name}: step {report.step}, loss {report.loss:.3f}{judged}"
-            progress.update(task, completed=report.progress, description=told)
-
-        return fold(train(recipe, folder, Course(**course), tell))
+        return courses.train(
+            recipe,
+            folder,
+            course,
+            lambda done, told: progress.update(task, completed=done, description=told),
+            source=source,
+            labels=labels,
+        )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cloud.model import Model
 from modelling.confusion import Confusion
+from modelling.pairing import Pairing
 from rosbag_tools.bag import Bag
 from rosbag_tools.reader import BagSource
 from shared.demosaic import to_colour
@@ -22,7 +23,6 @@ UNLABELLED = "none"  # The class that is no class: counted as an error where pre
 LABELS = "/labels"
 
 UNSEEN = 255  # What a crop cut off: the model never saw it, so it is not judged there.
-_MAX_WAITING = 64  # Pictures or labels that wait for each other; recorders write them side by side.
 
 
 class EvaluationError(SkylaneError):
@@ -102,36 +102,33 @@ def evaluate(
     Raises:
         SkylaneError: the bag cannot be read, has no such camera, or no labels beside it.
     """
-    camera, truth, count = _topics(bag, camera)
+    camera, truth, count = labelled_camera(bag, camera)
     total = count if frames is None else min(frames, count)
     judge = _Judge(model, demosaic)
     source = BagSource(bag, topics=[camera, truth])
-    pictures: dict[int, Frame] = {}
-    masks: dict[int, Frame] = {}
-    unmatched = 0
+    pairing: Pairing[Frame, Frame] = Pairing()
     try:
         for frame in source.frames():
             if isinstance(frame, UnreadableFrame):
-                unmatched += frame.camera == camera
+                pairing.unmatched += frame.camera == camera
                 continue
-            waiting, other = (pictures, masks) if frame.camera == camera else (masks, pictures)
-            waiting[frame.stamp_ns] = frame
-            if frame.stamp_ns in other:
-                judge.add(pictures.pop(frame.stamp_ns), masks.pop(frame.stamp_ns))
+            offer = pairing.with_picture if frame.camera == camera else pairing.with_truth
+            pair = offer(frame.stamp_ns, frame)
+            if pair is not None:
+                judge.add(*pair)
                 on_frame(judge.frames, total)
-            elif len(waiting) > _MAX_WAITING:
-                del waiting[next(iter(waiting))]
-                unmatched += waiting is pictures
             if judge.frames == frames:
                 break
         else:
-            unmatched += len(pictures)
+            pairing.end()
         sha256 = str(source.provenance["sha256"])
     finally:
         source.close()
     if not judge.frames:
         raise EvaluationError(f"{bag}: no picture on {camera} has labels of the same stamp on {truth}")
-    return Evaluation(model.card, sha256, camera, judge.frames, unmatched, judge.foreign_pixels, judge.confusion)
+    return Evaluation(
+        model.card, sha256, camera, judge.frames, pairing.unmatched, judge.foreign_pixels, judge.confusion
+    )
 
 
 class _Judge:
@@ -170,26 +167,35 @@ class _Judge:
         self.frames += 1
 
 
-def _topics(path: Path, camera: str | None) -> tuple[str, str, int]:
-    """A camera, the labels beside it, and how many pictures there are."""
+def labelled_camera(path: Path, camera: str | None, truth: str = LABELS) -> tuple[str, str, int]:
+    """A camera (the first with truth beside it, where none is given), the topic of its truth, and how many pictures.
+
+    `truth`: how that topic's name ends, beside the camera's.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or has no such camera with truth beside it.
+    """
     bag = Bag(path)
     try:
-        images = {topic.name: topic.count for topic in bag.topics if topic.channel.has_images}
+        counts = {topic.name: topic.count for topic in bag.topics}
+        images = {topic.name for topic in bag.topics if topic.channel.has_images}
     finally:
         bag.close()
-    by_folder = {name.removesuffix(LABELS): name for name in images if name.endswith(LABELS)}
+    by_folder = {name.removesuffix(truth): name for name in counts if name.endswith(truth)}
     labelled = {
         name: by_folder[name.rpartition("/")[0]]
-        for name in images
-        if name.rpartition("/")[0] in by_folder and name not in by_folder.values()
+        for name in counts
+        if name in images and name.rpartition("/")[0] in by_folder and not name.endswith((truth, LABELS))
     }
     if not labelled:
-        raise EvaluationError(f"{path} holds no true labels (a topic …{LABELS}): `skylane bag make` writes them")
+        raise EvaluationError(
+            f"{path} holds no true {truth.strip('/')} (a topic …{truth}): `skylane bag make` writes them"
+        )
     wanted = next(iter(labelled)) if camera is None else camera
-    for name, truth in labelled.items():
+    for name, beside in labelled.items():
         if name.lstrip("/") == wanted.lstrip("/"):  # Bags spell their topics with and without the slash.
-            return name, truth, images[name]
-    raise EvaluationError(f"{path} has no camera with labels on {wanted!r}{suggestion(wanted, labelled)}")
+            return name, beside, counts[name]
+    raise EvaluationError(f"{path} has no camera with {truth.strip('/')} on {wanted!r}{suggestion(wanted, labelled)}")
 
 
 def _number(value: float) -> float | None:

@@ -13,9 +13,9 @@ SIZES = (6.0, 12.0, 24.0)  # Pixels of the model's input, the root of the area, 
 _LEAST_SCORE = 0.05  # Below it a curve of precision over recall is all but flat, and costs the most.
 
 
-def counts_of_sizes(classes: int, scale: float = 1.0) -> dict[float, BoxCount]:
-    """Empty counts by size; `scale`: pixels of the boxes' picture for one of the input."""
-    return {size: BoxCount(classes, size * scale) for size in SIZES}
+def counts_of_sizes(classes: int) -> dict[float, BoxCount]:
+    """Empty counts by size."""
+    return {size: BoxCount(classes, size) for size in SIZES}
 
 
 def lenient(manifest: Manifest) -> Manifest:

@@ -10,6 +10,8 @@ from shared.errors import UnknownNameError
 
 Colour = tuple[int, int, int]
 
+OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # Of the drive's boxes.
+
 
 class Format(StrEnum):
     """A format that models are written in; the names of `cloud.engines`."""
@@ -145,7 +147,7 @@ RECIPES = {
         Recipe(
             name="road-objects",
             description="MobileNetV3-small, output stride 16, LR-ASPP to a quarter, one box a cell without anchors",
-            class_names=("vehicle", "person"),
+            class_names=tuple(OBJECTS),
             height=304,
             width=484,
             output=Output.OBJECTS,

@@ -27,6 +27,25 @@ def apply(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
     return np.asarray((np.asarray(boxes, np.float64) - crop) * scale + paste, np.float32)
 
 
+def overlap(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The intersection over union of boxes N×4 with boxes M×4, N×M."""
+    both = intersections(one, other)
+    either = areas(one)[:, np.newaxis] + areas(other) - both
+    return np.asarray(both / np.maximum(either, 1e-9))
+
+
+def intersections(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The area that boxes N×4 share with boxes M×4, N×M, in pixels."""
+    low = np.maximum(one[:, np.newaxis, :2], other[:, :2])
+    high = np.minimum(one[:, np.newaxis, 2:], other[:, 2:])
+    return np.asarray(np.prod(np.maximum(high - low, 0), axis=2, dtype=np.float64))
+
+
+def areas(boxes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The area of each of boxes N×4, in pixels."""
+    return np.asarray(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1, dtype=np.float64))
+
+
 def _sides(geometry: Geometry) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Target pixels a source pixel, where the target's picture begins, where the source's crop does; for x, y, x, y."""
     pasted = np.array([geometry.paste_width, geometry.paste_height] * 2, np.float64)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from modelling.architectures.detector import STRIDE, cells
 from modelling.augmentation import relit
 from modelling.loading import Loader
-from modelling.scenes.scene_store import OBJECTS, SceneStore
+from modelling.recipes import OBJECTS
+from modelling.scenes.scene_store import SceneStore
 from shared.opencv import cv2
 
 SMALLEST = 6.0  # Pixels, the root of a box's area; smaller ones are neither taught nor counted.

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.dataset import View, generator, seen
+from modelling.recipes import OBJECTS
 from rosbag_tools.scene import WEATHERS, Box
 
 HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's, and half of what road-small takes.
-OBJECTS = ("vehicle", "person")
 
-_OBJECT_OF = {"car": 0, "truck": 0, "bus": 0, "person": 1, "rider": 1}
+_OBJECT_OF = {name: class_id for class_id, names in enumerate(OBJECTS.values()) for name in names}
 _MAX_BOXES = 192  # A canvas counts no more than 244 things of all kinds.
 
 

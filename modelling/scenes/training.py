@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +39,7 @@ class Course:
     """The figures of a training. With the seed they say which weights come out, up to the machine's rounding.
 
     `minutes`: where the machine is too slow for all the steps by then, the rate falls faster and the training ends.
-    `height`, `width`: of the detector's crops; the classifier takes whole pictures, halved.
+    `crop`: height and width of the detector's crops; the classifier takes whole pictures, halved.
     """
 
     steps: int
@@ -49,8 +49,7 @@ class Course:
     minutes: float = math.inf
     frames: int = 2000
     validation_frames: int = 200
-    height: int = 256
-    width: int = 416
+    crop: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class _Loader(AbstractContextManager[Any], Protocol):
 
 COURSES = {
     Output.PROBABILITIES: Course(steps=900, batch=16, peak_rate=1e-3),
-    Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3),
+    Output.OBJECTS: Course(steps=3500, batch=4, peak_rate=2e-3, crop=(256, 416)),
 }
 
 
@@ -98,42 +97,12 @@ def train(
 
     weights = fold(learn(recipe, training, folder, course, tell, donor=donor))
     minutes = (time.monotonic() - began) / 60
-    write_figures(recipe, folder, course, weights, validation, report.step, minutes, labels)
-    return weights
-
-
-def write_figures(  # noqa: PLR0917 - what a training was, in the order of it.
-    recipe: Recipe,
-    folder: Path,
-    course: Course,
-    weights: Weights,
-    validation: SceneStore,
-    steps: int,
-    minutes: float,
-    labels: Labels,
-) -> None:
-    """Build the model of folded weights under `folder`, validate it, and write `training.json`."""
     build(recipe, folder / "models", labels, weights)
     with Repository(folder / "models").load(recipe.name, Placement(device="cpu")) as model:
         figures = validated(model, recipe.output, validation)
-    views = training_views(course.frames, weathers=WEATHERS)
-    checks = validation_views(course.validation_frames, WEATHERS)
-    held_out = recipe.output is Output.OBJECTS
-    document = {
-        "model": recipe.name,
-        **{key: value for key, value in asdict(course).items() if value != math.inf},
-        "steps": steps,
-        "wall_time_minutes": round(minutes),
-        "donor": DONOR,
-        "training_seeds": [views[0].seed, views[-1].seed],
-        "validation_seeds": [checks[0].seed, checks[-1].seed],
-        "training_weathers": [name for name in WEATHERS if not held_out or name != HELD_OUT_WEATHER],
-        "held_out_weather": HELD_OUT_WEATHER if held_out else None,
-        "validation": figures,
-        "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
-        "processor": platform.machine(),
-    }
+    document = _document(recipe, replace(course, steps=report.step), minutes, figures)
     (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return weights
 
 
 def learn(
@@ -159,7 +128,7 @@ def learn(
     trainer = Trainer(network, Schedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
     began = time.monotonic()
     step, done = 0, 0.0
-    with _loader(recipe.output, store, course) as batches:
+    with _loader(store, course) as batches:
         while done < 1:
             loss = trainer.train_on(next(batches), done)
             step += 1
@@ -173,11 +142,32 @@ def learn(
 _LOSSES: dict[Output, Loss] = {Output.PROBABILITIES: weather_loss, Output.OBJECTS: object_loss}
 
 
-def _loader(output: Output, store: SceneStore, course: Course) -> _Loader:
-    if output is Output.PROBABILITIES:
+def _document(recipe: Recipe, course: Course, minutes: float, figures: dict[str, Any]) -> dict[str, Any]:
+    """What a training was and came to, plain types."""
+    views = training_views(course.frames, weathers=WEATHERS)
+    checks = validation_views(course.validation_frames, WEATHERS)
+    held_out = recipe.output is Output.OBJECTS
+    return {
+        "model": recipe.name,
+        **{key: value for key, value in asdict(course).items() if value not in (math.inf, None)},
+        "wall_time_minutes": round(minutes),
+        "donor": DONOR,
+        "training_seeds": [views[0].seed, views[-1].seed],
+        "validation_seeds": [checks[0].seed, checks[-1].seed],
+        "training_weathers": [name for name in WEATHERS if not held_out or name != HELD_OUT_WEATHER],
+        "held_out_weather": HELD_OUT_WEATHER if held_out else None,
+        "validation": figures,
+        "versions": {package: version(package) for package in ("tensorflow", "keras", "numpy")},
+        "processor": platform.machine(),
+    }
+
+
+def _loader(store: SceneStore, course: Course) -> _Loader:
+    if course.crop is None:
         return WeatherLoader(store, batch=course.batch, seed=course.seed)
     known = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
-    return ObjectLoader(store, known, batch=course.batch, height=course.height, width=course.width, seed=course.seed)
+    height, width = course.crop
+    return ObjectLoader(store, known, batch=course.batch, height=height, width=width, seed=course.seed)
 
 
 def _donor_network() -> Any:

@@ -10,9 +10,9 @@ from cloud.tasks.detection import objects
 from modelling.average_precision import BoxCount
 from modelling.confusion import Confusion
 from modelling.object_figures import counts_of_sizes, figures_of_sizes, lenient
-from modelling.recipes import Output
+from modelling.recipes import OBJECTS, Output
 from modelling.scenes.object_batches import sifted
-from modelling.scenes.scene_store import HEIGHT, OBJECTS, WIDTH, SceneStore
+from modelling.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.scenes.weather_batches import halved
 from rosbag_tools.scene import WEATHERS
 from shared.geometry import Resize, plan
@@ -57,6 +57,8 @@ def _objects(model: Model, store: SceneStore) -> dict[str, Any]:
     return {
         "frames": len(store.pictures),
         "score_threshold": threshold,
-        "all": figures_of_sizes(every, OBJECTS, threshold),
-        "by_weather": {name: figures_of_sizes(counts, OBJECTS, threshold) for name, counts in by_weather.items()},
+        "all": figures_of_sizes(every, tuple(OBJECTS), threshold),
+        "by_weather": {
+            name: figures_of_sizes(counts, tuple(OBJECTS), threshold) for name, counts in by_weather.items()
+        },
     }
