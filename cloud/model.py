@@ -7,28 +7,21 @@ from typing import Self
 
 import numpy as np
 
+from cloud.agreement import agreement
 from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
 from cloud.manifest import Manifest
+from cloud.pictures import pictures
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard
 
+UNSTEADY = "the same picture gave two different answers: dropout or noise is on and cannot be switched off"
+
 _NS_IN_MS = 1_000_000
+_STEADY = 0.999  # Of labels: threads may sum in another order from run to run.
 
 
 class ImagesError(SkylaneError):
     """Images that do not fit a model's input."""
-
-
-class BatchSizeError(SkylaneError):
-    """A batch size that a model's graph does not take."""
-
-    def __init__(self, model: str, baked: int, wanted: int) -> None:
-        self.baked = baked
-        self.wanted = wanted
-        super().__init__(
-            f"model {model}: a batch of {baked} is baked into its graph, so none of {wanted} can run: "
-            "leave the batch size out, or export the model with a free one"
-        )
 
 
 class Model:
@@ -38,6 +31,18 @@ class Model:
         self.manifest = manifest
         self.card = replace(card, engine=engine.name, precision=engine.precision.value)
         self._engine = engine
+        self._notes: tuple[str, ...] = ()
+        self._warnings: tuple[str, ...] = ()
+
+    def serve_as(self, name: str, version: str, note: str) -> None:
+        """Answer under another model's name, as one that was converted from it may; `note` says why."""
+        self.card = replace(self.card, name=name, version=version)
+        self._notes = (*self._notes, note)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its warm-up found to be wrong with it, a line each."""
+        return self._warnings
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -91,7 +96,7 @@ class Model:
         return {head: np.concatenate([part[head] for part in parts]) for head in parts[0]}
 
     def warm_up(self, runs: int | None = None) -> list[float]:
-        """Run on black images so often, or as often as the manifest says; the milliseconds of each, the first one cold.
+        """Run on a picture so often, or as often as the manifest says; the milliseconds of each, the first one cold.
 
         Where several images may run at once, as many full batches follow, which are not in the list: an engine tunes
         itself anew for another size.
@@ -111,10 +116,12 @@ class Model:
         told = f"{card.name} {card.version}: {self.manifest.format} on {card.engine} {card.precision}, "
         told += f"{card.height}×{card.width} {card.layout}, {self.device}"
         if self._engine.batch_size is not None:
-            told += f", batch of {self._engine.batch_size} baked into the graph"
+            one_by_one = ", run one by one" if self._engine.batch_size == 1 else ""
+            told += f", batch of {self._engine.batch_size} baked into the graph{one_by_one}"
         elif self.max_batch_size > 1:
             told += f", batches of up to {self.max_batch_size}"
-        return told if card.trained else f"{told}, untrained weights"
+        told += "" if card.trained else ", untrained weights"
+        return "; ".join((told, *self._notes, *(f"WARNING: {each}" for each in self._warnings)))
 
     def close(self) -> None:
         """Release memory and devices."""
@@ -129,13 +136,17 @@ class Model:
         self.close()
 
     def _timed(self, size: int, runs: int) -> list[float]:
-        """The milliseconds of each of some runs on a batch of black images."""
-        images = np.zeros((size, *self.input_shape), np.uint8)
+        """The milliseconds of each of some runs on one batch of pictures, which must all give the same."""
+        images = pictures(self.card.height, self.card.width, size)
         took_ms = []
+        last: Outputs = {}
         for _ in range(runs):
             started_ns = perf_counter_ns()
-            self._engine.infer(images)
+            outputs = self._engine.infer(images)
             took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
+            if last and agreement(self.manifest, last, outputs) < _STEADY:
+                self._warnings = (UNSTEADY,)
+            last = outputs
         return took_ms
 
     def _part(self, images: Images, size: int) -> Outputs:

@@ -2,11 +2,12 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
 from cloud.manifest import NAME, BatchingSection, Manifest
-from cloud.model import BatchSizeError, Model
+from cloud.model import Model
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
@@ -170,21 +171,26 @@ class Repository:
         """Check a model's file and open it on a device; warming it up is the caller's.
 
         `max_batch`: the most frames that go through it at once, instead of what its manifest says. `engine`: what runs
-        it, instead of what its manifest says.
+        it, instead of what its manifest says; `auto` measures on first use (`cloud.auto`), and may take a model that was
+        converted from this one, under this one's name.
 
         Raises:
             SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
-                EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there;
-                BatchSizeError where another batch than `max_batch` is baked into the graph.
+                EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there.
         """
         manifest, card, path = self.manifest(name, version), self.card(name, version), self.file(name, version)
         if max_batch is not None:
             manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
+        if (engine or manifest.engine) == AUTO:
+            from cloud.auto import choose  # noqa: PLC0415  It loads models, by this.
+
+            choice = choose(self, name, version, placement)
+            where = replace(placement, precision=choice.precision)
+            taken = self.load(choice.model, where, max_batch, version=choice.version, engine=choice.engine)
+            taken.serve_as(card.name, card.version, str(choice))
+            return taken
         chosen = engine_of(manifest.format, engine or manifest.engine)
         opened: Engine = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
-        if max_batch is not None and opened.batch_size not in (None, max_batch):
-            opened.close()
-            raise BatchSizeError(name, opened.batch_size, max_batch)
         return Model(manifest, card, opened)
 
 

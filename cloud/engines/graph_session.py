@@ -1,16 +1,17 @@
 """A TensorFlow graph as an engine: whatever the format, it ends as a GraphDef that one session runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement, Precision
+from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
 from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
 from cloud.engines.graph_heads import head_of
-from cloud.engines.tensorflow_device import choose, convert_variables_to_constants, tf
-from cloud.manifest import Manifest
+from cloud.engines.graph_rewriting import joined_early
+from cloud.engines.tensorflow_device import check_precision, choose, convert_variables_to_constants, session_config, tf
+from cloud.manifest import Manifest, OutputKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class WholeGraph:
     graph: Any
     images: Any  # Its placeholder, uint8 N×H×W×3.
     heads: dict[str, Any]  # Its tensors by the manifest's head.
+    is_nan: Any | None = None  # A bool: NaN is among the scores of a segmentation, which arg max would hide.
 
 
 def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, device: str = "") -> WholeGraph:
@@ -34,13 +36,16 @@ def assemble(frozen: FrozenModel, manifest: Manifest, batch_size: int | None, de
         images = tf.compat.v1.placeholder(tf.uint8, shape, "skylane_images")
         found = _import(frozen, manifest, _normalised(images, manifest))
         heads = {name: head_of(name, tensor, images, manifest, frozen.path) for name, tensor in found.items()}
-    return WholeGraph(graph, images, heads)
+        scores = [found[name] for name, section in manifest.heads.items() if section.kind is OutputKind.SCORES]
+        # A sum passes a NaN on, and costs less than a look at each score.
+        is_nan = tf.math.is_nan(tf.reduce_sum(tf.cast(scores[0], tf.float32))) if scores else None
+    return WholeGraph(graph, images, heads, is_nan)
 
 
 class GraphSession:
     """Scaling, the model and what its heads need after it in one graph: a frame enters and an answer leaves once each.
 
-    A session on a frozen graph beats a `tf.function` around the same graph by about 7 % on a CPU.
+    `skylane bench tensorflow` compares it with the other ways to run the same graph.
     """
 
     def __init__(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
@@ -48,17 +53,21 @@ class GraphSession:
 
         Raises:
             EngineError: the graph has not the named tensors, or they are not what the manifest says.
-            DeviceError: the device is not there.
+            DeviceError: the device is not there, or does not compute in the precision.
         """
         self.name = "tensorflow"
-        self.precision = Precision.FP32
         self.device = choose(placement.device)
+        self.precision = placement.precision or manifest.precision
+        check_precision(self.precision, self.device)
         self.batch_size = baked_batch(frozen, manifest)
-        whole = assemble(frozen, manifest, self.batch_size, f"/{self.device}")
-        self._session = tf.compat.v1.Session(graph=whole.graph, config=_session_config(self.device, placement))
-        self._run = self._session.make_callable(list(whole.heads.values()), feed_list=[whole.images])
-        self._heads = tuple(whole.heads)
         self._path = frozen.path
+        rewritten = replace(frozen, graph=joined_early(frozen.graph, frozen.output_tensors.values()))
+        whole = assemble(rewritten, manifest, self.batch_size, f"/{self.device}")
+        config = session_config(self.device, placement, self.precision)
+        self._session = tf.compat.v1.Session(graph=whole.graph, config=config)
+        fetched = [*whole.heads.values(), *([] if whole.is_nan is None else [whole.is_nan])]
+        self._run = self._session.make_callable(fetched, feed_list=[whole.images])
+        self._heads = tuple(whole.heads)
 
     def infer(self, batch: Images) -> Outputs:
         """As `cloud.engines.engine.Engine.infer`."""
@@ -66,10 +75,12 @@ class GraphSession:
             answers = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:
             raise InferenceError(f"{self._path}: the model failed: {first_line(error)}") from error
-        outputs = dict(zip(self._heads, answers, strict=True))
+        outputs = dict(zip(self._heads, answers, strict=False))  # Whether a score was NaN comes last, if at all.
         for head, values in outputs.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
                 raise InferenceError(f"{self._path}: the model returned NaN in {head!r}")
+        if len(answers) > len(outputs) and answers[-1]:
+            raise InferenceError(f"{self._path}: the model returned NaN among its scores")
         return outputs
 
     def close(self) -> None:
@@ -163,17 +174,3 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
 
 def _full(tensor: str) -> str:
     return f"{node_of(tensor)}:{index_of(tensor)}"
-
-
-def _session_config(device: str, placement: Placement) -> Any:
-    config = tf.compat.v1.ConfigProto(
-        # Foreign graphs hold operations that have no GPU form.
-        allow_soft_placement=True,
-        intra_op_parallelism_threads=placement.intra_threads,
-        inter_op_parallelism_threads=placement.inter_threads,
-    )
-    if device == "cpu":
-        config.device_count["GPU"] = 0
-    else:
-        config.gpu_options.allow_growth = True
-    return config

@@ -6,9 +6,10 @@ import re
 import sys
 import tempfile
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from cloud.engines.engine import DeviceError
+from cloud.engines.engine import DeviceError, Placement, Precision
 
 _NOISE = re.compile(rb"WARNING: All log messages before absl|[IW]\d{4} ")
 
@@ -60,6 +61,48 @@ def choose(device: str) -> str:
     if index >= len(gpus):
         raise DeviceError(device, f"this machine has {len(gpus)} GPU(s), numbered from 0: use gpu:{len(gpus) - 1}")
     return f"gpu:{index}"
+
+
+def check_precision(precision: Precision, device: str) -> None:
+    """Check that TensorFlow can compute in a precision on "cpu" or "gpu:N".
+
+    Raises:
+        DeviceError: it cannot.
+    """
+    known = (Precision.FP32, Precision.BF16) if device == "cpu" else (Precision.FP32, Precision.FP16)
+    if precision not in known:
+        names = " or ".join(known)
+        raise DeviceError(device, f"TensorFlow computes in {names} there, not in {precision}: use one of them")
+    if precision is Precision.BF16 and not _has_bf16():
+        raise DeviceError(device, "this processor has no instructions for bf16: use fp32")
+
+
+def session_config(device: str, placement: Placement, precision: Precision) -> Any:
+    """The settings of a session (a ConfigProto) on "cpu" or "gpu:N"."""
+    config = tf.compat.v1.ConfigProto(
+        # Foreign graphs hold operations that have no GPU form.
+        allow_soft_placement=True,
+        intra_op_parallelism_threads=placement.intra_threads,
+        inter_op_parallelism_threads=placement.inter_threads,
+    )
+    rewriting, enabled = config.graph_options.rewrite_options, 1  # RewriterConfig.ON
+    if precision is Precision.BF16:
+        rewriting.auto_mixed_precision_onednn_bfloat16 = enabled
+    elif precision is Precision.FP16:
+        rewriting.auto_mixed_precision = enabled
+    if device == "cpu":
+        config.device_count["GPU"] = 0
+    else:
+        config.gpu_options.allow_growth = True
+    return config
+
+
+def _has_bf16() -> bool:
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx512_bf16" in told or "amx_bf16" in told
 
 
 def _visible_gpus() -> list[Any]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow_device import tf
-from cloud.model import BatchSizeError, ImagesError
+from cloud.model import ImagesError
 from cloud.repository import Repository, RepositoryError, default_root
 from shared.config import ConfigError
 from shared.errors import SkylaneError, UnknownNameError
@@ -210,13 +210,13 @@ def test_a_batch_size_wins_over_the_manifest(workshop: Any, pictures: Any) -> No
         np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
 
 
-def test_a_batch_baked_into_the_graph_refuses_another(workshop: Any) -> None:
-    """A log that says batches of 4 where the graph takes 1 at a time would mislead."""
+def test_a_batch_baked_into_the_graph_is_set_free_where_more_is_asked_for(workshop: Any, pictures: Any) -> None:
+    """Exporters bake a batch of one; a worker of many vehicles wants more, and the same masks."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
-    with pytest.raises(BatchSizeError, match="model m: a batch of 1 is baked into its graph, so none of 4 can run"):
-        workshop.repository.load("m", max_batch=4)
-    with workshop.repository.load("m", max_batch=1) as model:
-        assert model.max_batch_size == 1
+    with workshop.repository.load("m", max_batch=4) as free, workshop.repository.load("m", max_batch=1) as model:
+        assert (free.max_batch_size, model.max_batch_size) == (4, 1)
+        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
 
 
 def test_errors_of_models_are_errors_that_users_can_mend() -> None:
