@@ -12,10 +12,12 @@ from rich.table import Table
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
 from bench.clocks_cli import clocks
+from bench.failover import failover
 from bench.link.cli import link
 from bench.machine_line import machine_line
 from bench.report_cost import report
 from bench.sample import sample_bag
+from bench.saturation import saturation
 from bench.stamping import stamping
 from cloud.repository import default_root
 
@@ -28,8 +30,10 @@ def bench() -> None:
 
 
 bench.add_command(clocks)
+bench.add_command(failover)
 bench.add_command(link)
 bench.add_command(report)
+bench.add_command(saturation)
 bench.add_command(stamping)
 
 
