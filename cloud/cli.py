@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -13,14 +13,17 @@ from typing import Any
 
 import click
 
-from cloud.config import CloudConfig
-from cloud.engines.engine import Placement
+from cloud.config import CloudConfig, connection_of
+from cloud.control_cli import control
+from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.intake import worker_will
+from cloud.loader import Loader
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
+from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
 from shared.config import override, read_yaml
-from shared.connection import Connection, broker_options
+from shared.connection import broker_options
 from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
 
@@ -30,12 +33,28 @@ def cloud() -> None:
     """The cloud node: answer frames with masks."""
 
 
+cloud.add_command(control)
+
+
 @cloud.command()
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
 @broker_options
 @click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", "models", multiple=True, help="Serve this model; again for more. [all of the repository]")
 @click.option("--device", help="auto, cpu or gpu:N. [auto]")
+@click.option(
+    "--engine",
+    type=click.Choice([AUTO, *ENGINES]),
+    help="What runs the models; auto: the fastest here whose labels agree. [as the model's manifest says]",
+)
+@click.option(
+    "--precision",
+    type=click.Choice([precision.value for precision in Precision]),
+    help="What is computed in. [as the model's manifest says]",
+)
+@click.option("--threads", type=int, help="Within an operation. [as the engine chooses]")
+@click.option("--isolate", is_flag=True, default=None, help="Run each engine in a process of its own.")
+@click.option("--replicas", type=int, help="Worker processes on this host, NAME-1 and so on. [1]")
 @click.option("--worker", help="This worker's name. [the host's, with the process number]")
 @click.option("--group", help="Workers of one group share the frames. [skylane]")
 @click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
@@ -44,30 +63,44 @@ def cloud() -> None:
 @click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
 @click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
 @click.option("--decoders", type=int, help="Decoding threads. [1]")
+@click.option("--encoders", type=int, help="Threads that make results and encode them. [1]")
+@click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
+@click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
+@click.option("--supervised", is_flag=True, hidden=True, help="Drain when the standard input ends.")
 @click.option(
     "--resources",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
 )
-def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
+def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer with masks, until Ctrl-C or SIGTERM; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
+    group = checked("group", settings.group)
+    if settings.replicas > 1:
+        _supervise(settings, worker, resources)
+        return
+    if supervised:
+        drain_with_parent()
     session = uuid.uuid4().hex[:12]
-    models = _loaded(settings)
+    loader = _loader(settings)
     node = CloudNode(
-        models,
+        _loaded(loader, settings.models),
         WorkerSettings(
             worker=worker,
             session=session,
-            group=checked("group", settings.group),
+            group=group,
             qos=settings.qos,
             max_frames=settings.max_frames,
             max_bytes=settings.max_bytes,
             max_pixels=settings.max_pixels,
             decoders=settings.decoders,
+            encoders=settings.encoders,
             max_wait_ms=settings.max_wait_ms,
+            takes_control=settings.control,
+            operators=settings.operators,
         ),
+        loader=loader,
     )
     sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
@@ -77,10 +110,16 @@ def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
         _say(line)
 
 
+def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
+    replicas = Replicas(settings, worker, resources, _say)
+    _on_signals(lambda *_: replicas.stop())
+    replicas.run()
+    _say(f"worker {worker}: all replicas drained and gone")
+
+
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> None:
     _on_signals(lambda *_: node.stop())
-    connection = Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
-    bus = connection.open(
+    bus = connection_of(settings).open(
         f"skylane-worker-{worker}",
         worker_will(worker, session),
         on_connected=node.announce,
@@ -107,19 +146,24 @@ def _on_signals(handler: Callable[[int, FrameType | None], object] | signal.Hand
         signal.signal(number, handler)
 
 
-def _loaded(settings: CloudConfig) -> list[Model]:
-    repository = Repository(settings.repository or default_root())
-    names = settings.models or repository.names()
+def _loader(settings: CloudConfig) -> Loader:
+    return Loader(
+        repository=Repository(settings.repository or default_root()),
+        say=_say,
+        placement=Placement(device=settings.device, intra_threads=settings.threads, precision=settings.precision),
+        max_batch=settings.max_batch,
+        warm_up_runs=settings.warm_up_runs,
+        engine=settings.engine,
+        isolated=settings.isolate,
+    )
+
+
+def _loaded(loader: Loader, wanted: Sequence[str]) -> list[Model]:
+    names = wanted or loader.repository.names()
     if not names:
-        raise click.UsageError(f"repository {repository.root} holds no model: run 'skylane model build road-small'")
-    models = []
-    for name in names:
-        model = repository.load(name, Placement(device=settings.device), settings.max_batch)
-        runs_ms = model.warm_up(settings.warm_up_runs)
-        warm = f", cold {runs_ms[0]:.0f} ms, warm {runs_ms[-1]:.0f} ms" if runs_ms else ", not warmed up"
-        _say(f"{model.describe()}{warm}")
-        models.append(model)
-    return models
+        root = loader.repository.root
+        raise click.UsageError(f"repository {root} holds no model: run 'skylane model build road-small'")
+    return [loader.load(name) for name in names]
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,15 @@
 """What `skylane cloud serve` can be told, by a file and by flags; a flag wins."""
 
+import re
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from cloud.engines.engine import AUTO, ENGINES, Precision
+from cloud.manifest import NAME
 from shared.config import Section
-from shared.connection import DEFAULT_BROKER
+from shared.connection import DEFAULT_BROKER, Connection
+from shared.errors import suggestion
 from shared.topics import GROUP
 
 
@@ -23,10 +27,38 @@ class CloudConfig(Section):
     models: tuple[str, ...] = ()  # Empty: all of the repository.
     repository: Path | None = None
     device: str = "auto"
+    engine: str | None = None  # None: as each model's manifest says; "auto": the fastest on this host.
+    precision: Precision | None = None  # None: as each model's manifest says.
+    threads: int = Field(default=0, ge=0, le=1024)  # Within an operation; 0: as the engine chooses.
+    isolate: bool = False  # Run each engine in a process of its own.
+    replicas: int = Field(default=1, ge=1, le=64)  # Worker processes on this host.
     max_frames: int = Field(default=64, ge=1, le=1 << 16)
     max_bytes: int = Field(default=256 << 20, ge=1 << 20)
     max_pixels: int = Field(default=1 << 25, ge=1)
     decoders: int = Field(default=1, ge=1, le=32)
+    encoders: int = Field(default=1, ge=1, le=32)
     max_wait_ms: float = Field(default=0.0, ge=0, le=10_000)
     max_batch: int | None = Field(default=None, ge=1, le=256)  # None: as each model's manifest says.
     warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.
+    control: bool = True  # Let operators load and unload models over the broker.
+    operators: tuple[str, ...] = ()  # Who may; empty: whoever the broker lets through.
+
+    @field_validator("engine")
+    @classmethod
+    def _engine_exists(cls, engine: str | None) -> str | None:
+        if engine not in (None, AUTO, *ENGINES):
+            raise ValueError(f"no engine {engine!r}{suggestion(str(engine), (AUTO, *ENGINES))}")
+        return engine
+
+    @field_validator("operators")
+    @classmethod
+    def _operators_are_names(cls, operators: tuple[str, ...]) -> tuple[str, ...]:
+        for operator in operators:
+            if not re.fullmatch(NAME, operator):
+                raise ValueError(f"operator {operator[:80]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")
+        return operators
+
+
+def connection_of(settings: CloudConfig) -> Connection:
+    """Where the broker is, by the settings."""
+    return Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))

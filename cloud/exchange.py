@@ -120,3 +120,5 @@ class Exchange:
                     f"{lane.card.name} version {lane.card.version} takes no more frames, but its engine hangs "
                     "and cannot be freed: restart the worker"
                 )
+            if self._loader is not None:
+                self._loader.say(f"{lane.card.name} {lane.card.version}: unloaded")

@@ -18,6 +18,7 @@ class Loader:
     max_batch: int | None = None  # None: as each model's manifest says; so for the two below.
     warm_up_runs: int | None = None
     engine: str | None = None
+    isolated: bool = False  # Whether each engine runs in a process of its own.
 
     def load(self, name: str, version: str | None = None) -> Model:
         """Check a model's file, open it and warm it up; of several versions the highest where none is named.

@@ -29,13 +29,13 @@ class Connection:
     def open(
         self,
         client_id: str,
-        will: Will,
+        will: Will | None,
         *,
         on_connected: Callable[[], None] | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
     ) -> MqttBus:
-        """Connect.
+        """Connect; `will`: None for whom nobody would miss.
 
         Raises:
             SkylaneError: the address cannot be read, nothing answers in time, or the broker says no.

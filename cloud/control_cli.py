@@ -1,0 +1,213 @@
+"""`skylane cloud control`: what an operator asks of a running worker over the broker."""
+
+import json
+import queue
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from shared import topics
+from shared.bus import Ack, Bus, Delivery, Properties
+from shared.connection import Connection, broker_options
+from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
+from shared.errors import SkylaneError, UnknownNameError
+from shared.fields import MessageError
+from shared.messages import NodeState, unpack_status
+from shared.model_card import ModelCard
+
+_PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
+_QUICK_S = 10.0
+_RETAINED_WITHIN_S = 2.0  # A broker sends what it retains right after the subscription.
+
+
+class ControlTimeoutError(SkylaneError):
+    """A worker did not answer in time."""
+
+
+class RefusedError(SkylaneError):
+    """A worker said no."""
+
+
+@click.command()
+@click.argument("worker")
+@click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
+@click.argument("model", required=False, default="")
+@click.option("--version", help="Of the model. [to load: the highest; to unload: all of them]")
+@click.option("--keep", is_flag=True, help="Of a load: leave the version that was current loaded, for who names it.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
+@click.option("--operator", default="operator", show_default=True, help="Who asks.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON alone.")
+@broker_options
+def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool, **told: Any) -> None:
+    """Ask WORKER to list its models, tell a model's metadata, say whether it is ready, load or unload a MODEL."""
+    asked = Verb(verb)
+    if not told["model"] and asked in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
+        raise click.UsageError(f"name a model: skylane cloud control {told['worker']} {verb} MODEL")
+    request = ControlRequest(
+        operator=topics.checked("operator", operator),
+        nonce=uuid.uuid4().hex,
+        verb=asked,
+        model=topics.checked("model", told["model"]) if told["model"] else "",
+        version=topics.checked("version", told["version"]) if told["version"] else None,
+        keep=told["keep"],
+    )
+    worker = topics.checked("worker", told["worker"])
+    given = {key: told[key] for key in Connection.__dataclass_fields__ if told.get(key) is not None}
+    bus = Connection(**given).open(f"skylane-operator-{request.nonce[:12]}", None)
+    console = Console(stderr=True)
+    try:
+        _check_online(bus, worker)
+        with console.status(f"{worker}: {verb} {request.model}".rstrip()):
+            reply = ask(bus, worker, request, timeout_s or _PATIENCE_S.get(asked, _QUICK_S))
+    finally:
+        bus.close()
+    if as_json:
+        click.echo(json.dumps(asdict(reply), indent=2))
+    elif not reply.error:
+        _print(asked, request, reply, Console())
+    if reply.error:
+        raise RefusedError(f"worker {worker}: {reply.error}")
+    if asked is Verb.READY and not reply.is_ready:
+        sys.exit(1)
+
+
+def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> ControlReply:
+    """Send a request to a worker and wait for its reply.
+
+    Raises:
+        ControlTimeoutError: none came in time, or nobody there takes requests.
+    """
+    came: queue.SimpleQueue[ControlReply | Ack] = queue.SimpleQueue()
+    reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)
+
+    def replied(delivery: Delivery) -> None:
+        try:
+            reply = unpack_reply(delivery.payload)
+        except MessageError:
+            return
+        if reply.nonce == request.nonce and reply.worker == worker:
+            came.put(reply)
+
+    def acknowledged(ack: Ack) -> None:
+        if ack.no_subscriber or not ack.accepted:
+            came.put(ack)
+
+    bus.subscribe(reply_topic, topics.REPLIES.qos, replied)
+    bus.publish(
+        topics.CONTROL.of(worker=worker, verb=request.verb.value),
+        pack_request(request),
+        qos=topics.CONTROL.qos,
+        properties=Properties(
+            content_type=CONTROL_CONTENT_TYPE, response_topic=reply_topic, correlation=request.nonce.encode()
+        ),
+        acknowledged=acknowledged,
+    )
+    try:
+        answer = came.get(timeout=timeout_s)
+    except queue.Empty:
+        raise ControlTimeoutError(
+            f"worker {worker} did not answer {request.verb} within {timeout_s:g} s: what was asked may still be done; "
+            "look with list, or give more --timeout"
+        ) from None
+    finally:
+        bus.unsubscribe(reply_topic)
+    if isinstance(answer, Ack):
+        why = "takes no control requests (--no-control)" if answer.no_subscriber else "may not be asked by this user"
+        raise ControlTimeoutError(f"worker {worker} {why}")
+    return answer
+
+
+def _check_online(bus: Bus, worker: str) -> None:
+    """Wait for what the broker retains of the workers.
+
+    Raises:
+        UnknownNameError: no worker of that name is online; says which are.
+    """
+    online: set[str] = set()
+    heard = threading.Event()
+
+    def announced(delivery: Delivery) -> None:
+        names = topics.WORKER_STATUS.names_in(delivery.topic)
+        try:
+            status = unpack_status(delivery.payload)
+        except MessageError:
+            return
+        if names is not None and status.state is NodeState.ONLINE:
+            online.add(names["worker"])
+            if names["worker"] == worker:
+                heard.set()
+
+    topic_filter = topics.WORKER_STATUS.filter()
+    bus.subscribe(topic_filter, topics.WORKER_STATUS.qos, announced)
+    try:
+        if not heard.wait(_RETAINED_WITHIN_S):
+            raise UnknownNameError("worker online by the name", worker, online)
+    finally:
+        bus.unsubscribe(topic_filter)
+
+
+def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Console) -> None:
+    printers: dict[Verb, Callable[[], None]] = {
+        Verb.LIST: lambda: console.print(_models(reply)),
+        Verb.METADATA: lambda: console.print(_metadata(reply)),
+        Verb.READY: lambda: click.echo(_readiness(request, reply)),
+        Verb.LOAD: lambda: _echo_entries(reply, f"answers frames after {reply.took_ms or 0:.0f} ms"),
+        Verb.UNLOAD: lambda: _echo_entries(reply, "is unloaded"),
+    }
+    printers[verb]()
+
+
+def _models(reply: ControlReply) -> Table:
+    table = Table(title=f"Models of worker {reply.worker}")
+    for heading in ("model", "version", "state", "task", "engine", "SHA-256", ""):
+        table.add_column(heading, overflow="fold")
+    for entry in reply.models:
+        table.add_row(
+            entry.model, entry.version, entry.state, entry.task, entry.engine, entry.sha256[:12], entry.detail
+        )
+    return table
+
+
+def _metadata(reply: ControlReply) -> Table:
+    assert reply.card is not None
+    table = Table(show_header=False)
+    for key, value in _facts(reply.card).items():
+        table.add_row(key, value)
+    table.add_row("state", ", ".join(entry.state for entry in reply.models) or "not loaded")
+    return table
+
+
+def _facts(card: ModelCard) -> dict[str, str]:
+    """What a card says, as a user reads it; what it does not say is left out."""
+    facts = {
+        "model": card.name,
+        "version": card.version,
+        "SHA-256": card.sha256,
+        "task": card.task,
+        "input": f"{card.height}×{card.width} {card.layout}, resized by {card.resize}",
+        "classes": ", ".join(card.labels.names),
+        "outputs": ", ".join(card.outputs),
+        "engine": f"{card.engine} {card.precision}".strip(),
+        "cold": f"{card.cold_ms:.0f} ms" if card.cold_ms is not None else "",
+        "warm": f"{card.warm_ms:.0f} ms" if card.warm_ms is not None else "",
+        "weights": "" if card.trained else "untrained",
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def _readiness(request: ControlRequest, reply: ControlReply) -> str:
+    what = request.model + (f" version {request.version}" if request.version else "")
+    said = "ready" if reply.is_ready else "not ready"
+    return f"worker {reply.worker}: {f'{what} is {said}' if what else said}"
+
+
+def _echo_entries(reply: ControlReply, done: str) -> None:
+    for entry in reply.models:
+        click.echo(f"worker {reply.worker}: {entry.model} version {entry.version} {done}")

@@ -1,0 +1,237 @@
+"""Replicas: several worker processes on one host, started, watched, restarted and drained together."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cloud.config import CloudConfig, connection_of
+from shared.errors import SkylaneError
+from shared.processes import end
+
+_LONGEST_BACK_OFF_S = 30.0
+_SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
+_DRAIN_S = 90.0
+_LOOK_S = 0.2
+_LAST_WORDS = 3  # Lines.
+
+Say = Callable[[str], None]
+
+
+class ReplicasError(SkylaneError):
+    """Replicas cannot be run here, or one did not get ready."""
+
+
+def drain_with_parent() -> None:
+    """Have this process drain when its standard input ends, as it does when its parent is gone, however that died."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1 << 12):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+class _Replica:
+    """One worker process after the other, under one name."""
+
+    def __init__(self, name: str, arguments: Sequence[str], resources: Path | None, back_off_s: float) -> None:
+        self.name = name
+        self.is_ready = False
+        self.starts_at_s = 0.0  # By time.monotonic; not before.
+        self.said: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.process: subprocess.Popen[str] | None = None
+        self._arguments = arguments
+        self._resources = resources
+        self._first_back_off_s = self._back_off_s = back_off_s
+        self._starts = 0
+        self._started_s = 0.0
+
+    def start(self, environment: dict[str, str], heard: Callable[["_Replica", str | None], None]) -> threading.Thread:
+        """Start a process; `heard` is told every line that it says, and then None. Returns the thread that listens."""
+        self._starts += 1
+        self._started_s = time.monotonic()
+        self.is_ready = False
+        arguments = [*self._arguments, *(() if self._resources is None else ("--resources", str(self._samples())))]
+        process = self.process = subprocess.Popen(
+            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
+            stdin=subprocess.PIPE,  # Which ends with this process: the replica drains then.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the parent, which passes it on once.
+        )
+
+        def listen() -> None:
+            assert process.stderr is not None
+            with process.stderr as lines:
+                for line in lines:
+                    heard(self, line.rstrip())
+            heard(self, None)
+
+        thread = threading.Thread(target=listen, name=f"{self.name}-lines", daemon=True)
+        thread.start()
+        return thread
+
+    def ended(self) -> tuple[int, float]:
+        """The process has ended: its exit code, and the seconds after which the next one may start."""
+        assert self.process is not None
+        code = self.process.wait()
+        self._close()
+        now_s = time.monotonic()
+        if now_s - self._started_s > _SOUND_S:
+            self._back_off_s = self._first_back_off_s
+        back_off_s = self._back_off_s
+        self.starts_at_s = now_s + back_off_s
+        self._back_off_s = min(_LONGEST_BACK_OFF_S, 2 * back_off_s)
+        return code, back_off_s
+
+    def terminate(self) -> None:
+        """Ask the process to drain and end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """End the process, if there is one."""
+        if self.process is not None:
+            end(self.process, 0)
+            self._close()
+
+    def _close(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
+
+    def _samples(self) -> Path:
+        """A file of its own for each process: none is written over."""
+        assert self._resources is not None
+        number = self.name.rpartition("-")[2]
+        part = number if self._starts == 1 else f"{number}-{self._starts}"
+        return self._resources.with_stem(f"{self._resources.stem}-{part}")
+
+
+class Replicas:
+    """Runs the workers `<worker>-1` and so on until stopped; all drain then."""
+
+    def __init__(
+        self, settings: CloudConfig, worker: str, resources: Path | None, say: Say, *, back_off_s: float = 1.0
+    ) -> None:
+        """`resources`: each replica samples into a file of its own beside it. `say` is told what they say.
+
+        `back_off_s`: until one that ended by itself is started again; twice as long each time.
+        """
+        self._settings = settings
+        self._worker = worker
+        self._resources = resources
+        self._say = say
+        self._back_off_s = back_off_s
+        self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # Which would win over the file.
+        self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
+        self._listeners: list[threading.Thread] = []
+        self._was_ready = False  # Whether all were, once.
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ask all to drain and end; may be called from a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Run until stopped.
+
+        Raises:
+            SkylaneError: the broker cannot be reached or cannot share frames, or a replica ended before all were ready.
+        """
+        self._check_broker()
+        with tempfile.TemporaryDirectory(prefix="skylane-replicas-") as folder:
+            numbers = range(1, self._settings.replicas + 1)
+            replicas = [self._replica(Path(folder), number) for number in numbers]
+            try:
+                while not self._stopped.is_set():
+                    self._start_those_due(replicas)
+                    self._hear(replicas)
+                self._drain(replicas)
+            finally:
+                for replica in replicas:
+                    replica.kill()
+                for listener in self._listeners:
+                    listener.join()
+
+    def _check_broker(self) -> None:
+        """Before any model is loaded."""
+        bus = connection_of(self._settings).open(f"skylane-replicas-{self._worker}", None, on_waiting=self._say)
+        shares = bus.shares_subscriptions
+        bus.close()
+        if not shares:
+            raise ReplicasError(
+                f"broker {self._settings.broker} speaks MQTT 3.1.1, which cannot share frames between workers: "
+                "use Mosquitto, or leave --replicas out"
+            )
+
+    def _replica(self, folder: Path, number: int) -> _Replica:
+        settings = self._settings
+        cores = len(os.sched_getaffinity(0))
+        name = f"{self._worker}-{number}"
+        own: dict[str, Any] = {
+            "worker": name,
+            "replicas": 1,
+            "threads": settings.threads or max(1, cores // settings.replicas),
+        }
+        path = folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | own), encoding="utf-8")
+        return _Replica(name, ("--config", str(path), "--supervised"), self._resources, self._back_off_s)
+
+    def _start_those_due(self, replicas: Sequence[_Replica]) -> None:
+        for replica in replicas:
+            if replica.process is None and time.monotonic() >= replica.starts_at_s:
+                self._listeners = [thread for thread in self._listeners if thread.is_alive()]
+                self._listeners.append(replica.start(self._environment, lambda *heard: self._lines.put(heard)))
+
+    def _hear(self, replicas: Sequence[_Replica]) -> None:
+        """Pass on a line that one says, if one does, or see to the end of one.
+
+        Raises:
+            ReplicasError: one ended before all were ready.
+        """
+        try:
+            replica, line = self._lines.get(timeout=_LOOK_S)
+        except queue.Empty:
+            return
+        if line is None:
+            self._ended(replica)
+            return
+        replica.said.append(line)
+        self._say(line if replica.name in line else f"{replica.name}: {line}")
+        if line.startswith(f"worker {replica.name}: ready"):
+            replica.is_ready = True
+            if not self._was_ready and all(other.is_ready for other in replicas):
+                self._was_ready = True
+                self._say(f"worker {self._worker}: ready, {len(replicas)} replicas")
+
+    def _ended(self, replica: _Replica) -> None:
+        code, back_off_s = replica.ended()
+        if self._stopped.is_set():
+            return
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if not self._was_ready:
+            last_words = " / ".join(replica.said).replace("skylane: ", "") or "it said nothing"
+            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
+        self._say(f"worker {replica.name}: {how}; starting it again in {back_off_s:g} s")
+
+    def _drain(self, replicas: Sequence[_Replica]) -> None:
+        deadline_s = time.monotonic() + _DRAIN_S
+        for replica in replicas:
+            replica.terminate()
+        while any(replica.process for replica in replicas) and time.monotonic() < deadline_s:
+            self._hear(replicas)
