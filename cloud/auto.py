@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cloud import choices
@@ -23,7 +22,7 @@ if TYPE_CHECKING:  # The repository loads by what is chosen here.
     from cloud.model import Model
     from cloud.repository import Repository
 
-_PICTURES = 3
+_PICTURES = 4
 _WARM_UP = 2  # Runs of each before the rounds: the first ones allocate and tune.
 _ROUNDS = 7
 
@@ -38,7 +37,7 @@ class Choice:
     engine: str
     precision: Precision
     reference: str  # "tensorflow fp32"
-    speed: float  # Times the reference's, by the medians of one run.
+    speed: float  # Times the reference's, by the least of each in one run.
     agreement: float  # Of labels with the reference, 0 to 1.
     refused: tuple[str, ...]  # Candidates that could not be taken, with the reason.
     measured: str  # The day, as 2026-11-21.
@@ -121,7 +120,8 @@ def _measured(repository: "Repository", question: _Question) -> Choice:
             raise SkylaneError(f"model {name}: no engine can be taken: {'; '.join(refused) or 'none computes so'}")
         runs = {key: partial(models[key].infer, shown[:1]) for key in (held, *(key for key in shares if key != held))}
         race(runs, _WARM_UP, lambda: None)
-        took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS, lambda: None).items()}
+        # The least: what else the machine did meanwhile is not theirs.
+        took_ms = {candidate: min(each) for candidate, each in race(runs, _ROUNDS, lambda: None).items()}
     best = min(shares, key=lambda candidate: took_ms[candidate])
     return Choice(
         asked=name,

@@ -1,33 +1,31 @@
-"""Pictures that every machine draws alike, for measuring where no camera's are at hand."""
+"""Pictures to measure engines by where no camera's are at hand: four frames of the synthetic drive, which ship.
+
+A network is at a loss with noise or mere shapes, and its labels there change with every rounding: engines that agree on
+99.95 % of a street's pixels agreed on 98.9 % of drawn ellipses. The frames are `skylane bag make` with the seeds 900201
+to 900204, which no training takes, as a vehicle sends them.
+"""
+
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from cloud.engines.engine import Images
 from shared.opencv import cv2
 
-_SHAPES = 24  # In each picture: as many as things in a street.
+_STREETS = Path(__file__).resolve().parent / "streets"
+_SHIFT = 40  # Columns that each further round of the same frames is moved by.
 
 
 def pictures(height: int, width: int, count: int) -> Images:
-    """uint8 count×height×width×3: a bright sky over a dark ground, with shapes of all colours; no two alike.
+    """uint8 count×height×width×3, red, green, blue; no two alike."""
+    scaled = [cv2.resize(street, (width, height), interpolation=cv2.INTER_AREA) for street in _streets()]
+    rounds = [np.roll(scaled[number % len(scaled)], number // len(scaled) * _SHIFT, axis=1) for number in range(count)]
+    return np.stack(rounds).astype(np.uint8, copy=False)
 
-    No noise: a network is at a loss with it, and its labels change with every rounding.
-    """
-    drawn = np.empty((count, height, width, 3), np.uint8)
-    rows = np.linspace(0, 1, height, dtype=np.float32)[:, np.newaxis]
-    columns = np.linspace(0, 1, width, dtype=np.float32)[np.newaxis, :]
-    for number, picture in enumerate(drawn):
-        random = np.random.default_rng(number)
-        horizon = random.uniform(0.35, 0.6)
-        for channel in range(3):
-            sky, ground, slope = random.uniform(150, 250), random.uniform(40, 110), random.uniform(-30, 30)
-            picture[..., channel] = np.clip(np.where(rows < horizon, sky, ground) + slope * (rows + columns), 0, 255)
-        for shape in range(_SHAPES):
-            colour = random.integers(0, 256, 3).tolist()
-            centre = random.uniform(0, (width, height)).astype(int).tolist()
-            half = (random.uniform(0.01, 0.12, 2) * (width, height)).astype(int) + 1
-            if shape % 2:
-                cv2.ellipse(picture, centre, half.tolist(), random.uniform(0, 180), 0, 360, colour, -1)
-            else:
-                cv2.rectangle(picture, (centre - half).tolist(), (centre + half).tolist(), colour, -1)
-    return drawn
+
+@cache
+def _streets() -> list[Images]:
+    paths = sorted(_STREETS.glob("*.jpg"))
+    assert paths, f"{_STREETS} holds no pictures: the package is incomplete"
+    return [cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB) for path in paths]
