@@ -17,6 +17,7 @@ from shared.bus import MemoryBus
 from shared.geometry import Resize, plan
 from shared.latency_log import LogWriter, read_rows
 from shared.messages import pack_mask
+from shared.model_card import Task
 
 Make = Callable[..., Any]
 WAIT_S = 10.0
@@ -33,7 +34,11 @@ class Desk:
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
         self.masks: list[tuple[Journey, npt.NDArray[np.uint8]]] = []
         self.stop = threading.Event()
-        self.receiver = Receiver(self.transport, self.ledger, lambda *item: self.masks.append(item), self.stop)
+        self.receiver = self.serve(lambda journey, _, mask: self.masks.append((journey, mask)))
+
+    def serve(self, on_result: Callable[..., None], task: Task = Task.SEGMENTATION) -> Receiver:
+        """A receiver that hands its results to `on_result`."""
+        return Receiver(self.transport, self.ledger, on_result, self.stop, task)
 
     def take(self, *payloads: bytes) -> list[dict[str, str]]:
         """Have the receiver read these replies; the rows afterwards."""
@@ -124,7 +129,7 @@ def test_an_answer_that_waits_behind_a_slow_sink_is_not_lost(desk: Desk, frame: 
         while clock.now_ns() < came_ns + 2_000_000:
             desk.stop.wait(0.001)
 
-    desk.receiver = Receiver(desk.transport, desk.ledger, slowly, desk.stop)
+    desk.receiver = desk.serve(slowly)
     for journey in journeys[:2]:
         desk.transport.replies.put(Reply(pack_mask(answer(journey)), came_ns))
     assert [row["outcome"] for row in desk.take()] == ["answered", "answered", "lost"]
