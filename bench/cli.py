@@ -12,6 +12,7 @@ from rich.table import Table
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
 from bench.clocks_cli import clocks
+from bench.engines_cli import engines
 from bench.failover import failover
 from bench.link.cli import link
 from bench.machine_line import machine_line
@@ -30,6 +31,7 @@ def bench() -> None:
 
 
 bench.add_command(clocks)
+bench.add_command(engines)
 bench.add_command(failover)
 bench.add_command(link)
 bench.add_command(report)
