@@ -1,5 +1,7 @@
 """The networks: sizes, shapes, and the two tricks that make them quick, held to their definitions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -92,7 +94,7 @@ def test_folding_keeps_what_the_network_answers(name: str) -> None:
         np.testing.assert_allclose(got, expected, atol=2e-4 * np.abs(expected).max())
 
 
-def _maps(given: object) -> list[np.ndarray]:
+def _maps(given: Any) -> list[np.ndarray]:
     """What a network gives, one map or several."""
     return [each.numpy() for each in (given if isinstance(given, list | tuple) else [given])]
 
