@@ -10,35 +10,43 @@ import pytest
 
 from edge.ledger import Journey
 from edge.sinks.bag import BagSink
-from edge.sinks.overlay import OverlayError, OverlaySink
-from edge.sinks.png import PngError, PngSink
-from edge.sinks.sink import Segmented, SinkFeed
+from edge.sinks.overlay import OverlaySink
+from edge.sinks.png import PngSink
+from edge.sinks.sink import Answered, SinkError, SinkFeed
 from edge.sinks.video import VideoSink
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.frames import Frame
 from shared.geometry import Resize, apply, lay_back, plan
 from shared.labels import colourise
+from shared.messages import MaskMessage, Status
 from shared.model_card import ModelCard
 from shared.stages import Stage
 from shared.topics import FrameId
 
 HEIGHT, WIDTH = 48, 64
 WAIT_S = 10.0
+ANSWER = MaskMessage(
+    FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
+)
 
 
-def _segmented(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Segmented:
+def _answered(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Answered:
     noise = np.random.default_rng(sequence)
-    return Segmented(
+    return Answered(
         camera="/cam/left/image_raw",
         sequence=sequence,
         frame_index=sequence,
         stamp_ns=10**18 + sequence,
         source_ns=10**18 + sequence * 10**8,
         picture=noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
-        mask=noise.integers(0, 2, (HEIGHT, WIDTH), np.uint8),
+        result=noise.integers(0, 2, (HEIGHT, WIDTH), np.uint8),
         geometry=plan(Resize.CROP, *size, HEIGHT, WIDTH),
     )
+
+
+def _mask(answered: Answered) -> Any:
+    return answered.result
 
 
 @pytest.fixture
@@ -49,37 +57,37 @@ def card(card: ModelCard) -> ModelCard:
 
 def test_masks_become_pictures_of_ids_and_of_colours(card: ModelCard, tmp_path: Path) -> None:
     """The one for programs, bit-exact; the other for people."""
-    segmented = _segmented(7)
-    PngSink(tmp_path, card).write(segmented)
+    answered = _answered(7)
+    PngSink(tmp_path, card).write(answered)
     ids: Any = cv2.imread(str(tmp_path / "masks" / "cam_left_image_raw" / "000007.png"), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, segmented.mask)
+    np.testing.assert_array_equal(ids, answered.result)
     colours: Any = cv2.imread(str(tmp_path / "masks_colour" / "cam_left_image_raw" / "000007.png"))
-    np.testing.assert_array_equal(colours[..., ::-1], colourise(segmented.mask, card.labels))
+    np.testing.assert_array_equal(colours[..., ::-1], colourise(_mask(answered), card.labels))
 
 
 def test_pictures_made_with_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
     """But the ids stay what the model said."""
-    segmented = _segmented()
-    PngSink(tmp_path, replace(card, trained=False)).write(segmented)
+    answered = _answered()
+    PngSink(tmp_path, replace(card, trained=False)).write(answered)
     ids: Any = cv2.imread(str(next((tmp_path / "masks").rglob("*.png"))), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, segmented.mask)
+    np.testing.assert_array_equal(ids, answered.result)
     colours: Any = cv2.imread(str(next((tmp_path / "masks_colour").rglob("*.png"))))
-    assert (colours[..., ::-1] != colourise(segmented.mask, card.labels)).any()
+    assert (colours[..., ::-1] != colourise(_mask(answered), card.labels)).any()
 
 
 def test_a_picture_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
     """One line that says what to do."""
     (tmp_path / "masks").write_text("in the way")
-    with pytest.raises(PngError, match="make room or choose another --out"):
-        PngSink(tmp_path, card).write(_segmented())
+    with pytest.raises(SinkError, match="make room or choose another --out"):
+        PngSink(tmp_path, card).write(_answered())
 
 
 def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tmp_path: Path) -> None:
     """A report finds the picture of a frame by its row, and must be able to carry a few of them."""
     large = replace(
-        _segmented(7),
+        _answered(7),
         picture=np.full((608, 968, 3), 100, np.uint8),
-        mask=np.ones((608, 968), np.uint8),
+        result=np.ones((608, 968), np.uint8),
     )
     OverlaySink(tmp_path, card).write(large)
     picture: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000007.jpg"))
@@ -91,7 +99,7 @@ def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tm
 def test_overlays_of_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
     """A picture in a report is passed on without its report."""
     for trained in (True, False):
-        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_segmented())
+        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_answered())
     pictures = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
     assert pictures[0] != pictures[1]
 
@@ -99,16 +107,16 @@ def test_overlays_of_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -
 def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
     """One line that says what to do."""
     (tmp_path / "overlays").write_text("in the way")
-    with pytest.raises(OverlayError, match="make room or choose another --out"):
-        OverlaySink(tmp_path, card).write(_segmented())
+    with pytest.raises(SinkError, match="make room or choose another --out"):
+        OverlaySink(tmp_path, card).write(_answered())
 
 
 def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path) -> None:
     """Two of one millisecond, and sides of odd length included."""
     sink = VideoSink(tmp_path, card)
     for sequence in (0, 1, 2, 5):
-        sink.write(_segmented(sequence))
-    sink.write(replace(_segmented(6), source_ns=10**18 + 5 * 10**8))
+        sink.write(_answered(sequence))
+    sink.write(replace(_answered(6), source_ns=10**18 + 5 * 10**8))
     sink.close()
     frames = list(open_source(str(tmp_path / "overlay_cam_left_image_raw.mp4")).frames())
     assert [round(frame.stamp_ns / 1e6) for frame in frames] == [0, 100, 200, 500, 501]
@@ -116,16 +124,16 @@ def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path)
 
 def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_path: Path) -> None:
     """A viewer shows both together only so."""
-    segmented = _segmented(3, (2 * HEIGHT, 3 * WIDTH))
+    answered = _answered(3, (2 * HEIGHT, 3 * WIDTH))
     sink = BagSink(tmp_path, card)
-    sink.write(segmented)
+    sink.write(answered)
     sink.close()
     source = open_source(str(tmp_path / "masks_bag"), topics=("/cam/left/masks",))
     (frame,) = source.frames()
     source.close()
     assert isinstance(frame, Frame)
-    np.testing.assert_array_equal(frame.pixels, lay_back(segmented.mask, segmented.geometry, 255))
-    assert (frame.stamp_ns, frame.source_ns) == (segmented.stamp_ns, segmented.source_ns)
+    np.testing.assert_array_equal(frame.pixels, lay_back(_mask(answered), answered.geometry, 255))
+    assert (frame.stamp_ns, frame.source_ns) == (answered.stamp_ns, answered.source_ns)
 
 
 class Recorder:
@@ -138,11 +146,11 @@ class Recorder:
         self._fail_at = fail_at
         self._error = error
 
-    def write(self, segmented: Segmented) -> None:
+    def write(self, answered: Answered) -> None:
         """See Sink."""
-        if self._error and segmented.sequence == self._fail_at:
+        if self._error and answered.sequence == self._fail_at:
             raise self._error
-        self.got.append(segmented.sequence)
+        self.got.append(answered.sequence)
 
     def close(self) -> None:
         """See Sink."""
@@ -150,12 +158,12 @@ class Recorder:
 
 
 def _journey(sequence: int) -> Journey:
-    segmented = _segmented(sequence)
+    answered = _answered(sequence)
     journey = Journey(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
         source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
     )  # fmt: skip
-    journey.picture, journey.geometry = segmented.picture, segmented.geometry
+    journey.picture, journey.geometry = answered.picture, answered.geometry
     return journey
 
 
@@ -163,7 +171,7 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in sequences:
-        feed.put(_journey(sequence), _segmented(sequence).mask)
+        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
     feed.end()
     thread.join(WAIT_S)
     assert not thread.is_alive()
@@ -221,7 +229,7 @@ def test_a_bug_in_a_sink_keeps_the_receiver_from_nothing(card: ModelCard) -> Non
 
 def _put_many(feed: SinkFeed) -> None:
     for sequence in range(200):
-        feed.put(_journey(sequence), _segmented(sequence).mask)
+        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
     feed.end()
 
 
@@ -229,22 +237,23 @@ def test_without_sinks_no_picture_is_kept(card: ModelCard) -> None:
     """Nothing beside what is measured."""
     put: Callable[..., None] = SinkFeed([], card).put
     for sequence in range(200):
-        put(_journey(sequence), _segmented(sequence).mask)
+        put(_journey(sequence), ANSWER, _answered(sequence).result)
 
 
 def test_sinks_get_what_the_model_saw_wherever_it_was_resized(card: ModelCard) -> None:
     """A mask laid on the whole frame, where the model saw its middle, would lie beside everything in it."""
-    got: list[Segmented] = []
+    got: list[Answered] = []
 
     class Keeper(Recorder):
-        def write(self, segmented: Segmented) -> None:
-            got.append(segmented)
+        def write(self, answered: Answered) -> None:
+            got.append(answered)
 
     feed = SinkFeed([Keeper(in_order=True)], card)
     journey = _journey(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     journey.picture, journey.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(journey, _segmented(0).mask)
+    feed.put(journey, ANSWER, _answered(0).result)
     feed.end()
     feed.run()
     np.testing.assert_array_equal(got[0].picture, apply(frame, journey.geometry))
+    assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")
