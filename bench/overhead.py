@@ -90,12 +90,12 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         model.warm_up()
         for number in range(plan.rounds):
             on_step(f"round {number + 1} of {plan.rounds}: one frame in flight")
-            _latency(rounds, _played(plan, broker.url, Path(folder) / f"latency-{number}", window=1))
+            _latency(rounds, played(plan, broker.url, Path(folder) / f"latency-{number}", window=1))
             on_step(f"round {number + 1} of {plan.rounds}: bare inference")
             rounds.bare_ms.append(bare(model, pictures, plan.frames))
             on_step(f"round {number + 1} of {plan.rounds}: window of {plan.window}")
-            rows = _played(plan, broker.url, Path(folder) / f"throughput-{number}", window=plan.window)
-            rounds.remote_hz.append(_rate_hz(rows))
+            rows = played(plan, broker.url, Path(folder) / f"throughput-{number}", window=plan.window)
+            rounds.remote_hz.append(rate_hz(rows))
             rounds.bare_hz.append(1e3 / float(np.mean(rounds.bare_ms[-1])))
         return _result(plan, rounds, broker.description, model.describe())
 
@@ -138,11 +138,16 @@ def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:
     return took_ms[_SETTLING:]
 
 
-def _played(plan: Plan, broker: str, folder: Path, *, window: int) -> list[dict[str, str]]:
-    """The rows of one run of the vehicle node, in a process of its own, without the settling frames."""
+def played(plan: Plan, broker: str, folder: Path, *, window: int, sinks: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of one run of the vehicle node, in a process of its own, without the settling frames.
+
+    Raises:
+        BenchError: it failed, or a frame was not answered.
+    """
     arguments = [plan.bag, "--broker", broker, "--model", plan.model, "--codec", plan.codec, "--window", window]
-    arguments += ["--quality", plan.quality, "--closed-loop", "--no-sinks", "--out", folder, "--frames"]
+    arguments += ["--quality", plan.quality, "--closed-loop", "--out", folder, "--frames"]
     arguments += [plan.frames + _SETTLING, "--loop"]
+    arguments += [flag for sink in sinks for flag in ("--sink", sink)] if sinks else ["--no-sinks"]
     command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -161,7 +166,7 @@ def _latency(rounds: Rounds, rows: Sequence[Mapping[str, str]]) -> None:
     rounds.vehicle_ms.extend(sum(float(row[f"{part}_ms"]) for part in _VEHICLE_PARTS) for row in rows)
 
 
-def _rate_hz(rows: Sequence[Mapping[str, str]]) -> float:
+def rate_hz(rows: Sequence[Mapping[str, str]]) -> float:
     """Answered frames a second between the first answer and the last."""
     answered = sorted(int(row["t_mask_decoded_ns"]) for row in rows)
     return (len(answered) - 1) * 1e9 / (answered[-1] - answered[0])

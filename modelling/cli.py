@@ -14,6 +14,9 @@ from rich.table import Table
 
 from cloud.engines.engine import Placement
 from cloud.repository import Repository, default_root
+from modelling.convert_cli import convert_model
+from modelling.measuring_cli import bench, verify
+from modelling.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.demosaic import DEMOSAICS
@@ -51,6 +54,12 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # Its parameter is not 
 @click.group()
 def model() -> None:
     """Build, inspect, list, run and evaluate models."""
+
+
+model.add_command(bench)
+model.add_command(quantize)
+model.add_command(verify)
+model.add_command(convert_model)
 
 
 @model.command("list")
