@@ -26,7 +26,9 @@ class Loader:
         Raises:
             SkylaneError: as `Repository.load`; InferenceError where it fails in its warm-up.
         """
-        model = self.repository.load(name, self.placement, self.max_batch, version=version, engine=self.engine)
+        model = self.repository.load(
+            name, self.placement, self.max_batch, version=version, engine=self.engine, isolated=self.isolated
+        )
         try:
             runs_ms = model.warm_up(self.warm_up_runs)
         except BaseException:

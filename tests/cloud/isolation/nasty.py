@@ -1,0 +1,85 @@
+"""An engine that does what the first number of a picture says: the worst that a model can do."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
+from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+
+RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
+
+
+HEIGHT, WIDTH = 8, 12
+
+
+class Nasty:
+    """Answers the first channel, but for the numbers above."""
+
+    name = "nasty"
+    device = "cpu"
+    precision = Precision.FP32
+    batch_size = None
+
+    def __init__(self, path: Path, manifest: Manifest, placement: Placement) -> None:
+        self.opened = (path, manifest, placement)
+        if path.name == "exits":
+            os._exit(9)
+        if path.name == "raises":
+            raise InferenceError(f"{path} is nasty")
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        values = batch[..., 0].copy()
+        match max(values.flat):
+            case number if number == RAISE:
+                raise InferenceError("the model returned NaN")
+            case number if number == BUG:
+                raise ZeroDivisionError("a bug")
+            case number if number == SLEEP:
+                _tell_stuck()
+                time.sleep(3600)
+            case number if number == HANG:
+                _tell_stuck()
+                ctypes.PyDLL(None).sleep(3600)  # Holds the interpreter's lock: no Python thread could end this.
+            case number if number == EXIT:
+                os._exit(7)
+            case number if number == CRASH:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case number if number == EAT:
+                eaten = []
+                while True:
+                    eaten.append(np.ones(1 << 26, np.uint8))
+            case number if number == WIDE:
+                return {"mask": np.repeat(values, 64, axis=-1)}
+        return {"mask": values}
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+def _tell_stuck() -> None:
+    os.write(2, b"stuck\n")
+
+
+def manifest() -> Manifest:
+    """Of a model whose batches hold up to four."""
+    return Manifest(
+        format="frozen_graph",
+        file="none",
+        sha256="ab" * 32,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
+        labels_file="none",
+        batching=BatchingSection(max_size=4),
+    )
+
+
+def pictures(*numbers: int) -> npt.NDArray[np.uint8]:
+    """A batch whose pictures are these numbers all over."""
+    return np.stack([np.full((HEIGHT, WIDTH, 3), number, np.uint8) for number in numbers])

@@ -1,0 +1,178 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
+from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
+from cloud.isolation.process import ProcessLostError
+from tests.cloud.conftest import Workshop
+from tests.cloud.isolation import nasty
+
+WAIT_S = 30.0
+QUICK = Limits(hang_s=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of engines holds a nasty one."""
+    monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
+
+
+def _nasty(path: str = "model", limits: Limits = QUICK, **placement: Any) -> IsolatedEngine:
+    return IsolatedEngine(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
+
+
+@pytest.fixture
+def engine() -> Iterator[IsolatedEngine]:
+    """A nasty engine in a process of its own, warm."""
+    opened = _nasty()
+    opened.infer(nasty.pictures(0))
+    yield opened
+    opened.close()
+    assert not psutil.pid_exists(opened.pid)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_it_answers_what_the_engine_itself_answers(
+    workshop: Workshop, pictures: npt.NDArray[np.uint8], batch: int
+) -> None:
+    """Bit for bit, of a real TensorFlow graph, in whatever batches."""
+    from cloud.engines.tensorflow_device import tf  # noqa: PLC0415 - only this test needs it.
+
+    workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
+    repository = workshop.repository
+    with repository.load("small") as direct:
+        isolated = IsolatedEngine(repository.file("small"), repository.manifest("small"), Placement(device="cpu"))
+        try:
+            assert (isolated.name, isolated.device, isolated.precision) == ("tensorflow", "cpu", Precision.FP32)
+            assert isolated.batch_size is None
+            for start in range(0, 3, batch):
+                part = np.ascontiguousarray(pictures[start : start + batch])
+                np.testing.assert_array_equal(isolated.infer(part)["mask"], direct.infer(part)["mask"])
+        finally:
+            isolated.close()
+
+
+def test_an_answer_is_not_overwritten_by_the_next(engine: IsolatedEngine) -> None:
+    """A mask is still being encoded while the next batch is inferred."""
+    first = engine.infer(nasty.pictures(1))["mask"]
+    second = engine.infer(nasty.pictures(2, 3, 4))["mask"]
+    assert (first == 1).all()
+    np.testing.assert_array_equal(second[:, 0, 0], [2, 3, 4])
+
+
+def test_answers_may_grow(engine: IsolatedEngine) -> None:
+    """Raw tensors may be of any size; what is shared grows with them."""
+    assert engine.infer(nasty.pictures(nasty.WIDE))["mask"].shape == (1, nasty.HEIGHT, 64 * nasty.WIDTH)
+    assert engine.infer(nasty.pictures(5))["mask"].shape == (1, nasty.HEIGHT, nasty.WIDTH)
+
+
+def test_what_the_engine_raises_is_raised_here(engine: IsolatedEngine) -> None:
+    """Word for word, and the process stays: a failed frame costs nobody anything."""
+    before = engine.pid
+    with pytest.raises(InferenceError, match="the model returned NaN"):
+        engine.infer(nasty.pictures(nasty.RAISE))
+    assert (engine.infer(nasty.pictures(6))["mask"] == 6).all()
+    assert engine.pid == before
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (nasty.BUG, "ZeroDivisionError: a bug"),
+        (nasty.SLEEP, r"was killed: a batch of 1 took more than \d+ s"),
+        (nasty.HANG, r"was killed: a batch of 1 took more than \d+ s"),
+        (nasty.EXIT, "ended with code 7 at a batch of 1"),
+        (nasty.CRASH, "was ended by SIGSEGV at a batch of 1"),
+    ],
+    ids=["bug", "sleep", "hang", "exit", "crash"],
+)
+def test_a_process_that_is_lost_is_replaced(engine: IsolatedEngine, number: int, said: str) -> None:
+    """And the next batch is answered, whatever this one did."""
+    before = engine.pid
+    with pytest.raises(InferenceError, match=said):
+        engine.infer(nasty.pictures(number))
+    try:
+        outputs = engine.infer(nasty.pictures(7))
+    except ProcessLostError:  # After a bug it leaves in its own time.
+        outputs = engine.infer(nasty.pictures(7))
+    assert (outputs["mask"] == 7).all()
+    assert engine.pid != before
+    assert not psutil.pid_exists(before)
+
+
+def test_a_model_that_eats_all_memory_meets_a_limit() -> None:
+    """The limit is the process's own; the worker's memory is not touched."""
+    eater = _nasty(limits=Limits(memory_bytes=1 << 30))
+    try:
+        with pytest.raises(InferenceError, match=r"MemoryError|allocate|ended"):
+            eater.infer(nasty.pictures(nasty.EAT))
+    finally:
+        eater.close()
+
+
+def test_a_process_killed_from_outside_is_said_to_be(engine: IsolatedEngine) -> None:
+    """As the kernel does where memory runs out; also between two batches."""
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(ProcessLostError, match="SIGKILL \\(out of memory, as a rule\\)"):
+        engine.infer(nasty.pictures(1))
+    assert (engine.infer(nasty.pictures(8))["mask"] == 8).all()
+
+
+def test_why_an_engine_cannot_be_opened_is_said_as_without_isolation() -> None:
+    """A file that is none, an engine that ends its process, an engine whose library is missing."""
+    with pytest.raises(EngineError, match="none: cannot be read"):
+        IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"))
+    with pytest.raises(IsolationError, match="raises is nasty"):
+        _nasty("raises")
+    with pytest.raises(IsolationError, match="ended with code 9 at opening the model"):
+        _nasty("exits")
+
+
+def test_an_interrupt_of_the_terminal_is_not_the_processs(engine: IsolatedEngine) -> None:
+    """Ctrl-C goes to the worker's group; the worker drains, and for that its engine must live."""
+    assert os.getpgid(engine.pid) != os.getpgid(0)
+
+
+PARENT = textwrap.dedent("""
+    import os, signal, sys
+    from pathlib import Path
+    import numpy as np
+    from cloud.engines.engine import ENGINES, EngineEntry, Placement
+    from cloud.isolation.engine import IsolatedEngine
+    from tests.cloud.isolation import nasty
+
+    ENGINES["nasty"] = EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",))
+    engine = IsolatedEngine(Path("model"), nasty.manifest(), Placement(), engine="nasty")
+    engine.infer(nasty.pictures(0))
+    print(engine.pid, flush=True)
+    engine.infer(nasty.pictures(int(sys.argv[1])))
+""")
+
+
+@pytest.mark.parametrize("number", [nasty.SLEEP, nasty.HANG], ids=["sleep", "hang"])
+def test_the_process_ends_with_its_worker_whatever_it_is_at(number: int) -> None:
+    """Even where the worker is killed with -9 and no line of Python runs any more; nothing shared stays behind."""
+    before = set(Path("/dev/shm").iterdir())
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert parent.stderr.readline() == "stuck\n"
+        parent.kill()
+    gone, alive = psutil.wait_procs([child], timeout=WAIT_S)
+    assert gone
+    assert not alive
+    assert set(Path("/dev/shm").iterdir()) <= before
