@@ -53,10 +53,9 @@ class Control:
         bus.subscribe(topics.CONTROL.filter(worker=self._worker), topics.CONTROL.qos, self._received)
 
     def close(self) -> None:
-        """Take no more requests; those that wait are still answered, and a load under way comes too late."""
+        """Take no more requests; those that wait are still answered."""
         if self._bus is not None:
             self._bus.unsubscribe(topics.CONTROL.filter(worker=self._worker))
-        self._exchange.close()
         self._requests.close()
 
     def answer(self) -> None:

@@ -35,13 +35,23 @@ class Door(Protocol):
 class Exchange:
     """Changes what is served. Called by one thread at a time, which is not one that frames pass."""
 
-    def __init__(self, serving: Serving, door: Door, open_lane: OpenLane, loader: Loader | None) -> None:
-        """`loader`: None where the worker has no repository, and serves what it was given."""
+    def __init__(
+        self,
+        serving: Serving,
+        door: Door,
+        open_lane: OpenLane,
+        loader: Loader | None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`loader`: None where the worker has no repository, and serves what it was given.
+
+        `is_stopping`: whether the worker ends, so that a model that is still being loaded comes too late.
+        """
         self._serving = serving
         self._door = door
         self._open_lane = open_lane
         self._loader = loader
-        self._closed = False
+        self._is_stopping = is_stopping
 
     @property
     def loader(self) -> Loader | None:
@@ -92,10 +102,6 @@ class Exchange:
         self._retire(left)
         return left
 
-    def close(self) -> None:
-        """The worker is ending: a model that is still being loaded comes too late."""
-        self._closed = True
-
     def _served_already(self, name: str, version: str | None) -> Lane | None:
         """The lane of the version that would be loaded, if it is that of the same file."""
         if self._loader is None:
@@ -108,7 +114,7 @@ class Exchange:
         if self._loader is None:
             raise ExchangeError("this worker has no repository: it serves what it was started with")
         model = self._loader.load(name, version)
-        if self._closed:
+        if self._is_stopping():
             model.close()
             raise ExchangeError("the worker is stopping")
         return self._open_lane(model)

@@ -110,7 +110,7 @@ class CloudNode:
             group=self._settings.group,
             qos=self._settings.qos,
         )
-        exchange = Exchange(self._serving, intake, self._open_lane, self._loader)
+        exchange = Exchange(self._serving, intake, self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:
             self._control = Control(self._settings.worker, self._serving, exchange, self._settings.operators)
         for model in self._models:
