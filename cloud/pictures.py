@@ -28,4 +28,10 @@ def pictures(height: int, width: int, count: int) -> Images:
 def _streets() -> list[Images]:
     paths = sorted(_STREETS.glob("*.jpg"))
     assert paths, f"{_STREETS} holds no pictures: the package is incomplete"
-    return [cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB) for path in paths]
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> Images:
+    picture = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    assert picture is not None, f"{path} cannot be read: the package is damaged"
+    return np.ascontiguousarray(picture[..., ::-1], np.uint8)
