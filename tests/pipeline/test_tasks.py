@@ -1,0 +1,248 @@
+"""The whole journey of every task: what the vehicle writes is what the model said, to the last bit."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from bench.report.document import write_report
+from cloud.engines.tensorflow_device import tf
+from cloud.model import Model
+from cloud.repository import Repository
+from cloud.tasks.task import TASKS
+from edge import cli
+from edge.config import EdgeConfig
+from shared import geometry
+from shared.frames import Layout
+from shared.geometry import Resize
+from shared.hashing import tree_sha256
+from shared.latency_log import read_rows
+from shared.messages import FrameMessage, Want
+from shared.results import Classification, Detections, Tensors
+from shared.topics import FrameId
+from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
+
+NAMES = ("car", "person", "bicycle", "sign")
+STRIDE = 16
+FRAMES = 6
+_RANDOM = np.random.default_rng(7)
+_WEIGHTS = _RANDOM.normal(size=(STRIDE, STRIDE, 3, 16)).astype(np.float32) / 50
+HEADS: dict[str, dict[str, Any]] = {
+    "weather": {"task": "classification", "output": {"tensor": "scores:0", "kind": "logits"}, "top_k": 3},
+    "things": {
+        "task": "detection",
+        "outputs": {
+            "boxes": {"tensor": "boxes:0", "kind": "boxes"},
+            "scores": {"tensor": "scores:0", "kind": "logits"},
+        },
+        "box_format": {"order": "cxcywh", "normalised": True},
+        "detection": {"score_threshold": 0.4, "iou_threshold": 0.3, "max_detections": 20},
+        "input": {"resize": "letterbox"},
+    },
+    "inside": {
+        "task": "tensors",
+        "outputs": {name: {"tensor": f"{name}:0", "kind": "tensor"} for name in ("features", "half", "winner")},
+    },
+}
+
+
+def _features(images: Any) -> Any:
+    """N×4×6×16 float32."""
+    return tf.nn.conv2d(tf.cast(images, tf.float32) / 255.0 - 0.5, _WEIGHTS, STRIDE, "VALID")
+
+
+def _heads(images: Any) -> Mapping[str, Any]:
+    """All that any of the models gives; each reads its own."""
+    features = _features(images)
+    flat = tf.reshape(features, (-1, features.shape[1] * features.shape[2], 16))
+    centres = np.stack(np.meshgrid(np.arange(6) + 0.5, np.arange(4) + 0.5), -1).reshape(-1, 2) / (6, 4)
+    grid = tf.constant(centres.astype(np.float32))
+    boxes = tf.concat((grid + flat[..., 4:6] / 20, 0.1 + 0.4 * tf.nn.sigmoid(flat[..., 6:8])), -1)
+    return {
+        "boxes": boxes,
+        "scores": flat[..., :4] * 3,
+        "mean": tf.reduce_mean(flat, 1)[:, :4] * 30,
+        "features": features,
+        "half": tf.cast(flat[..., :3], tf.float16),
+        "winner": tf.argmax(flat, -1),
+    }
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A model of each task but segmentation, all of 64×96 pixels."""
+    root = tmp_path_factory.mktemp("models")
+    for name, told in HEADS.items():
+        graph = tf.Graph()
+        with graph.as_default():
+            given = dict(_heads(tf.compat.v1.placeholder(tf.uint8, (None, HEIGHT, WIDTH, 3), "input")))
+            if name == "weather":
+                given["scores"] = given["mean"]
+            for head, tensor in given.items():
+                tf.identity(tensor, head)
+        folder = root / name
+        folder.mkdir()
+        (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
+        manifest = {
+            "format": "frozen_graph",
+            "file": "model.pb",
+            "sha256": tree_sha256(folder / "model.pb"),
+            "labels": [{"name": label, "colour": [60 * i, 0, 255 - 60 * i]} for i, label in enumerate(NAMES)],
+            "warm_up": {"runs": 1},
+            **told,
+            "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH} | told.get("input", {}),
+        }
+        if told["task"] == "tensors":
+            del manifest["labels"]
+        (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+    return Repository(root)
+
+
+@pytest.fixture(scope="module")
+def models(repository: Repository) -> Iterator[dict[str, Model]]:
+    """They, loaded; the worker and the direct call take turns."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(repository.load(name)) for name in repository.names()}
+
+
+@dataclass(frozen=True)
+class Road:
+    """Six frames, a broker, and the models that may serve them."""
+
+    url: str
+    frames: Path
+    folder: Path
+    models: Mapping[str, Model]
+
+    def play(self, name: str, **settings: Any) -> Path:
+        """`skylane edge play`, closed loop, to a worker with that model; the folder of the run."""
+        out, printed = self.folder / f"car-{name}-{len(list(self.folder.iterdir()))}", StringIO()
+        config = EdgeConfig(
+            broker=self.url, vehicle=out.name, model=name, out=out, closed_loop=True, codec="raw", **settings
+        )
+        with worker(self.url, self.models[name]):
+            assert cli.run(str(self.frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
+        check(list(read_rows(out)))
+        return out
+
+
+@pytest.fixture
+def road(mosquitto_url: str, models: dict[str, Model], tmp_path: Path) -> Road:
+    """Frames of twice the height and thrice the width of the models' input."""
+    frames = tmp_path / "frames"
+    frames.mkdir()
+    for index in range(FRAMES):
+        cv2.imwrite(str(frames / f"{index}.png"), _frame(index)[..., ::-1])
+    return Road(mosquitto_url, frames, tmp_path, models)
+
+
+def _frame(index: int) -> Any:
+    """RGB, with shapes as large as the models' cells."""
+    coarse = noise(index, (8, 18, 3))
+    return np.ascontiguousarray(coarse.repeat(16, axis=0).repeat(16, axis=1))
+
+
+def _direct(model: Model, index: int, *, want: Want = Want(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
+    """The result of the model itself, called without any journey."""
+    rgb, card = _frame(index), model.card
+    height, width = rgb.shape[:2]
+    plan = geometry.plan(Resize(resize or card.resize), height, width, HEIGHT, WIDTH)
+    outputs = model.infer(np.ascontiguousarray(geometry.apply(rgb, plan))[None])
+    message = FrameMessage(
+        FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", want=want
+    )
+    return TASKS[card.task]({head: values[0] for head, values in outputs.items()}, message, model.manifest)
+
+
+def _lines(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert sorted(line["index"] for line in lines) == list(range(FRAMES))
+    return lines
+
+
+@pytest.mark.parametrize(("top_k", "told"), [(None, 3), (2, 2)])
+def test_classes_come_back_as_the_model_scored_them(road: Road, top_k: int | None, told: int) -> None:
+    """Name by name and score by score, as many as the vehicle or the manifest says."""
+    out = road.play("weather", top_k=top_k)
+    for line in _lines(out):
+        expected = _direct(road.models["weather"], line["index"], want=Want(top_k=top_k))
+        assert isinstance(expected, Classification)
+        assert [each["id"] for each in line["classes"]] == list(expected.class_ids)
+        assert [each["score"] for each in line["classes"]] == list(expected.scores)
+        assert [each["name"] for each in line["classes"]] == [NAMES[class_id] for class_id in expected.class_ids]
+        assert (len(expected.scores), line["engine"], line["version"]) == (told, "tensorflow fp32", "1")
+    assert len(list((out / "overlays").glob("*.jpg"))) == FRAMES
+
+
+@pytest.mark.parametrize("resize", ["letterbox", "crop", "stretch"])
+@pytest.mark.parametrize("resize_at", ["edge", "cloud"])
+def test_boxes_come_back_on_the_frame(road: Road, resize: str, resize_at: str) -> None:
+    """Wherever and however the frame was resized, in its own pixels, exactly."""
+    out = road.play("things", resize=resize, resize_at=resize_at, sinks=("jsonl",))
+    found: Counter[str] = Counter()
+    for line in _lines(out):
+        expected = _direct(road.models["things"], line["index"], resize=resize)
+        assert isinstance(expected, Detections)
+        assert line["frame"] == [2 * HEIGHT, 3 * WIDTH]
+        assert [each["box"] for each in line["detections"]] == expected.boxes.tolist()
+        assert [each["score"] for each in line["detections"]] == expected.scores.tolist()
+        assert [each["id"] for each in line["detections"]] == expected.class_ids.tolist()
+        found.update(each["name"] for each in line["detections"])
+    assert len(found) > 1
+    assert found.total() > FRAMES
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+@pytest.mark.parametrize("outputs", [(), ("half",), ("winner", "features")])
+def test_the_outputs_that_were_asked_for_come_back(road: Road, outputs: tuple[str, ...], codec: str) -> None:
+    """Those and no others, every number as the model gave it: a narrow network carries nothing for nobody."""
+    out = road.play("inside", outputs=outputs, mask_codec=codec)
+    for line in _lines(out):
+        expected = _direct(road.models["inside"], line["index"], want=Want(outputs=outputs))
+        assert isinstance(expected, Tensors)
+        assert list(line["tensors"]) == list(outputs or ("features", "half", "winner"))
+        with np.load(out / "tensors" / "frames" / f"{line['index']:06d}.npz") as kept:
+            assert set(kept) == set(expected.values)
+            for name, array in expected.values.items():
+                assert kept[name].dtype == array.dtype
+                np.testing.assert_array_equal(kept[name], array)
+
+
+def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
+    """That is what asking for some of them is for."""
+    runs = [road.play("inside", outputs=outputs, mask_codec="raw", sinks=()) for outputs in ((), ("half",))]
+    all_of_them, one = (min(int(row["bytes_down"]) for row in read_rows(out)) for out in runs)
+    assert one < all_of_them / 2
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reason"),
+    [
+        ("inside", {"outputs": ("half", "speed")}, "has no output speed: ask for features, half, winner"),
+        ("things", {"outputs": ("half",)}, "a model of raw tensors alone has some to choose from"),
+        ("weather", {"mask_codec": "png"}, "no classification codec 'png': ask for raw, lz4, zstd"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_rejected_with_what_there_is(
+    road: Road, model: str, settings: dict[str, Any], reason: str
+) -> None:
+    """Every frame of it, each with the reason in its row."""
+    rows = list(read_rows(road.play(model, **settings)))
+    assert [row["outcome"] for row in rows] == ["rejected"] * FRAMES
+    assert all(reason in row["reason"] for row in rows)
+
+
+def test_a_report_tells_of_a_run_of_any_task(road: Road) -> None:
+    """Its pictures are those that the run kept."""
+    out = road.play("things", sinks=("overlay", "video", "bag"))
+    assert "things" in write_report([out]).read_text(encoding="utf-8")
