@@ -25,6 +25,11 @@ _MAX_WAITING = 256  # Echoes that nobody has looked at yet.
 _LOOK_S = 0.1  # How often a wait looks whether it was stopped.
 
 
+def gap_ns(workers: int) -> int:
+    """How long it is from one probe to the next to each of so many workers, about."""
+    return max(_GAP_NS, workers * 10**9 // _MOST_HZ)
+
+
 @dataclass(slots=True)
 class _Pace:
     """When a worker is asked next."""
@@ -96,8 +101,7 @@ class Probes:
             self._clocks.probed(echo.node, exchange)
 
     def _gap_ns(self) -> int:
-        gap_ns = max(_GAP_NS, len(self._paces) * 10**9 // _MOST_HZ)
-        return round(gap_ns * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD))
+        return round(gap_ns(len(self._paces)) * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD))
 
 
 class Prober:

@@ -3,9 +3,10 @@
 What a dead worker holds, in flight or queued, no broker gives to another, and it is acknowledged all the same; which
 worker holds a frame, a shared subscription does not tell. So a silence is judged by how long answers take of late:
 
-- A worker went without draining (its last will, or a new process by its name), or the connection broke. The frames that
-  were sent before are sent again as soon as they are silent for longer than 99 % of the last answers took.
-- Nobody is known to have gone, but a frame is silent for longer than 3 × the 95th percentile, and 250 ms; two workers
+- A worker went without draining (its last will, or a new process by its name), or the connection broke: frames that were
+  sent before are sent again as soon as they are silent for longer than 99 % of the last answers took. So are all frames
+  while a worker stands still: it is online for all the broker knows, but has stopped echoing probes while others do.
+- Nobody is known to be gone, but a frame is silent for longer than 3 × the 95th percentile, and 250 ms; two workers
   or more serve the model; and either frames that were sent later were answered, or none was for just as long. Where
   all are merely slow, neither holds: sending again would double a load that is too high already. Each retry that was
   in vain doubles the silence that the next one needs, up to 16 times.
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from edge.clocks import Clocks
 from edge.ledger import Journey, Ledger
+from edge.probing import gap_ns
 from edge.pulse import AnswerTimes, Pulse
 from edge.transports.transport import Transport
 from shared import clock
@@ -34,6 +36,7 @@ _SILENCES = 3  # Times the 95th percentile of the last answers.
 _ENOUGH = 4  # Answers that tell how long answers take.
 _OVERTAKERS = 2  # Later frames whose answers came first: one may be chance.
 _OTHERS = 2  # Workers that there have to be, that a silent one may not be the only one.
+_MISSED = 3  # Probes without an echo, after which a worker stands still.
 
 _Workers = Sequence[tuple[str, str]]  # Each with the session of its process.
 
@@ -118,6 +121,9 @@ class Retrier:
             return _LOOK_S
         workers = self._transport.online()
         now_ns = clock.now_ns()
+        moving = [worker for worker in workers if not self._stands_still(worker, len(workers), now_ns)]
+        if 0 < len(moving) < len(workers):  # Where none moves, it is the link, or this process itself.
+            workers, departed_ns = moving, now_ns
         suspicions = self._suspicions.of(journeys, len(workers), departed_ns, now_ns)
         later_ns = [suspicion.due_ns for suspicion in suspicions if suspicion.due_ns > now_ns]
         for suspicion in suspicions:
@@ -143,10 +149,16 @@ class Retrier:
 
         def alive(worker: tuple[str, str]) -> tuple[int, int]:
             answered_ns = self._pulse.answered_ns(worker[0])
-            echoed_ns = self._clocks.echoed_ns(f"cloud/{worker[0]}/{worker[1]}")
-            return (answered_ns if answered_ns > sent_ns else 0, max(answered_ns, echoed_ns))
+            return (answered_ns if answered_ns > sent_ns else 0, max(answered_ns, self._echoed_ns(worker)))
 
         return max(workers, key=alive)[0]
+
+    def _stands_still(self, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
+        echoed_ns = self._echoed_ns(worker)
+        return 0 < echoed_ns < now_ns - _MISSED * gap_ns(workers)
+
+    def _echoed_ns(self, worker: tuple[str, str]) -> int:
+        return self._clocks.echoed_ns(f"cloud/{worker[0]}/{worker[1]}")
 
 
 def _left_ns(journey: Journey, now_ns: int) -> int:

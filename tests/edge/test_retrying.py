@@ -344,6 +344,29 @@ def test_the_worker_that_was_heard_of_last_is_chosen(vehicle: Vehicle, frame: Ma
     assert again.topic.startswith("skylane/v1/retries/c/")
 
 
+def test_a_worker_that_stands_still_is_as_good_as_gone(vehicle: Vehicle, frame: Make) -> None:
+    """The broker takes 22 seconds to notice; its frames need not wait so long, and it gets none of them."""
+    now_ns = clock.now_ns()
+    for worker, ago_s in (("a", 2), ("b", 0)):
+        at_ns = now_ns - ago_s * 1000 * MS
+        vehicle.clocks.probed(f"cloud/{worker}/s9", Exchange(at_ns, at_ns, at_ns, at_ns + 1))
+        vehicle.pulse.answered("a", at_ns, at_ns)
+    vehicle.send(frame())
+    again = vehicle.retry(lambda: None)
+    assert again.topic.startswith("skylane/v1/retries/b/")
+
+
+def test_where_no_worker_echoes_it_is_the_link(vehicle: Vehicle, frame: Make) -> None:
+    """Or this process itself was asleep: nothing is to be told from it."""
+    at_ns = clock.now_ns() - 5000 * MS
+    for worker in ("a", "b"):
+        vehicle.clocks.probed(f"cloud/{worker}/s9", Exchange(at_ns, at_ns, at_ns, at_ns + 1))
+    vehicle.send(frame())
+    vehicle.retrier._look(0)
+    vehicle.settle()
+    assert len(vehicle.taken) == 1
+
+
 def test_a_frame_that_ended_meanwhile_is_not_sent_again(vehicle: Vehicle, frame: Make, answer: Make) -> None:
     """Its answer and the decision to retry it race."""
     journey = vehicle.send(frame())

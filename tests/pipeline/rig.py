@@ -106,9 +106,10 @@ class Vehicle:
 
     def __init__(self, bus: Bus, source: Path, out: Path, *, pace: Pace = Pace.CLOSED_LOOP, **settings: Any) -> None:
         self.out = out
-        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", model="tiny")
-        card = self._transport.wait_for_card(WAIT_S)
-        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s")
+        asked = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
+        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **asked)
+        self.card = card = self._transport.wait_for_card(WAIT_S)
+        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms")
         play = {key: settings.pop(key) for key in of_play if key in settings}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)
@@ -122,7 +123,7 @@ class Vehicle:
                 vehicle=out.name,
                 session="s1",
                 schedule=Schedule(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=Want("zstd")),
+                preparation=Preparation(card, codec="raw", want=Want("zstd"), version=asked["version"]),
                 **play,
             ),
         )
@@ -167,7 +168,7 @@ def check(rows: Sequence[Mapping[str, str]]) -> None:
         assert ms["crossing_ms"] > 0
         assert min(ms["uplink_ms"], ms["downlink_ms"]) >= -ms["clock_error_ms"]
         assert int(row["bytes_up"]) > 0 < int(row["bytes_down"])
-        assert (row["attempts"], row["batch_size"]) == ("1", "1")
+        assert (row["attempts"] in ("1", "2"), row["batch_size"]) == (True, "1")
 
 
 def count_outcomes(rows: Rows) -> Counter[tuple[str, str]]:
