@@ -20,6 +20,7 @@ from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.saturation import saturation
 from bench.stamping import stamping
+from bench.tensorflow_cli import tensorflow
 from cloud.repository import default_root
 
 _SAMPLE_FRAMES = 40
@@ -37,6 +38,7 @@ bench.add_command(link)
 bench.add_command(report)
 bench.add_command(saturation)
 bench.add_command(stamping)
+bench.add_command(tensorflow)
 
 
 @bench.command()
@@ -50,6 +52,7 @@ bench.add_command(stamping)
 @click.option("--window", type=click.IntRange(1, 64), default=4, show_default=True, help="Of the throughput rounds.")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto")
+@click.option("--isolate", is_flag=True, help="Measure beside it an engine in a process of its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def overhead(bag: Path | None, models: Path | None, *, as_json: bool, **plan: Any) -> None:
     """Compare the whole journey with the bare engine, in alternating rounds of the same frames."""
@@ -96,16 +99,20 @@ def _print_vehicle(result: Mapping[str, Any], console: Console) -> None:
 
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
-    samples, spread = result["samples"], result["spread"]
-    ratios = Table(title=f"{result['model']}, {result['codec']}, {samples['rounds']} alternating rounds")
+    spread = result["spread"]
+    ratios = Table(title=f"{result['model']}, {result['codec']}, {result['samples']['rounds']} alternating rounds")
     for heading in ("figure", "value", "by round, least to most", "from"):
         ratios.add_column(heading)
-    for name, source in (
-        ("overhead_ratio", f"{samples['remote']} frames, {samples['bare']} bare"),
-        ("throughput_ratio", f"window {result['window']}"),
-    ):
-        rounds = spread[f"{name}_by_round"]
-        ratios.add_row(name, f"{result[name]:.3f}", f"{min(rounds):.3f} to {max(rounds):.3f}", source)
+    for way, figures in (("", result), (", isolated", result.get("isolated"))):
+        if figures is None:
+            continue
+        samples = figures["samples"]
+        for name, source in (
+            ("overhead_ratio", f"{samples['remote']} frames, {samples['bare']} bare"),
+            ("throughput_ratio", f"window {result['window']}"),
+        ):
+            rounds = figures["spread"][f"{name}_by_round"]
+            ratios.add_row(f"{name}{way}", f"{figures[name]:.3f}", f"{min(rounds):.3f} to {max(rounds):.3f}", source)
     console.print(ratios)
     totals = {
         "whole journey": spread["remote_ms"],

@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,6 +59,7 @@ class Plan:
     window: int = 4  # Of the throughput rounds.
     device: str = "auto"
     broker_kind: str = "auto"
+    isolate: bool = False  # Measure a second worker beside, whose engine runs in a process of its own.
 
 
 @dataclass(slots=True)
@@ -78,26 +80,36 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         SkylaneError: the bag, the model, the broker or the worker cannot be used, or a frame was not answered.
     """
-    repository = Repository(plan.models)
-    rounds = Rounds()
-    with (
-        repository.load(plan.model) as model,
-        Broker.start(kind=plan.broker_kind) as broker,
-        Worker(broker.url, models=plan.models, model=plan.model, device=plan.device) as _,
-        tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder,
-    ):
+    ways = {"": (), "isolated ": ("--isolate",)} if plan.isolate else {"": ()}
+    rounds = {way: Rounds() for way in ways}
+    with ExitStack() as stack:
+        model = stack.enter_context(Repository(plan.models).load(plan.model))
+        brokers = {}  # One for each worker, for those of one broker would share the frames.
+        for way, flags in ways.items():
+            broker = brokers[way] = stack.enter_context(Broker.start(kind=plan.broker_kind))
+            stack.enter_context(
+                Worker(broker.url, models=plan.models, model=plan.model, device=plan.device, flags=flags)
+            )
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
         pictures = decoded(plan, model)
         model.warm_up()
-        for number in range(plan.rounds):
-            on_step(f"round {number + 1} of {plan.rounds}: one frame in flight")
-            _latency(rounds, played(plan, broker.url, Path(folder) / f"latency-{number}", window=1))
-            on_step(f"round {number + 1} of {plan.rounds}: bare inference")
-            rounds.bare_ms.append(bare(model, pictures, plan.frames))
-            on_step(f"round {number + 1} of {plan.rounds}: window of {plan.window}")
-            rows = played(plan, broker.url, Path(folder) / f"throughput-{number}", window=plan.window)
-            rounds.remote_hz.append(rate_hz(rows))
-            rounds.bare_hz.append(1e3 / float(np.mean(rounds.bare_ms[-1])))
-        return _result(plan, rounds, broker.description, model.describe())
+        for number, way in product(range(plan.rounds), ways):
+            step, run = (
+                f"round {number + 1} of {plan.rounds}, {way}",
+                folder / f"{way.strip() or 'in-process'}-{number}",
+            )
+            on_step(f"{step}one frame in flight")
+            _latency(rounds[way], played(plan, brokers[way].url, run / "latency", window=1))
+            on_step(f"{step}bare inference")
+            rounds[way].bare_ms.append(bare(model, pictures, plan.frames))
+            on_step(f"{step}window of {plan.window}")
+            rows = played(plan, brokers[way].url, run / "throughput", window=plan.window)
+            rounds[way].remote_hz.append(rate_hz(rows))
+            rounds[way].bare_hz.append(1e3 / float(np.mean(rounds[way].bare_ms[-1])))
+        result = _result(plan, rounds[""], brokers[""].description, model.describe())
+        if plan.isolate:
+            result["isolated"] = _ratios(rounds["isolated "])
+        return result
 
 
 def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
@@ -172,7 +184,7 @@ def rate_hz(rows: Sequence[Mapping[str, str]]) -> float:
     return (len(answered) - 1) * 1e9 / (answered[-1] - answered[0])
 
 
-def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, Any]:
+def _ratios(rounds: Rounds) -> dict[str, Any]:
     remote_ms = [value for part in rounds.remote_ms for value in part]
     bare_ms = [value for part in rounds.bare_ms for value in part]
     inferred_ms = rounds.parts_ms["inferred"]
@@ -182,7 +194,7 @@ def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, A
     return {
         "overhead_ratio": median(remote_ms) / median(bare_ms),
         "throughput_ratio": sum(rounds.remote_hz) / sum(rounds.bare_hz),
-        "samples": {"rounds": plan.rounds, "remote": len(remote_ms), "bare": len(bare_ms)},
+        "samples": {"rounds": len(rates), "remote": len(remote_ms), "bare": len(bare_ms)},
         "spread": {
             "overhead_ratio_by_round": by_round,
             "throughput_ratio_by_round": rates,
@@ -194,6 +206,12 @@ def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, A
         "overhead_ms": spread(outside_ms),
         "vehicle_ms": spread(rounds.vehicle_ms),
         "breakdown_ms": {part: spread(values) for part, values in rounds.parts_ms.items()},
+    }
+
+
+def _result(plan: Plan, rounds: Rounds, broker: str, engine: str) -> dict[str, Any]:
+    return {
+        **_ratios(rounds),
         "model": plan.model,
         "codec": plan.codec,
         "quality": plan.quality if plan.codec == "jpeg" else None,
