@@ -1,4 +1,4 @@
-"""`skylane demo`: the whole journey on this machine, from a rendered bag to masks and the report of its run."""
+"""`skylane demo`: the whole journey on this machine, from a rendered bag to answers and the report of its run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +20,12 @@ from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.opencv import cv2
 
+# What the PNG sink writes of a task, and what it is.
+_PICTURES = {
+    "masks_colour": "one picture a frame (masks/ has the class ids)",
+    "pictures": "one picture a frame, with what was found drawn on it",
+}
+
 
 class DemoError(SkylaneError):
     """The demo cannot be shown."""
@@ -36,7 +42,7 @@ class DemoError(SkylaneError):
 @click.option("--frames", type=click.IntRange(1, 10_000), default=60, show_default=True, help="To render and send.")
 @click.option("--broker", "broker_kind", type=click.Choice(["auto", "mosquitto", "embedded"]), default="auto")
 def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_kind: str) -> None:
-    """Render a drive into a bag, run a broker and a worker, replay the bag, and show masks and latency."""
+    """Render a drive into a bag, run a broker and a worker, replay the bag, and show answers and latency."""
     console = Console()
     folder = out or _free(Path("runs") / "demo")
     console.rule("1  A synthetic drive, as a Bayer camera would record it")
@@ -47,7 +53,7 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
     with Broker.start(kind=broker_kind) as broker:
         console.print(broker.description, highlight=False)
         with Worker(broker.url, models=models or default_root(), model=model, on_line=_Teller(console)) as worker:
-            console.rule("3  The vehicle: every frame out, every mask back, one at a time")
+            console.rule("3  The vehicle: every frame out, every answer back, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
                 vehicle="demo",
@@ -55,7 +61,7 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
                 closed_loop=True,
                 window=1,
                 out=folder,
-                sinks=("png", "video", "overlay"),
+                sinks=("png", "video", "overlay", "jsonl"),
             )
             beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
             if code := run(str(bag), config, console, beside=beside):
@@ -67,7 +73,10 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
     for video in sorted(folder.glob("overlay_*.mp4")):
         console.print(f"{_still(video)}  one frame beside what the model sees in it", highlight=False)
         console.print(f"{video}  the whole drive; any browser plays it", highlight=False)
-    console.print(f"{folder}/masks_colour  one picture a frame (masks/ has the class ids)", highlight=False)
+    for name, meaning in _PICTURES.items():
+        if (folder / name).is_dir():
+            console.print(f"{folder}/{name}  {meaning}", highlight=False)
+    console.print(f"{folder}/results.jsonl  what the model said of each frame, for programs", highlight=False)
     console.print(f"{folder}/latency.csv  one row a frame, every stage of both nodes", highlight=False)
 
 

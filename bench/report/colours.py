@@ -30,10 +30,10 @@ STAGES: Final = {
     "batched": Look("#ffd24d", "\\", "waits for the engine"),
     "inferred": Look("#ee8421", "", "is segmented by the model"),
     "postprocessed": Look("#fff3c9", "x", "is laid back onto the original frame"),
-    "mask_encoded": Look("#7d2f08", "", "is compressed as a mask"),
+    "mask_encoded": Look("#7d2f08", "", "is compressed for the way back"),
     "replied": Look("#ffc27a", "|", "is handed to the link"),
     "downlink": Look("#8f8f8f", "-", "is on the broker and the link, back to the vehicle"),
-    "mask_decoded": Look("#1d5a9e", ".", "becomes class ids at the vehicle"),
+    "mask_decoded": Look("#1d5a9e", ".", "is unpacked at the vehicle"),
 }
 TOTAL: Final = "#222222"
 OUTCOMES: Final = {

@@ -27,7 +27,7 @@ _MOST_WORDS: Final = 500  # Different reasons; the rest share one.
 _NOTHING: Final = -(2**31)
 _TIMES: Final = ("total", *map(str, PARTS), "uplink", "downlink", "clock_error")
 _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts", "batch_size")
-_WORDS: Final = ("camera", "outcome", "reason", "worker")
+_WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
 
 
 def drawn(frames: pd.DataFrame) -> pd.DataFrame:

@@ -39,7 +39,7 @@ def _histogram(totals: Floats, read: int) -> Chart:
     }
     layout = {
         "bargap": 0,
-        "xaxis": {"title": {"text": "total, ms (due to mask decoded)"}},
+        "xaxis": {"title": {"text": "total, ms (due to result decoded)"}},
         "yaxis": {"title": {"text": f"frames per {edges[1] - edges[0]:.3g} ms"}},
         "shapes": [_line(float(at)) for at in percentiles],
         "annotations": [

@@ -13,12 +13,12 @@ from bench.report.numerals import share
 from shared.latency_log import Outcome
 
 _MEANINGS = {
-    Outcome.ANSWERED: "came back as a mask, in time",
+    Outcome.ANSWERED: "came back with a result, in time",
     Outcome.DROPPED: "was given up at the vehicle",
     Outcome.EXPIRED: "was answered too late to be of use",
     Outcome.OVERLOADED: "met a full worker",
     Outcome.REJECTED: "was not accepted by the worker",
-    Outcome.FAILED: "met a model that failed, or a mask that cannot be read",
+    Outcome.FAILED: "met a model that failed, or came back with a result that cannot be used",
     Outcome.LOST: "was never answered",
     Outcome.ABORTED: "was open when the vehicle's process died",
 }
@@ -71,9 +71,7 @@ def comparison(runs: Sequence[RunLog]) -> Section:
         for run, of_run in zip(runs, found, strict=True)
     )
     columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown), "answered a second"))
-    caption = (
-        "What became of the frames of each run, and its throughput: from the first frame due to the last mask decoded."
-    )
+    caption = "What became of the frames of each run, and its throughput: from the first frame due to the last result decoded."
     return Section("outcomes", "Outcomes", (Table("outcomes", caption, columns, rows),))
 
 

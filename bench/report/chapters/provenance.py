@@ -4,9 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
+import pandas as pd
+
 from bench.logs.run_log import RunLog
 from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
 from bench.report.numerals import number
+from shared.latency_log import Outcome
 
 _TITLE = "What ran"
 _UNKNOWN = "not known"
@@ -15,7 +18,10 @@ _PLAYED = (
     "resize_at", "mask_codec", "qos",
 )  # fmt: skip
 _VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt")
-_UNTRAINED = "The weights of this model are random: its masks mean nothing. Its times are those of the real network."
+_SEVERAL = "Several versions of the model answered: what follows is of all of them together."
+_UNTRAINED = (
+    "The weights of this model are random: what it says means nothing. Its times are those of the real network."
+)
 
 
 def chapter(run: RunLog) -> Section:
@@ -29,8 +35,11 @@ def chapter(run: RunLog) -> Section:
     parts: list[Part] = []
     if _of(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
+    answerers = _answerers(run)
+    if len({*answerers["model_version"]}) > 1:
+        parts.append(Caution(_SEVERAL))
     columns = texts("what", "value")
-    parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run.manifest))))
+    parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run, answerers))))
     everything = Table("manifest", "What the manifest of the run says.", columns, tuple(facts(run.manifest)))
     parts.append(Folded("Everything the manifest says", everything))
     return Section("provenance", _TITLE, tuple(parts))
@@ -60,13 +69,28 @@ def comparison(runs: Sequence[RunLog]) -> Section:
     return Section("provenance", _TITLE, tuple(parts or [Prose("Not known: no run has a manifest.")]))
 
 
-def _in_short(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _answerers(run: RunLog) -> pd.DataFrame:
+    """Who answered with what, and how many frames each; a row each."""
+    answered = run.frames[(run.frames["outcome"] == Outcome.ANSWERED).to_numpy()]
+    return answered.groupby(["worker", "model_version", "engine"], sort=True).size().reset_index(name="frames")
+
+
+def _in_short(run: RunLog, answerers: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """What a reader asks first; what the manifest does not tell is said to be not known."""
+    manifest = run.manifest
     source, model, host, played = (_of(manifest, key) for key in ("source", "model", "host", "configuration"))
     yield "source", _told(source, ("kind", "path"), "sha256")
     is_trained = model.get("trained")
     trained = "trained or not is not known" if is_trained is None else "trained" if is_trained else "random weights"
     yield "model", f"{_told(model, ('name', 'version'), 'sha256')}, {trained}"
+    yield (
+        "answered by",
+        "; ".join(
+            f"{by.worker} (version {by.model_version or _UNKNOWN}, {by.engine or 'engine ' + _UNKNOWN}): {by.frames} frames"
+            for by in answerers.itertuples()
+        )
+        or "nobody",
+    )
     yield "played", ", ".join(f"{name} {_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
     yield "machine", ", ".join(_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
     yield "cores", _text(host.get("cores") or _UNKNOWN)

@@ -34,7 +34,7 @@ def _chart(frames: pd.DataFrame, start_ns: int, rate_hz: float) -> Chart:
         _line("frames answered", done, span_s, {"color": OUTCOMES["answered"], "width": 2.2}),
     )
     told = (
-        f"{len(answered):,} frames were answered in {number(lasted_s)} s, from the first one due to the last mask "
+        f"{len(answered):,} frames were answered in {number(lasted_s)} s, from the first one due to the last result "
         f"decoded: {number(rate_hz)} a second. Counted in spans of {span_s:g} s; what is left at the end is no whole "
         "span and not drawn."
     )

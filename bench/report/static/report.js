@@ -142,14 +142,15 @@
     const reason = word("reason") ? `: ${word("reason")}` : "";
     parts.push(element("p", `${word("outcome")}${reason}; total ${shown(ms("total"))}`, { class: "fact" }));
     const picture = frames.pictures[sequence];
-    if (picture) parts.push(element("img", "", { src: picture, alt: `The frame with its mask laid over it` }));
+    if (picture) parts.push(element("img", "", { src: picture, alt: "The frame with what the model said of it" }));
     const known = frames.stages.filter((stage) => ms(stage.name) !== null);
     if (known.length) parts.push(stages(known, ms));
+    const how = word("engine") ? ` with ${word("engine")}, version ${word("model_version")},` : "";
     const facts = [
       `frame ${value("frame_index")} of the source`,
       value("due") === NOTHING ? "" : `due at ${(value("due") / 10000).toFixed(3)} s`,
       ms("uplink") === null ? "" : `uplink ${shown(ms("uplink"))}, downlink ${shown(ms("downlink"))}, each ± ${shown(ms("clock_error"))}`,
-      word("worker") ? `by ${word("worker")} in a batch of ${value("batch_size")}` : "",
+      word("worker") ? `by ${word("worker")}${how} in a batch of ${value("batch_size")}` : "",
       `${value("bytes_up").toLocaleString("en")} bytes up, ${value("bytes_down").toLocaleString("en")} down`,
       value("attempts") > 1 ? `sent ${value("attempts")} times` : "",
       `session ${frames.session}`,
