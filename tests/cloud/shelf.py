@@ -3,14 +3,14 @@
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any
 
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared import topics
-from shared.bus import MemoryBus, Properties
+from shared.bus import Bus, MemoryBus, Properties
 from shared.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages import MaskMessage, NodeStatus, pack_frame, unpack_mask, unpack_status
@@ -62,7 +62,7 @@ class Shelf:
 class Place:
     """A worker with a shelf, an operator and a vehicle."""
 
-    def __init__(self, bus: MemoryBus, shelf: Shelf, served: list[Model], settings: WorkerSettings) -> None:
+    def __init__(self, bus: Bus, shelf: Shelf, served: list[Model], settings: WorkerSettings) -> None:
         self.bus = bus
         self.shelf = shelf
         loader: Any = shelf
@@ -111,15 +111,21 @@ class Place:
 
 
 @contextmanager
-def open_place(
-    shelf: Shelf, served: tuple[tuple[str, str], ...] = (("tiny", "1"),), **settings: Any
-) -> Iterator[Place]:
-    """A worker `w` that serves these models of the shelf, until the block ends."""
+def _memory_bus() -> Iterator[MemoryBus]:
     with MemoryBus() as bus:
         bus.shares_subscriptions = True
+        yield bus
+
+
+@contextmanager
+def open_place(
+    shelf: Shelf, served: tuple[tuple[str, str], ...] = (("tiny", "1"),), bus: Bus | None = None, **settings: Any
+) -> Iterator[Place]:
+    """A worker `w` that serves these models of the shelf, until the block ends; on a bus in memory where none is given."""
+    with nullcontext(bus) if bus else _memory_bus() as carrier:
         models = [shelf.load(*key) for key in served]
         shelf.began.clear()
-        place = Place(bus, shelf, models, WorkerSettings(worker="w", session="s9", **settings))
+        place = Place(carrier, shelf, models, WorkerSettings(worker="w", session="s9", **settings))
         try:
             assert place.ready.wait(WAIT_S)
             yield place

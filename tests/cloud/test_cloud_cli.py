@@ -103,15 +103,34 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pyte
     assert "device 'gpu:0'" in capsys.readouterr().err
 
 
-def test_a_batch_that_a_graph_does_not_take_is_a_clear_error(
-    repository: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--engine", "tensorflwo"), "'tensorflwo' is not one of"),
+        (("--precision", "fp8"), "'fp8' is not one of"),
+        (("--engine", "tflite"), "engine 'tflite' does not read frozen_graph: use tensorflow, openvino"),
+        (("--threads", "-1"), "threads: "),
+        (("--replicas", "0"), "replicas: "),
+        (("--operator", "a/b"), "operator 'a/b' is not allowed"),
+    ],
+)
+def test_what_a_worker_cannot_be_told_is_a_clear_error(
+    repository: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], told: str
 ) -> None:
-    """Before the worker says that it is ready, and in one line."""
+    """Before it is ready, in one line."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", "--max-batch", "4"])
-    assert ended.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("skylane: model tiny: a batch of 1 is baked into its graph")
+        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", *flags])
+    assert ended.value.code
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_configuration_names_only_engines_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The nearest one is offered."""
+    config = tmp_path / "cloud.yaml"
+    config.write_text("engine: openvinno\n")
+    with pytest.raises(SystemExit):
+        skylane.main(["cloud", "serve", "--config", str(config)])
+    assert "engine: no engine 'openvinno': did you mean openvino?" in capsys.readouterr().err
 
 
 def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,147 @@
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import skylane
+from cloud.engines.tensorflow_device import tf
+from shared.address import Address
+from shared.broker import Broker
+from shared.bus import Delivery
+from shared.messages import NodeState, unpack_status
+from shared.mqtt import MqttBus
+from shared.topics import WORKER_STATUS
+
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def repository(workshop: Any) -> Path:
+    """A repository with one real model."""
+    workshop.add("tiny", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)), warm_up={"runs": 1})
+    root: Path = workshop.root
+    return root
+
+
+class Command:
+    """`skylane cloud serve --replicas 2` as a process, and the lines that it says."""
+
+    def __init__(self, broker: str, repository: Path, *flags: str) -> None:
+        arguments = ["--broker", broker, "--models", str(repository), "--device", "cpu", "--worker", "w"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments, "--replicas", "2", *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Wait until so many lines hold a text, or it has nothing more to say."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, WAIT_S), self.lines
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send it a signal and wait for its end; the exit code."""
+        self.process.send_signal(number)  # None is sent to a process that has ended.
+        code = self.process.wait(WAIT_S)
+        self._thread.join(WAIT_S)
+        return code
+
+    def children(self) -> list[psutil.Process]:
+        """Its replicas."""
+        return psutil.Process(self.process.pid).children()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                with self._changed:
+                    self.lines.append(line.rstrip())
+                    self._changed.notify_all()
+
+
+@contextmanager
+def _running(broker: str, repository: Path, *flags: str) -> Iterator[Command]:
+    command = Command(broker, repository, *flags)
+    try:
+        yield command
+    finally:
+        command.end()
+
+
+def _states(broker: str, tell: Callable[[str, NodeState], None]) -> MqttBus:
+    """A bus that tells what the workers announce."""
+    bus = MqttBus(Address.parse(broker), "test-states")
+
+    def announced(delivery: Delivery) -> None:
+        names = WORKER_STATUS.names_in(delivery.topic)
+        assert names is not None
+        tell(names["worker"], unpack_status(delivery.payload).state)
+
+    bus.subscribe(WORKER_STATUS.filter(), 1, announced)
+    return bus
+
+
+def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repository: Path, tmp_path: Path) -> None:
+    """Ready when all are; one that is killed is started again; a signal drains all; each samples into a file of its own."""
+    samples = tmp_path / "samples" / "res.csv"
+    samples.parent.mkdir()
+    with _running(mosquitto_broker.url, repository, "--resources", str(samples)) as command:
+        command.wait_for("worker w: ready, 2 replicas")
+        assert {"worker w-1: ready", "worker w-2: ready"} <= set(command.lines)
+        first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
+        first.kill()
+        command.wait_for("worker w-1: was killed by SIGKILL; starting it again in 1 s")
+        command.wait_for("worker w-1: ready", times=2)
+        assert command.end() == 0
+        for name in ("w-1", "w-2"):
+            assert f"worker {name}: drained and gone" in command.lines
+        assert command.lines[-1] == "worker w: all replicas drained and gone"
+    assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
+
+
+def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, repository: Path) -> None:
+    """Not even where that was killed: they drain, and say goodbye to the vehicles."""
+    gone: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def tell(worker: str, state: NodeState) -> None:
+        if state is NodeState.OFFLINE:
+            gone.put(worker)
+
+    with _running(mosquitto_broker.url, repository) as command, _states(mosquitto_broker.url, tell):
+        command.wait_for("worker w: ready, 2 replicas")
+        children = command.children()
+        os.kill(command.process.pid, signal.SIGKILL)
+        assert {gone.get(timeout=WAIT_S), gone.get(timeout=WAIT_S)} == {"w-1", "w-2"}
+        _, alive = psutil.wait_procs(children, WAIT_S)
+        assert not alive
+
+
+def test_replicas_that_cannot_start_tell_why(mosquitto_broker: Broker, repository: Path) -> None:
+    """A model that is not there would fail again and again."""
+    with _running(mosquitto_broker.url, repository, "--model", "huge") as command:
+        assert command.process.wait(WAIT_S) == 1
+        command.end()
+        assert "before all were ready: no model 'huge'" in command.lines[-1]
+
+
+def test_replicas_need_a_broker_that_shares(
+    embedded_url: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said at once, before a model is loaded."""
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
+    assert ended.value.code == 1
+    assert "speaks MQTT 3.1.1, which cannot share frames between workers" in capsys.readouterr().err
