@@ -20,6 +20,7 @@ demo: venv
 
 test: venv
 	@.ci/install-real-parts
+	-@.ci/install-torch
 	@$(BIN)/python -m pytest -q
 
 check: venv
