@@ -1,5 +1,6 @@
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -75,7 +76,13 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         data=draw(st.binary(max_size=50)),
         attempt=draw(st.integers(1, 100)),
         budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
-        want=Want(draw(st.text(max_size=10)), draw(st.sampled_from(["model", "frame"]))),
+        version=draw(st.none() | NAMES),
+        want=Want(
+            draw(st.text(max_size=10)),
+            draw(st.sampled_from(["model", "frame"])),
+            draw(st.none() | st.integers(1, 256)),
+            tuple(draw(st.lists(NAMES, max_size=4))),
+        ),
         stamps=tuple(draw(STAMPS)),
     )
 
@@ -94,6 +101,8 @@ def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
         status=st.sampled_from(Status),
         worker=NAMES,
         reason=st.text(max_size=100),
+        engine=st.text(max_size=20),
+        task=st.sampled_from(Task),
         geometry=st.none() | GEOMETRIES,
         shape=st.tuples(SIDES, SIDES),
         data=st.binary(max_size=50),
@@ -108,7 +117,9 @@ def test_an_answer_survives_the_wire(message: MaskMessage) -> None:
 
 def test_a_status_survives_the_wire_with_its_cards() -> None:
     """All that a vehicle knows of a model comes by this."""
-    status = NodeStatus(NodeState.ONLINE, "s1", 64, (CARD, CARD))
+    warm = replace(CARD, task=Task.DETECTION, engine="openvino", precision="bf16", cold_ms=812.5, warm_ms=9.25)
+    nameless = replace(CARD, task=Task.TENSORS, labels=Labels((), ()), outputs=("depth", "flow"))
+    status = NodeStatus(NodeState.ONLINE, "s1", 64, (CARD, warm, nameless))
     assert unpack_status(pack_status(status)) == status
 
 
@@ -130,6 +141,11 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
         ({"want": {"size": "huge"}}, "'want'"),
         ({"want": {"mask_codec": 7}}, "'want'"),
         ({"want": []}, "'want': a map belongs here"),
+        ({"want": {"top_k": 0}}, "'want': .*a whole number from 1 to 256"),
+        ({"want": {"outputs": "all"}}, "'want': .*a list belongs here"),
+        ({"want": {"outputs": ["a/b"]}}, "'want': .*not allowed"),
+        ({"want": {"outputs": [7]}}, "'want': .*7 is no name"),
+        ({"version": "a/b"}, "'version'"),
         ({"attempt": 0}, "'attempt': a whole number from 1 to 100"),
         ({"attempt": True}, "'attempt'"),
         ({"budget_ms": -1}, "'budget_ms'"),
@@ -186,10 +202,20 @@ def test_unknown_keys_and_stages_are_no_error() -> None:
 
 
 def test_an_answer_without_its_mask_is_refused() -> None:
-    """`answered` promises one."""
+    """`answered` promises one; of another task it promises none."""
     fields = msgpack.unpackb(pack_mask(MASK)) | {"shape": None}
     with pytest.raises(MessageError, match="an answered frame has a mask"):
         unpack_mask(msgpack.packb(fields))
+    for task in set(Task) - {Task.SEGMENTATION}:
+        assert unpack_mask(msgpack.packb(fields | {"task": task})).task is task
+
+
+def test_a_model_of_classes_without_names_is_refused() -> None:
+    """Raw tensors alone need none."""
+    for task in set(Task) - {Task.TENSORS}:
+        nameless = NodeStatus(NodeState.ONLINE, "s1", 1, (replace(CARD, task=task, labels=Labels((), ())),))
+        with pytest.raises(MessageError, match="'labels'"):
+            unpack_status(pack_status(nameless))
 
 
 @settings(max_examples=400)
