@@ -16,7 +16,7 @@ _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: it ships
 
 
 class TfliteEngine:
-    """Runs a `.tflite`; the manifest's tensors are the keys of its signature, or its tensors' names where it has none.
+    """Runs a `.tflite`; the manifest's tensors are its inputs' and outputs' names, or the keys of its one signature.
 
     The file's structure is checked when it is opened, its numbers are not: a file that was tampered with can end the
     process. The repository's hash says that it is the one that was tried; `isolated` engines end alone.
@@ -41,7 +41,7 @@ class TfliteEngine:
         self.batch_size = self._feed.batch_size
         for head, tensor in self._heads.items():
             check_head(head, _shape(tensor), manifest, path)
-        spare = {name: each for name, each in inputs.items() if each["index"] != self._picture["index"]}
+        spare = {each["name"]: each for each in inputs.values() if each["index"] != self._picture["index"]}
         only_input(list(spare), list(manifest.input.constants), path)
         self._constants = {
             each["index"]: np.full(each["shape"], manifest.input.constants[name], each["dtype"])
@@ -103,12 +103,13 @@ def _opened(path: Path, placement: Placement) -> Any:
 
 def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The details of its inputs and of its outputs by the names that users know."""
+    inputs = {each["name"]: each for each in model.get_input_details()}
+    outputs = {each["name"]: each for each in model.get_output_details()}
     signatures = model.get_signature_list()
-    if len(signatures) == 1:
-        runner = model.get_signature_runner(next(iter(signatures)))
-        return runner.get_input_details(), runner.get_output_details()
-    inputs, outputs = model.get_input_details(), model.get_output_details()
-    return {each["name"]: each for each in inputs}, {each["name"]: each for each in outputs}
+    if len(signatures) != 1:
+        return inputs, outputs
+    runner = model.get_signature_runner(next(iter(signatures)))
+    return inputs | runner.get_input_details(), outputs | runner.get_output_details()
 
 
 def _shape(tensor: dict[str, Any]) -> list[int | None] | None:

@@ -2,11 +2,15 @@
 
 import tempfile
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from cloud.engines.tensorflow_device import tf
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.plain_graph import PlainGraph
+
+_flatbuffers: Any = import_module("tensorflow.lite.tools.flatbuffer_utils")
 
 
 def write_frozen_graph(plain: PlainGraph, path: Path) -> None:
@@ -43,5 +47,15 @@ def write_tflite(plain: PlainGraph, path: Path, *, half: bool) -> int:
             content = converter.convert()
         except Exception as error:  # Its compiler raises whatever it meets.
             raise ConversionError("tflite", error) from error
-    path.write_bytes(content)
+    path.write_bytes(_named_by_keys(content))
     return baked.batch_size or 1
+
+
+def _named_by_keys(content: bytes) -> bytes:
+    """The same model, its tensors named as the keys of its signature: other readers know no signatures."""
+    model = _flatbuffers.convert_bytearray_to_object(bytearray(content))
+    (signature,) = model.signatureDefs
+    tensors = model.subgraphs[signature.subgraphIndex].tensors
+    for end in (*signature.inputs, *signature.outputs):
+        tensors[end.tensorIndex].name = end.name
+    return bytes(_flatbuffers.convert_object_to_bytearray(model))
