@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud import choices
+from cloud.auto import choose
+from cloud.engines.engine import Placement, Precision
+from cloud.engines.tensorflow_device import tf
+from cloud.measuring import candidates, race, reference
+from shared.errors import SkylaneError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv(choices.CACHE_VARIABLE, str(folder))
+    return folder / "engines.json"
+
+
+def _add(workshop: Any, name: str = "m", **changes: Any) -> Any:
+    return workshop.add(name, workshop.graph(lambda scores: tf.argmax(scores, -1)), **changes)
+
+
+def _sha256(workshop: Any, name: str) -> str:
+    return str(workshop.repository.manifest(name).sha256)
+
+
+def test_the_choice_is_told_remembered_and_served_under_the_name_that_was_asked_for(workshop: Any, cache: Path) -> None:
+    """A worker's log must say what runs and why; its next start must not measure again."""
+    _add(workshop, engine="auto")
+    with workshop.repository.load("m") as model:
+        assert "engine auto: " in model.describe()
+        assert "measured now" in model.describe()
+        assert model.card.name == "m"
+    assert cache.is_file()
+    with workshop.repository.load("m") as model:
+        assert "remembered from 20" in model.describe()
+
+
+def test_a_converted_model_under_the_floor_is_refused_and_named(workshop: Any) -> None:
+    """A quantised model that loses labels must not be taken because it is fast, whatever its manifest says of itself."""
+    _add(workshop, engine="auto")
+    workshop.add(
+        "m-worse",
+        workshop.graph(lambda scores: tf.argmax(-scores, -1)),
+        converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
+        agreement=1.0,
+    )
+    choice = choose(workshop.repository, "m")
+    assert choice.model == "m"
+    assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.refused)
+
+
+def test_a_converted_model_that_agrees_answers_under_the_references_name(workshop: Any) -> None:
+    """Vehicles ask for the model by its name, whatever file runs it."""
+    _add(workshop)
+    source = _sha256(workshop, "m")
+    _add(workshop, "m-copy", converted_from={"model": "m", "sha256": source})
+    found = candidates(workshop.repository, "m")
+    assert {each.model for each in found} == {"m", "m-copy"}
+    assert reference(workshop.repository, "m-copy").model == "m"
+
+
+def test_a_model_converted_from_other_weights_is_no_candidate(workshop: Any) -> None:
+    """Retrained since: its labels are another model's."""
+    _add(workshop)
+    _add(workshop, "m-old", converted_from={"model": "m", "sha256": "0" * 64})
+    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+
+
+def test_another_file_is_another_question(workshop: Any) -> None:
+    """A choice holds for the bytes that were measured."""
+    folder = _add(workshop)
+    assert not choose(workshop.repository, "m").remembered
+    assert choose(workshop.repository, "m").remembered
+    (folder / "model.yaml").unlink()
+    (folder / "model.pb").unlink()
+    folder.rmdir()
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores + 1.0, -1)))
+    assert not choose(workshop.repository, "m").remembered
+
+
+@pytest.mark.parametrize(
+    "content", ["", "no json", "[]", '{"form": 1}', '{"form": 1, "choices": []}', '{"form": 9, "choices": {}}']
+)
+def test_a_damaged_cache_is_ignored_and_written_anew(workshop: Any, cache: Path, content: str) -> None:
+    """A cache may cost a measurement, never a start."""
+    cache.write_text(content)
+    _add(workshop)
+    assert not choose(workshop.repository, "m").remembered
+    assert choose(workshop.repository, "m").remembered
+    assert len(json.loads(cache.read_text())["choices"]) == 1
+
+
+def test_a_remembered_choice_of_another_shape_is_measured_anew(workshop: Any, cache: Path) -> None:
+    """As an older release may have written it."""
+    _add(workshop)
+    choose(workshop.repository, "m")
+    document = json.loads(cache.read_text())
+    for key in document["choices"]:
+        document["choices"][key] = {"engine": "tensorflow"}
+    cache.write_text(json.dumps(document))
+    assert not choose(workshop.repository, "m").remembered
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    workshop: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers often run with a home that is read-only."""
+    cache.write_text("a file where a folder is wanted")
+    monkeypatch.setenv(choices.CACHE_VARIABLE, str(cache))
+    _add(workshop)
+    assert choose(workshop.repository, "m").asked == "m"
+
+
+def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None:
+    """Rather than another precision in silence."""
+    _add(workshop)
+    with pytest.raises(SkylaneError, match="model m: no engine can be taken"):
+        choose(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
+
+
+def test_a_race_runs_each_once_a_round_in_an_order_that_turns() -> None:
+    """Whoever always ran first would meet what the round before left behind."""
+    order: list[str] = []
+    rounds: list[int] = []
+    took_ms = race({key: lambda key=key: order.append(key) for key in "abc"}, 3, lambda: rounds.append(len(order)))  # type: ignore[misc]  # A default binds the key.
+    assert "".join(order) == "abcbcacab"
+    assert rounds == [3, 6, 9]
+    assert {len(each) for each in took_ms.values()} == {3}
