@@ -6,6 +6,7 @@ worker holds a frame, a shared subscription does not tell. So a silence is judge
 - A worker went without draining (its last will, or a new process by its name), or the connection broke: frames that were
   sent before are sent again as soon as they are silent for longer than 99 % of the last answers took. So are all frames
   while a worker stands still: it is online for all the broker knows, but has stopped echoing probes while others do.
+  Where a deadline leaves less time, it is as late as an answer can still be expected by it.
 - Nobody is known to be gone, but a frame is silent for longer than 3 × the 95th percentile, and 250 ms; two workers
   or more serve the model; and either frames that were sent later were answered, or none was for just as long. Where
   all are merely slow, neither holds: sending again would double a load that is too high already. Each retry that was
@@ -71,13 +72,14 @@ class Suspicions:
             due_ns = None
             if departed_ns > sent_ns:
                 usual_ns = times.p99_ns if silence_ns is None else min(times.p99_ns, silence_ns)
-                due_ns = max(departed_ns, sent_ns + usual_ns)
+                in_time_ns = _end_ns(journey) - times.p95_ns  # Where time is short, as late as there is just enough.
+                due_ns = max(departed_ns, min(sent_ns + usual_ns, in_time_ns))
             elif silence_ns is not None and workers >= _OTHERS and places > 0:
                 enough_ns = sent_ns + silence_ns
                 if now_ns < enough_ns or self._is_more_than_slow(sent_ns, silence_ns, now_ns):
                     due_ns = enough_ns
                     places -= now_ns >= enough_ns
-            if due_ns is not None and _left_ns(journey, max(now_ns, due_ns)) > times.median_ns:
+            if due_ns is not None and _end_ns(journey) - max(now_ns, due_ns) >= times.median_ns:
                 found.append(Suspicion(journey, due_ns))
         return found
 
@@ -161,6 +163,6 @@ class Retrier:
         return self._clocks.echoed_ns(f"cloud/{worker[0]}/{worker[1]}")
 
 
-def _left_ns(journey: Journey, now_ns: int) -> int:
-    """The time that is left for an answer."""
-    return (journey.given_up_ns if journey.deadline_ns is None else journey.deadline_ns) - now_ns
+def _end_ns(journey: Journey) -> int:
+    """Until when an answer is of use."""
+    return journey.given_up_ns if journey.deadline_ns is None else journey.deadline_ns

@@ -66,6 +66,17 @@ def test_who_is_gone_takes_with_him_what_is_silent_for_longer_than_usual(sent: M
     assert _due(suspicions, frames, now_ms=1200, workers=0, gone_ms=1200) == []
 
 
+def test_where_time_is_short_it_is_just_in_time(sent: Make) -> None:
+    """One frame of a hundred takes very long: waiting for as long would leave no time to send any other again."""
+    pulse = _pulse(took_ms=100, answers=97)
+    for _ in range(3):
+        pulse.answered("w", 0, 900 * MS)
+    suspicions = Suspicions(pulse, window=4)
+    assert pulse.times.p99_ns == 900 * MS
+    assert _due(suspicions, [sent(1000)], now_ms=1100, gone_ms=1050) == [1300]  # Never later than a silence of old.
+    assert _due(suspicions, [sent(1000, deadline_ms=1350)], now_ms=1100, gone_ms=1050) == [1250]
+
+
 def test_before_any_answer_a_departure_alone_tells(sent: Make) -> None:
     """The first worker of a run may die before it has answered once; slow it may be in any case."""
     suspicions = Suspicions(Pulse(), window=4)
@@ -119,8 +130,8 @@ def test_a_retry_in_vain_makes_the_next_one_wait(sent: Make) -> None:
 def test_nothing_is_sent_again_that_could_not_be_answered_in_time(sent: Make) -> None:
     """Its mask would be of no use, and its inference would cost another frame's."""
     suspicions = Suspicions(_pulse(took_ms=100), window=4)
-    assert _due(suspicions, [sent(1000, deadline_ms=1401)], now_ms=1100) == [1300]
-    assert _due(suspicions, [sent(1000, deadline_ms=1400)], now_ms=1100) == []
+    assert _due(suspicions, [sent(1000, deadline_ms=1400)], now_ms=1100) == [1300]
+    assert _due(suspicions, [sent(1000, deadline_ms=1399)], now_ms=1100) == []
 
 
 def test_no_frame_is_sent_three_times(sent: Make) -> None:

@@ -29,7 +29,8 @@ def write_study(folder: Path, frames: int = 120) -> Path:
         plan = Plan(frames=frames, seed=order, session=f"{order:012x}", slower_ms=slower_ms)
         log = load_run(write_run(folder / "cells" / cell / str(repetition) / "vehicle-1", plan)).frames
         phase = np.where(np.arange(len(log)) < 10, "warm_up", "measured")
-        logs.append(pd.concat([pd.DataFrame({**facts, "vehicle_run": "vehicle-1", "phase": phase}), log], axis=1))
+        lead = pd.DataFrame({**facts, "vehicle_run": "vehicle-1", "phase": phase})
+        logs.append(pd.concat([lead.drop(columns="engine"), log], axis=1))  # The log's own is what was seen.
         runs.append(
             row
             | {"validity": "INVALID", "validity_reason": "ran 17 s with min_duration 600 s", "throughput_hz": 7.0 - order / 10}

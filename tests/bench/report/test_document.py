@@ -15,6 +15,7 @@ from bench.report.page import render
 from bench.report.subject import SubjectError, open_subject
 from bench.synthetic_run import Plan, write_run
 from shared.latency_log import LogError
+from tests.bench import damage
 from tests.bench.report.synthetic_study import write_study
 
 MOST_BYTES = 15_000_000
@@ -234,6 +235,21 @@ def test_untrained_weights_are_said(tmp_path: Path) -> None:
     manifest["model"]["trained"] = False
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     assert "random" in told(section(reported(folder), "provenance"))
+
+
+def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: Path) -> None:
+    """Workers of one group share the frames, whatever each serves by the model's name."""
+
+    def answerers(found: Section) -> str:
+        (table,) = (part for part in found.parts if isinstance(part, Table))
+        return next(str(value) for what, value in table.rows if what == "answered by")
+
+    folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0))
+    assert answerers(section(reported(folder), "provenance")) == "worker-1 (version 1, tensorflow fp32): 30 frames"
+    damage.change(folder, damage.line_of(folder, "answered"), model_version="2", engine="openvino bf16")
+    found = section(reported(folder), "provenance")
+    assert answerers(found).endswith("29 frames; worker-1 (version 2, openvino bf16): 1 frames")
+    assert "Several versions of the model answered" in told(found)
 
 
 def test_two_runs_are_compared_frame_by_frame(run: Path, slower: Path) -> None:
