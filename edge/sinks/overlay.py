@@ -2,17 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from edge.sinks.files import write_picture
 from edge.sinks.sink import Answered
-from edge.sinks.view import scaled, told, view
+from edge.sinks.view import scaled, seen, told, view
+from shared.drawing import LEGIBLE_WIDTH
 from shared.model_card import ModelCard
 from shared.opencv import cv2
 from shared.topics import camera_name
 
 _OPACITY = 0.5
-_WIDTH = 480
 _QUALITY = 80
 
 
@@ -27,12 +25,10 @@ class OverlaySink:
 
     def write(self, answered: Answered) -> None:
         """See Sink."""
-        height, width = answered.picture.shape[:2]
-        scale = _WIDTH / width
-        if isinstance(answered.result, np.ndarray):
-            height, width = answered.result.shape
-            scale = min(1.0, _WIDTH / width)
-        picture = scaled(answered.picture, max(1, round(width * scale)), max(1, round(height * scale)))
+        picture = seen(answered)
+        height, width = picture.shape[:2]
+        if width > LEGIBLE_WIDTH:
+            picture = scaled(picture, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
         drawn = told(view(picture, answered, self._card, _OPACITY), self._card)
         name = f"{camera_name(answered.camera)}_{answered.sequence:06d}.jpg"
         write_picture(self._folder / name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)

@@ -111,6 +111,16 @@ def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Pa
         OverlaySink(tmp_path, card).write(_answered())
 
 
+def test_a_mask_of_the_frames_size_lies_on_what_the_model_saw_of_it(card: ModelCard, tmp_path: Path) -> None:
+    """Laid over the cut-out as it is, it would show everything beside its place."""
+    small = _answered(1, (2 * HEIGHT, 4 * WIDTH))
+    large = replace(small, result=lay_back(_mask(small), small.geometry, 255))
+    for name, answered in (("small", small), ("large", large)):
+        OverlaySink(tmp_path / name, card).write(answered)
+    one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
+    assert one == other
+
+
 def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path) -> None:
     """Two of one millisecond, and sides of odd length included."""
     sink = VideoSink(tmp_path, card)
