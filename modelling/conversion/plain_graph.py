@@ -4,6 +4,7 @@ Scaling before the model and arg max, probabilities or boxes in pixels after it 
 engine computes them as TensorFlow does, and none is left with a copy of the scores to go through.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -79,6 +80,25 @@ def plain_graph(path: Path, manifest: Manifest) -> PlainGraph:
         return as_it_is
 
 
+def folded(definition: Any, kept: Sequence[str]) -> Any:
+    """A GraphDef with everything constant worked out; `kept`: its operations that must not fall away.
+
+    Arithmetic on shapes, which sizes pads and crops, ends as numbers wherever the sides of the picture are known.
+    """
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(definition, name="")
+        for name in kept:
+            graph.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, graph.get_operation_by_name(name))
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers[:] = ["constfold", "function", "constfold"]
+    options.meta_optimizer_iterations = 1
+    options.min_graph_nodes = -1  # Also graphs of a few operations.
+    return _optimiser.OptimizeGraph(config, meta)
+
+
 def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) -> PlainGraph:
     whole = assemble(frozen, manifest, batch_size)
     section = manifest.input
@@ -94,24 +114,8 @@ def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) 
         for head, tensor in zip(whole.heads, found, strict=True):
             tf.identity(tensor, head)
     heads = tuple(whole.heads)
-    return PlainGraph(_folded(graph, heads), heads, section.height, section.width, batch_size)
-
-
-def _folded(graph: Any, heads: tuple[str, ...]) -> Any:
-    """The GraphDef with everything constant worked out.
-
-    Arithmetic on shapes, which sizes pads and crops, ends as numbers wherever the sides of the picture are known.
-    """
-    for name in (IMAGES, *heads):
-        graph.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, graph.get_operation_by_name(name))
-    with graph.as_default():
-        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
-    config = tf.compat.v1.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.optimizers[:] = ["constfold", "function", "constfold"]
-    options.meta_optimizer_iterations = 1
-    options.min_graph_nodes = -1  # Also graphs of a few operations.
-    return _optimiser.OptimizeGraph(config, meta)
+    definition = folded(graph.as_graph_def(), (IMAGES, *heads))
+    return PlainGraph(definition, heads, section.height, section.width, batch_size)
 
 
 def _agree(one: PlainGraph, free: PlainGraph, manifest: Manifest) -> bool:

@@ -34,6 +34,7 @@ class Call:
     tensors: Sequence[Any]
     constants: Sequence[Any]  # The same as lists or numbers, where they are constant; else None.
     attributes: Mapping[str, Any]
+    outputs: int = 1
 
     def constant(self, place: int, name: str, default: Any = None) -> Any:
         """What newer versions of an operation take as an input, and older ones as an attribute."""
@@ -192,9 +193,7 @@ def _unsqueeze(call: Call) -> Any:
 
 def _split(call: Call) -> Any:
     axis = call.attributes.get("axis", 0)
-    parts = call.constant(1, "split")
-    if parts is None:
-        raise UnknownOperationError("Split into equal parts")
+    parts = call.constant(1, "split", -(-call.tensors[0].shape[axis] // call.outputs))
     return torch.split(call.tensors[0], parts, axis)
 
 

@@ -38,6 +38,7 @@ class OnnxModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is Any here.
                 [values[name] for name in node.input],
                 [None if each is None else each.tolist() for each in constants],
                 self._onnx.attributes(node),
+                len(node.output),
             )
             found = run(call)
             found = found if isinstance(found, tuple) else (found,)

@@ -73,23 +73,26 @@ def _network(task: str, *, roots: bool) -> Any:
     if roots:
         features = keras.ops.sqrt(keras.ops.mean(images, axis=(1, 2, 3), keepdims=True)) * features
     means = keras.ops.mean(features, axis=(1, 2))
-    named = lambda tensor, name: layers.Identity(name=name)(tensor)  # noqa: E731  Shorter than three lines.
     match task:
         case "segmentation":
             scores = layers.Conv2D(CLASSES, 1)(features)
-            answers = [named(keras.ops.image.resize(scores, (HEIGHT, WIDTH), interpolation="bilinear"), "scores")]
+            answers = [_named(keras.ops.image.resize(scores, (HEIGHT, WIDTH), interpolation="bilinear"), "scores")]
         case "classification":
-            answers = [named(layers.Dense(CLASSES)(means), "logits")]
+            answers = [_named(layers.Dense(CLASSES)(means), "logits")]
         case "detection":
             places = keras.ops.sigmoid(layers.Dense(BOXES * 4)(means))
             logits = layers.Dense(BOXES * CLASSES)(means)
             answers = [
-                named(keras.ops.reshape(places, (-1, BOXES, 4)), "places"),
-                named(keras.ops.reshape(logits, (-1, BOXES, CLASSES)), "logits"),
+                _named(keras.ops.reshape(places, (-1, BOXES, 4)), "places"),
+                _named(keras.ops.reshape(logits, (-1, BOXES, CLASSES)), "logits"),
             ]
         case _:
-            answers = [named(features, "map"), named(means, "means")]
+            answers = [_named(features, "map"), _named(means, "means")]
     return keras.Model(images, answers)
+
+
+def _named(tensor: Any, name: str) -> Any:
+    return keras.layers.Identity(name=name)(tensor)
 
 
 def noise(count: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
