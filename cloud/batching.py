@@ -44,7 +44,7 @@ class Batcher:
     ) -> None:
         """`hand_on` gets each frame with what the model gave for it, and the model.
 
-        `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for frames that are under way.
+        `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames.
         """
         self._model = model
         self._replier = replier
@@ -58,6 +58,7 @@ class Batcher:
         self._reserved = 0
         self._closed = False
         self._abandoned = False
+        self._had_company = True
         self._begun_ns: int | None = None  # When the engine began with the batch that it is at.
         self._decoding = Estimate()
         self._inference = Estimate()
@@ -118,16 +119,22 @@ class Batcher:
             self._begun_ns = None
             self._condition.wait_for(lambda: self._decoded or (self._closed and not self._reserved))
             until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
-            while self._decoded and len(self._decoded) < self._max_size and self._is_more_under_way():
+            while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
                 wait_ns = min([until_ns, *self._latest_starts_ns()]) - clock.now_ns()
                 if wait_ns <= 0:
                     break
                 self._condition.wait(wait_ns / 1e9)
             self._begun_ns = clock.now_ns()
-            return [self._decoded.popleft() for _ in range(min(self._max_size, len(self._decoded)))]
+            batch = [self._decoded.popleft() for _ in range(min(self._max_size, len(self._decoded)))]
+            self._had_company = len(batch) > 1
+            return batch
 
-    def _is_more_under_way(self) -> bool:
-        return bool(self._reserved or (self._admission.depth and not self._closed))
+    def _may_more_come(self) -> bool:
+        """Whether a wait can pay: frames are under way, or the last batch was one of several.
+
+        A lone vehicle with one frame in flight then waits in vain once, and no more.
+        """
+        return bool(self._reserved or (not self._closed and (self._admission.depth or self._had_company)))
 
     def _latest_starts_ns(self) -> list[int]:
         """When each frame that waits must be begun with, so that none expires for want of company."""

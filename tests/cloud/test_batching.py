@@ -201,14 +201,19 @@ def test_a_batch_waits_for_what_is_being_decoded() -> None:
     assert line.engine.sizes == [2]
 
 
-def test_a_batch_waits_for_nothing_where_nothing_is_under_way() -> None:
-    """A wait that nobody can end early would be latency for nothing."""
-    line = Line(Gated(), max_size=2, max_wait_ms=3_600_000)
+def test_a_wait_in_vain_is_not_repeated() -> None:
+    """A lone vehicle with one frame in flight would pay for it with every frame."""
+    line = Line(Gated(), max_size=2, max_wait_ms=1)
     line.engine.gate.set()
     line.put(line.request(0))
     line.start()
+    assert line.engine.entered.wait(WAIT_S)
+    line.engine.entered.clear()
+    line.batcher._max_wait_s = 3600.0
+    line.put(line.request(1))
+    assert line.engine.entered.wait(WAIT_S)
     line.finish()
-    assert line.engine.sizes == [1]
+    assert line.engine.sizes == [1, 1]
 
 
 def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:

@@ -102,16 +102,16 @@ def test_a_killed_vehicle_leaves_no_frame_open(
     ]  # fmt: skip
     held = threading.Event()
     with worker(mosquitto_url, model) as node:
-        predict = model.predict
+        infer = model.infer
 
         def hold(images: Any) -> Any:
             if node.counts.get("answered", 0) >= 10:
                 held.set()
                 assert go_on.wait(WAIT_S)
-            return predict(images)
+            return infer(images)
 
         go_on = threading.Event()
-        model.predict = hold  # type: ignore[method-assign]
+        model.infer = hold  # type: ignore[method-assign]
         try:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             with process:
@@ -119,7 +119,7 @@ def test_a_killed_vehicle_leaves_no_frame_open(
                 process.kill()
         finally:
             go_on.set()
-            model.predict = predict  # type: ignore[method-assign]
+            model.infer = infer  # type: ignore[method-assign]
     assert read_manifest(out)["state"] == "running"
     answered = len(list(read_rows(out)))
     shown = skylane("report", str(out), "--repair")
@@ -146,19 +146,19 @@ def test_a_vehicle_that_is_asked_to_end_drains_and_closes_its_log(
     out = tmp_path / f"car-{number.name}"
     asked = threading.Event()
 
-    def predict_and_ask(images: Any) -> Any:
+    def infer_and_ask(images: Any) -> Any:
         if node.counts.get("answered", 0) >= 5 and not asked.is_set():
             asked.set()
             os.kill(os.getpid(), number)
-        return predict(images)
+        return infer(images)
 
-    predict = model.predict
+    infer = model.infer
     with worker(mosquitto_url, model) as node:
-        model.predict = predict_and_ask  # type: ignore[method-assign]
+        model.infer = infer_and_ask  # type: ignore[method-assign]
         try:
             code, printed = play(pictures(20), mosquitto_url, out, loop=True, closed_loop=True, sinks=())
         finally:
-            model.predict = predict  # type: ignore[method-assign]
+            model.infer = infer  # type: ignore[method-assign]
     assert code == 0, printed
     rows = list(read_rows(out))
     check(rows)

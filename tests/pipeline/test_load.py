@@ -47,14 +47,14 @@ def stalled(
     """Plays an open loop to a worker that stands still once, for a second of the schedule; the rows in order."""
 
     def run(**settings: Any) -> Rows:
-        predict, gate, inferred = model.predict, threading.Event(), iter(range(FRAMES))
+        infer, gate, inferred = model.infer, threading.Event(), iter(range(FRAMES))
 
         def stall_once(images: Any) -> Any:
             if next(inferred) == STALL_FROM:
                 assert gate.wait(WAIT_S)
-            return predict(images)
+            return infer(images)
 
-        monkeypatch.setattr(model, "predict", stall_once)
+        monkeypatch.setattr(model, "infer", stall_once)
         with memory_bus() as bus, serving(lambda _: bus, model):
             vehicle = Vehicle(
                 bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,

@@ -42,13 +42,13 @@ def test_frames_past_their_deadline_are_expired_on_either_side(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mask of the past is of no use: the worker does not infer it, and the edge does not take it."""
-    predict, gate = model.predict, threading.Event()
+    infer, gate = model.infer, threading.Event()
 
     def slowly(images: Any) -> Any:
         assert gate.wait(WAIT_S)
-        return predict(images)
+        return infer(images)
 
-    monkeypatch.setattr(model, "predict", slowly)
+    monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model) as node:
         vehicle = Vehicle(bus, pictures(3), tmp_path / "car", window=3, deadline_ms=300.0, answer_timeout_s=1.0)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.LOST) else None)
@@ -62,13 +62,13 @@ def test_an_overloaded_worker_says_so(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full queue costs an answer, and the vehicle logs the worker's own word."""
-    predict, gate = model.predict, threading.Event()
+    infer, gate = model.infer, threading.Event()
 
     def slowly(images: Any) -> Any:
         assert gate.wait(WAIT_S)
-        return predict(images)
+        return infer(images)
 
-    monkeypatch.setattr(model, "predict", slowly)
+    monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model, max_frames=2):
         vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.OVERLOADED) else None)

@@ -19,13 +19,13 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
 ) -> None:
     """Open loop: what the window cannot take is dropped with its reason, and it is never the newest that is."""
     count = 40
-    predict, gate = model.predict, threading.Event()
+    infer, gate = model.infer, threading.Event()
 
     def slowly(images: Any) -> Any:
         assert gate.wait(WAIT_S)
-        return predict(images)
+        return infer(images)
 
-    monkeypatch.setattr(model, "predict", slowly)
+    monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
         rows = vehicle.play(lambda: gate.set() if vehicle.tally().read == count else None)

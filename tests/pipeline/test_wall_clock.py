@@ -94,20 +94,20 @@ def test_no_duration_of_a_run_is_moved(
     ]  # fmt: skip
     steps = [(20, HOUR_S), (40, -HOUR_S)]  # After so many answers, the wall clock is so far off.
     with worker(mosquitto_url, model) as node:
-        predict = model.predict
+        infer = model.infer
 
-        def predict_and_step(images: Any) -> Any:
+        def infer_and_step(images: Any) -> Any:
             if steps and node.counts.get("answered", 0) >= steps[0][0]:
                 wall.step(steps.pop(0)[1])
-            return predict(images)
+            return infer(images)
 
-        model.predict = predict_and_step  # type: ignore[method-assign]
+        model.infer = infer_and_step  # type: ignore[method-assign]
         try:
             done = subprocess.run(
                 command, env=wall.environment, capture_output=True, text=True, timeout=WAIT_S, check=False
             )
         finally:
-            model.predict = predict  # type: ignore[method-assign]
+            model.infer = infer  # type: ignore[method-assign]
     assert done.returncode == 0, done.stderr
     assert not steps, "the clock was stepped twice"
     rows = list(read_rows(out))
