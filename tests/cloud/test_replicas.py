@@ -11,23 +11,40 @@ from typing import Any
 
 import psutil
 import pytest
+from onnx import TensorProto, helper
 
 import skylane
-from cloud.engines.tensorflow_device import tf
 from shared.address import Address
 from shared.broker import Broker
 from shared.bus import Delivery
 from shared.messages import NodeState, unpack_status
 from shared.mqtt import MqttBus
 from shared.topics import WORKER_STATUS
+from tests.cloud.conftest import HEIGHT, WIDTH
 
 WAIT_S = 120.0
 
 
 @pytest.fixture
 def repository(workshop: Any) -> Path:
-    """A repository with one real model."""
-    workshop.add("tiny", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)), warm_up={"runs": 1})
+    """A repository with one real model, for an engine that is there at once: each pixel's strongest colour."""
+    pictures = helper.make_tensor_value_info("input", TensorProto.UINT8, [None, HEIGHT, WIDTH, 3])
+    classes = helper.make_tensor_value_info("prediction", TensorProto.INT64, [None, HEIGHT, WIDTH])
+    steps = [
+        helper.make_node("Cast", ["input"], ["colours"], to=TensorProto.FLOAT),
+        helper.make_node("ArgMax", ["colours"], ["prediction"], axis=3, keepdims=0),
+    ]
+    graph = helper.make_graph(steps, "strongest", [pictures], [classes])
+    content = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    workshop.add(
+        "tiny",
+        content.SerializeToString(),
+        format="onnx",
+        file="model.onnx",
+        input={"tensor": "input", "dtype": "uint8"},
+        output={"tensor": "prediction"},
+        warm_up={"runs": 1},
+    )
     root: Path = workshop.root
     return root
 
