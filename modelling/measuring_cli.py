@@ -126,7 +126,8 @@ def _print(result: "Result", lines: Any) -> None:
         **_TIGHT,
     )
     for column in heading:
-        table.add_column(column, justify="left" if column == "engine" else "right", no_wrap=True)
+        is_name = column == "engine"
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console()
