@@ -14,6 +14,7 @@ REFUSED = [
     ({"arrivals": "uniform", "arrival_rate_hz": 5.0, "closed_loop": True}, "arrivals: a closed loop waits for answers"),
     ({"queue": 4, "closed_loop": True}, "queue: in a closed loop no frame is given up"),
     ({"burst": 8}, "burst: frames fall due together in a closed loop only: add closed_loop"),
+    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: nothing is sent again without retry"),
 ]
 
 

@@ -143,6 +143,21 @@ def test_only_replies_of_this_vehicle_are_taken() -> None:
         assert transport.replies.empty()
 
 
+def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """A sink that stands still must not fill the memory; the frames of what falls out are closed by time."""
+    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny", most_replies=2)
+    settled = threading.Event()
+    for _ in range(5):
+        bus.publish("skylane/v1/masks/car/left", b"", qos=1)
+    bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: settled.set())
+    assert settled.wait(WAIT_S)
+    assert transport.replies.qsize() == 2
+    with LogWriter(tmp_path) as log:
+        settings = PlaySettings("car", "s1", Schedule(), Preparation(card))
+        node = EdgeNode(Endless(), transport, log, [], settings)
+        assert node.tally().ignored_answers == {"too_many": 3}
+
+
 def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> None:
     """And keeps no secret; its counts are of every outcome, nought included."""
     config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
