@@ -91,7 +91,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             on_step(f"{name}: the masks that come back")
             masks[name] = _masks(ring, name, folder / f"masks-{name.replace(' ', '-')}")
         return {
-            "engines": {name: _figures(turns, masks, name) for name in ring.models},
+            "engines": {name: figures(turns, masks, name) for name in ring.models},
             "mean_iou": _mean_ious(plan, ring, on_step),
             "skipped": ring.skipped,
             "model": plan.model,
@@ -101,6 +101,27 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             "described": {name: model.describe() for name, model in ring.models.items()},
             "machine": machine(),
         }
+
+
+def figures(turns: Mapping[str, Turns], masks: Mapping[str, Mapping[str, Pixels]], name: str) -> dict[str, Any]:
+    """A contender's times, and how they compare with the reference's of the same round."""
+    own, reference = turns[name], turns[REFERENCE]
+    journeys = [value for part in own.journey_ms for value in part]
+    calls = [value for part in own.bare_ms for value in part]
+    common = masks[name].keys() & masks[REFERENCE].keys()
+    return {
+        "journey_ms": spread(journeys),
+        "bare_ms": spread(calls),
+        "journey_hz": own.journey_hz,
+        "samples": {"journey": len(journeys), "bare": len(calls)},
+        "times_faster": {
+            "journey": _ratio(reference.journey_ms, own.journey_ms),
+            "bare": _ratio(reference.bare_ms, own.bare_ms),
+            "throughput": _ratio([[1 / hz] for hz in reference.journey_hz], [[1 / hz] for hz in own.journey_hz]),
+        },
+        "agreement": float(np.mean([np.mean(masks[name][file] == masks[REFERENCE][file]) for file in common])),
+        "masks_compared": len(common),
+    }
 
 
 def _contenders(plan: Plan, folder: Path, ring: Ring, on_step: Callable[[str], None]) -> list[Contender]:
@@ -175,27 +196,6 @@ def _masks(ring: Ring, name: str, folder: Path) -> dict[str, Pixels]:
     played(ring.plans[name], ring.brokers[name], folder, window=1, sinks=("png",))
     files = sorted((folder / "masks").rglob("*.png"))
     return {file.name: np.asarray(cv2.imread(str(file), cv2.IMREAD_GRAYSCALE), np.uint8) for file in files}
-
-
-def _figures(turns: Mapping[str, Turns], masks: Mapping[str, Mapping[str, Pixels]], name: str) -> dict[str, Any]:
-    """A contender's times, and how they compare with the reference's of the same round."""
-    own, reference = turns[name], turns[REFERENCE]
-    journeys = [value for part in own.journey_ms for value in part]
-    calls = [value for part in own.bare_ms for value in part]
-    common = masks[name].keys() & masks[REFERENCE].keys()
-    return {
-        "journey_ms": spread(journeys),
-        "bare_ms": spread(calls),
-        "journey_hz": own.journey_hz,
-        "samples": {"journey": len(journeys), "bare": len(calls)},
-        "times_faster": {
-            "journey": _ratio(reference.journey_ms, own.journey_ms),
-            "bare": _ratio(reference.bare_ms, own.bare_ms),
-            "throughput": _ratio([[1 / hz] for hz in reference.journey_hz], [[1 / hz] for hz in own.journey_hz]),
-        },
-        "agreement": float(np.mean([np.mean(masks[name][file] == masks[REFERENCE][file]) for file in common])),
-        "masks_compared": len(common),
-    }
 
 
 def _ratio(reference: list[list[float]], own: list[list[float]]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import openvino as ov
+import openvino as ov  # type: ignore[import-untyped]  # It ships no types.
 import pytest
-from openvino import opset13 as ops
+from openvino import opset13 as ops  # type: ignore[import-untyped]
 
 from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement, Precision
 from cloud.engines.openvino_graph import read_whole, rewritten
