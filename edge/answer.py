@@ -2,9 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.messages import MaskMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
+
+
+class Answerer(NamedTuple):
+    """Who answers: a worker, and what it runs. Workers of one group may be of different versions."""
+
+    worker: str = ""
+    model_version: str = ""
+    engine: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,28 +25,14 @@ class Answer:
     bytes_down: int = 0
     node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
+    answerer: Answerer = field(default_factory=Answerer)
 
     @classmethod
     def of(cls, message: MaskMessage, bytes_down: int, away_ns: int) -> "Answer":
         """What is believed of a message about a frame that was away for so long."""
         node = _node(message)
-        return cls(message, bytes_down, node, _cloud_times(message, node, away_ns))
-
-    @property
-    def answerer(self) -> "Answerer":
-        """Who gave it."""
-        by = self.message
-        return Answerer(by.worker, by.model_version, by.engine, by.model_sha256) if by else Answerer()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Answerer:
-    """Who answers: a worker, and what it runs. Workers of one group may be of different versions."""
-
-    worker: str = ""
-    model_version: str = ""
-    engine: str = ""
-    sha256: str = ""
+        by = Answerer(message.worker, message.model_version, message.engine, message.model_sha256)
+        return cls(message, bytes_down, node, _cloud_times(message, node, away_ns), by)
 
 
 def echoes(message: MaskMessage, stamps: tuple[Stamp, ...]) -> bool:

@@ -286,7 +286,7 @@ class Ledger:
         if refusal is None:
             self._close(journey, Outcome.LOST, reason)
         else:
-            self._close(journey, _OUTCOMES[refusal.status], refusal.reason or reason, Answer(refusal))
+            self._close(journey, _OUTCOMES[refusal.status], refusal.reason or reason, Answer.of(refusal, 0, 0))
 
     def _close(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> None:
         self._write(journey, outcome, reason, answer)

@@ -1,7 +1,6 @@
 """The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from edge.config import EdgeConfig
@@ -43,6 +42,6 @@ def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str
         "outcomes": {outcome.value: tally.outcomes.get(outcome, 0) for outcome in Outcome},
         "ignored_answers": dict(tally.ignored_answers),
         "retries": {"retried": tally.retried, "won": tally.retry_won},
-        "answered_by": [{**asdict(by), "frames": frames} for by, frames in sorted(tally.answerers.items())],
+        "answered_by": [{**by._asdict(), "frames": frames} for by, frames in sorted(tally.answerers.items())],
         "rows_lost": rows_lost,
     }
