@@ -7,7 +7,15 @@ from typing import Any
 
 from cloud.engines.engine import EngineError
 from cloud.engines.graph import read_graph
-from cloud.manifest import BatchingSection, InputSection, LabelSection, Manifest, OutputKind, OutputSection
+from cloud.manifest import (
+    BatchingSection,
+    DetectionSection,
+    InputSection,
+    LabelSection,
+    Manifest,
+    OutputKind,
+    OutputSection,
+)
 from cloud.repository import MANIFEST_NAME
 from modelling.export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
@@ -146,6 +154,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
         ),
         output=None if len(heads) > 1 else next(iter(heads.values())),
         outputs=heads if len(heads) > 1 else {},
+        detection=DetectionSection(score_threshold=recipe.score_threshold),
         labels=_labels(recipe, labels),
         batching=BatchingSection(max_size=recipe.largest_batch),
     )

@@ -190,8 +190,9 @@ def inspect(
         "fed as",
         f"{manifest.input.height}×{manifest.input.width} {manifest.input.layout}, scale {manifest.input.scale:g}",
     )
-    kinds = ", ".join(section.kind for section in manifest.heads.values())
-    table.add_row("output", f"{answer}, {kinds}")
+    table.add_row("output", f"{answer}, {found.ends.kind}")
+    if found.ends.boxes is not None:
+        table.add_row("boxes", str(found.ends.boxes))
     table.add_row("classes", told(found.ends.classes))
     table.add_row("SHA-256", manifest.sha256)
     console.print(table)

@@ -113,13 +113,24 @@ def _specification(output: Output, height: int, width: int, batch: int | None) -
 
 
 def _needed(graph: Any, outputs: tuple[str, ...]) -> list[Any]:
-    """The nodes that the outputs are computed from, in the graph's order."""
-    sources = {node.name: [name.partition(":")[0].removeprefix("^") for name in node.input] for node in graph.node}
-    needed: set[str] = set()
-    waiting = list(outputs)
+    """The nodes that the outputs are computed from, each after what it needs itself.
+
+    A single output's are in the graph's order. TensorFlow puts the branches of several now one first, now the other,
+    and the same weights must give the same bytes: theirs follow the outputs.
+    """
+    nodes = {node.name: node for node in graph.node}
+    found: dict[str, Any] = {}
+    waiting = list(reversed(outputs))
     while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += sources[name]
-    return [node for node in graph.node if node.name in needed]
+        name = waiting[-1]
+        missing = [each for each in _sources(nodes[name]) if each not in found]
+        if name in found or not missing:
+            found.setdefault(name, nodes[name])
+            waiting.pop()
+        else:
+            waiting += reversed(missing)
+    return list(found.values()) if len(outputs) > 1 else [node for node in graph.node if node.name in found]
+
+
+def _sources(node: Any) -> list[str]:
+    return [name.partition(":")[0].removeprefix("^") for name in node.input]

@@ -16,6 +16,8 @@ _PICTURE_TYPES = ("uint8", "int32", "float16", "float32")
 _ID_TYPES = ("uint8", "int8", "int16", "uint16", "int32", "int64")
 _OUTPUT_NAMES = ("prediction", "output", "semantic", "argmax", "softmax", "scores", "logits", "mask", "classes")
 _RGB = 3
+_OF_PICTURES, _OF_THINGS = 2, 3  # Dimensions of the scores N×C of pictures, and of those N×A×C of things in them.
+_CORNERS = 4
 _PASSING = ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "StopGradient", "Snapshot")
 _BYTE_LIKE = 16.0  # A mean subtracted, or a divisor, above this is meant for pixels of 0..255.
 
@@ -40,6 +42,7 @@ class Ends:
 
     picture: Tensor
     answer: Tensor
+    boxes: Tensor | None  # Of a detector, whose answer is the scores.
     kind: OutputKind
     classes: int | None  # How many classes there are, where the graph tells.
     constants: dict[str, bool | int | float]  # What to feed to other placeholders, by their names.
@@ -80,20 +83,31 @@ class GraphAnalysis:
         """Find the input and the output.
 
         Raises:
-            EngineError: no tensor of the graph looks like a picture, or none like a mask or scores of one.
+            EngineError: no tensor of the graph looks like a picture, or none like a mask, scores or boxes of one.
         """
         pictures = [tensor for tensor in self.placeholders if _is_picture(tensor)]
         if not pictures:
             raise EngineError(self._path, f"takes no picture (N×H×W×3): its inputs are {_listed(self.placeholders)}")
         ranked = sorted(self._answers(pictures), key=self._rank, reverse=True)
+        boxes = None
+        if not ranked:  # It says nothing of pixels, then: of the whole picture, or of things in it.
+            ranked, boxes = self._whole_answers(pictures)
         if not ranked:
-            raise EngineError(self._path, "gives no class ids (N×H×W) and no scores (N×H×W×C) for a picture's pixels")
+            ranked = sorted(self._answers(pictures, inner=True), key=self._rank, reverse=True)
+        if not ranked:
+            raise EngineError(
+                self._path,
+                "gives no class ids (N×H×W) and no scores (N×H×W×C) for a picture's pixels, no scores of a whole one (N×C) "
+                "and no boxes (N×A×4) with theirs (N×A×C): write the manifest by hand, with task tensors",
+            )
         answer = ranked[0]
-        needed = reachable(self._definition, [answer.node])
+        needed = reachable(self._definition, [each.node for each in (answer, boxes) if each])
         used = [tensor for tensor in pictures if node_of(tensor.node) in needed]
         picture = max(used, key=lambda tensor: (len(tensor.shape or ()), tensor.shape is not None))
         notes: list[str] = []
         kind = self._kind(answer)
+        if boxes is not None:
+            notes.append(f"{boxes.name} is taken for x1, y1, x2, y2 in pixels of the input (box_format)")
         if len(used) > 1:
             notes.append(f"{len(used)} inputs look like a picture ({_listed(used)}): took {picture.name}")
         if len(ranked) > 1:
@@ -101,6 +115,7 @@ class GraphAnalysis:
         return Ends(
             picture=picture,
             answer=answer,
+            boxes=boxes,
             kind=kind,
             classes=self._classes(answer, kind),
             constants=self._constants(picture, needed, notes),
@@ -133,23 +148,45 @@ class GraphAnalysis:
         rank = tensor.shape.rank
         return Tensor(name, node, tensor.dtype.name, None if rank is None else tuple(tensor.shape.as_list()))
 
-    def _answers(self, pictures: Iterable[Tensor]) -> list[Tensor]:
-        """Every tensor that might be the answer; of a bare graph the ends, and where those are none, whatever fits."""
+    def _answers(self, pictures: Iterable[Tensor], *, inner: bool = False) -> list[Tensor]:
+        """Every tensor that might be an answer for pixels; of a bare graph the ends, or whatever fits within it."""
         nodes = {node_of(tensor.node) for tensor in pictures}
         if self._named_outputs:
             return [tensor for tensor in self._named_outputs if self._fits(tensor, nodes)]
-        ends: list[Tensor] = []
-        inner: list[Tensor] = []
+        found: list[Tensor] = []
         for operation in self._graph.get_operations():
             if operation.type in (*_PLACEHOLDERS, "Const") or not operation.outputs:
                 continue
             tensor = self._tensor(operation.outputs[0].name, operation.outputs[0].name)
             is_end = not operation.outputs[0].consumers()
-            if (is_end or tensor.dtype in _ID_TYPES) and self._fits(tensor, nodes):
-                (ends if is_end else inner).append(tensor)
-        return [tensor for tensor in ends if not self._is_trainings(tensor)] or [
-            tensor for tensor in inner if not self._is_trainings(tensor)
+            if (tensor.dtype in _ID_TYPES and not is_end if inner else is_end) and self._fits(tensor, nodes):
+                found.append(tensor)
+        return [tensor for tensor in found if not self._is_trainings(tensor)]
+
+    def _whole_answers(self, pictures: Iterable[Tensor]) -> tuple[list[Tensor], Tensor | None]:
+        """The scores N×C of whole pictures, likeliest first, and None; or the scores N×A×C of boxes, and these, N×A×4."""
+        nodes = {node_of(tensor.node) for tensor in pictures}
+        ends = self._named_outputs or [
+            self._tensor(operation.outputs[0].name, operation.outputs[0].name)
+            for operation in self._graph.get_operations()
+            if operation.outputs and not operation.outputs[0].consumers()
         ]
+        fitting = [
+            tensor
+            for tensor in ends
+            if tensor.dtype.startswith("float")
+            and not nodes.isdisjoint(reachable(self._definition, [tensor.node]))
+            and not self._is_trainings(tensor)
+        ]
+        ranked = sorted(fitting, key=self._rank, reverse=True)
+        of_things = [tensor for tensor in ranked if tensor.shape is not None and len(tensor.shape) == _OF_THINGS]
+        # Four classes look like boxes too: a name decides.
+        of_things.sort(key=lambda tensor: "box" not in tensor.name.lower())
+        for boxes in of_things:
+            scores = [each for each in of_things if each != boxes and (each.shape or ())[1] == (boxes.shape or ())[1]]
+            if scores and (boxes.shape or ())[-1] == _CORNERS:
+                return scores, boxes
+        return [tensor for tensor in ranked if tensor.shape is not None and len(tensor.shape) == _OF_PICTURES], None
 
     def _fits(self, tensor: Tensor, pictures: set[str]) -> bool:
         """Whether it has the shape and type of class ids or scores, and depends on a picture."""
@@ -178,13 +215,19 @@ class GraphAnalysis:
         return is_ids, named, tensor.shape is not None, is_choice, self._order.get(node_of(tensor.node), 0)
 
     def _kind(self, tensor: Tensor) -> OutputKind:
+        rank = None if tensor.shape is None else len(tensor.shape)
+        if rank in (_OF_PICTURES, _OF_THINGS) and tensor.dtype not in _ID_TYPES:
+            operation = self._graph.get_tensor_by_name(tensor.node).op
+            while operation.type in _PASSING and operation.inputs:
+                operation = operation.inputs[0].op
+            return OutputKind.PROBABILITIES if operation.type in ("Softmax", "Sigmoid") else OutputKind.LOGITS
         if tensor.dtype in _ID_TYPES or (tensor.shape is not None and tensor.shape[-1] == 1):
             return OutputKind.CLASS_IDS
         return OutputKind.SCORES
 
     def _classes(self, answer: Tensor, kind: OutputKind) -> int | None:
         """The number of classes: the scores' channels, or what the arg max before the answer chooses from."""
-        if kind is OutputKind.SCORES:
+        if kind is not OutputKind.CLASS_IDS:
             return answer.shape[-1] if answer.shape else None
         operation = self._graph.get_tensor_by_name(answer.node).op
         while operation.type in _PASSING and operation.inputs:

@@ -10,18 +10,22 @@ from cloud.engines.engine import ENGINES, FORMATS, Engine, EngineError, Inferenc
 from cloud.engines.graph import read_graph
 from cloud.engines.keras_model import freeze_keras, read_keras
 from cloud.engines.saved_model import freeze_signature, read_saved_model
-from cloud.manifest import MAX_CLASSES, InputSection, LabelSection, Manifest, OutputSection
+from cloud.manifest import MAX_CLASSES, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from cloud.repository import MANIFEST_NAME
+from modelling.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.graph_analysis import Ends, GraphAnalysis
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.labels import Labels
+from shared.model_card import Task
 
 GUESSED_SIZE = (512, 1024)  # Height and width where the graph leaves them open.
 GUESSED_CLASSES = 32  # Where the graph does not tell.
 
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
+_TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
+_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
 
 
 class InspectionError(SkylaneError):
@@ -46,7 +50,7 @@ def inspect(
     signature: str = "serving_default",
     trained: bool = True,
 ) -> Inspection:
-    """Read a frozen graph (`.pb`), a SavedModel's folder or a Keras file, and run it once on noise.
+    """Read a frozen graph (`.pb`), a SavedModel's or OpenVINO's folder, a Keras, ONNX or TensorFlow Lite file; run it on noise.
 
     `labels`: named where they are known. `size`: height and width for a graph that leaves them open. `signature`: of a
     SavedModel; another is taken, and told, where it has none of that name. Inspecting runs the model: inspect only
@@ -55,7 +59,7 @@ def inspect(
     Raises:
         EngineError: it is no such file, or nothing in it takes a picture and gives a mask.
     """
-    path = path.parent if path.name == "saved_model.pb" else path
+    path = path.parent if path.name in ("saved_model.pb", IR_NAME) else path
     notes: list[str] = []
     kind, analysis, signature = _read(path, signature, notes)
     ends = analysis.ends()
@@ -67,7 +71,10 @@ def inspect(
     notes.append(
         "a graph does not tell the order of its colours: rgb8 is guessed (input.layout), and crop (input.resize)"
     )
+    answer = OutputSection(tensor=ends.answer.name, kind=ends.kind)
+    boxes = ends.boxes and OutputSection(tensor=ends.boxes.name, kind=OutputKind.BOXES)
     manifest = Manifest(
+        task=_task(ends),
         format=kind,
         file=path.name,
         sha256=tree_sha256(path),
@@ -83,7 +90,8 @@ def inspect(
                 "constants": ends.constants,
             }
         ),
-        output=OutputSection(tensor=ends.answer.name, kind=ends.kind),
+        output=None if boxes else answer,
+        outputs={"boxes": boxes, "scores": answer} if boxes else {},
         labels=_labels(ends, labels, notes),
     )
     random = analysis.random_operations(ends.answer)
@@ -123,11 +131,16 @@ def numbered_labels(count: int) -> Labels:
     )
 
 
-def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnalysis, str]:
+def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnalysis | FileAnalysis, str]:
     """The format, the analysed graph and, of a SavedModel, the signature that was taken."""
     if path.suffix.lower() in _KERAS_SUFFIXES:
         graph, inputs, outputs = freeze_keras(read_keras(path), path)
         return "keras", GraphAnalysis(graph, path, inputs, outputs), signature
+    form = _SUFFIXES.get(path.suffix.lower()) or ("openvino" if (path / IR_NAME).is_file() else None)
+    if form is not None:
+        return form, FileAnalysis(path, *READERS[form](path)), signature
+    if path.suffix.lower() in _TORCHSCRIPT_SUFFIXES:
+        raise EngineError(path, "is TorchScript, which tells no shapes: write its model.yaml by hand")
     if not path.is_dir():
         return "frozen_graph", GraphAnalysis(read_graph(path), path), signature
     loaded = read_saved_model(path)
@@ -139,6 +152,12 @@ def _read(path: Path, signature: str, notes: list[str]) -> tuple[str, GraphAnaly
         signature = names[0]
     graph, inputs, outputs = freeze_signature(loaded.signatures[signature], path)
     return "saved_model", GraphAnalysis(graph, path, inputs, outputs), signature
+
+
+def _task(ends: Ends) -> Task:
+    if ends.boxes is not None:
+        return Task.DETECTION
+    return Task.CLASSIFICATION if ends.kind in (OutputKind.LOGITS, OutputKind.PROBABILITIES) else Task.SEGMENTATION
 
 
 def _size(path: Path, ends: Ends, size: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
@@ -174,16 +193,18 @@ def _try(path: Path, manifest: Manifest, notes: list[str]) -> None:
     shape = (engine.batch_size or 1, manifest.input.height, manifest.input.width, 3)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     try:
-        first, second = engine.infer(noise)["mask"], engine.infer(noise)["mask"]
+        first, second = engine.infer(noise), engine.infer(noise)
     except InferenceError as error:
         notes.append(f"a try on noise failed: {error}")
         return
     finally:
         engine.close()
-    if not np.array_equal(first, second):
-        notes.append("the same picture gave two different masks: dropout or noise is on and cannot be switched off")
-    if first.max() >= len(manifest.labels):
-        notes.append(f"noise was given class {first.max()}, and only {len(manifest.labels)} are named: name all")
+    if any(not np.array_equal(first[head], second[head]) for head in first):
+        notes.append("the same picture gave two different answers: dropout or noise is on and cannot be switched off")
+    if "mask" in first and first["mask"].max() >= len(manifest.labels):
+        notes.append(
+            f"noise was given class {first['mask'].max()}, and only {len(manifest.labels)} are named: name all"
+        )
 
 
 def _spread_colour(number: int) -> tuple[int, int, int]:

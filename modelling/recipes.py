@@ -38,7 +38,8 @@ class Recipe:
     is more than 1, any number of pictures may go through it at once, and a worker lets so many.
     `formats`: each is written from the same weights, the first into the folder `name`, a further one into
     `name-<format>`, such as `road-small-saved-model`. `trained`: whether weights ship; if not they are random, drawn
-    from `seed`. `colours`: those of the classes where they are not the street's.
+    from `seed`. `score_threshold`: from which a detector's boxes are told.
+    `colours`: those of the classes where they are not the street's.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Recipe:
     trained: bool
     seed: int = 1
     largest_batch: int = 1
+    score_threshold: float = 0.3
     colours: tuple[Colour, ...] = ()
 
     def network(self, *, folded: bool) -> Any:
@@ -154,6 +156,7 @@ RECIPES = {
             formats=(Format.FROZEN_GRAPH,),
             trained=True,
             largest_batch=8,
+            score_threshold=0.4,
             colours=((30, 110, 255), (255, 60, 60)),
         ),
     )

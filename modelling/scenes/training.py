@@ -83,7 +83,7 @@ def train(
     """Render the scenes, train the recipe's network on them, and return its folded weights.
 
     `folder` gets the scenes (0.45 MB each), the built model under `models`, and `training.json` with what that model
-    makes of the validation's scenes. `donor`, `progress`: as in `learn`.
+    makes of the validation's scenes. `donor`: road-small's folded weights. `progress` is called after every step.
     """
     validation = SceneStore.render(validation_views(course.validation_frames, WEATHERS), folder / "validation")
     training = SceneStore.render(training_views(course.frames, weathers=WEATHERS), folder / "scenes")
@@ -95,7 +95,8 @@ def train(
         report = latest
         progress(latest)
 
-    weights = fold(learn(recipe, training, folder, course, tell, donor=donor))
+    start = unfold(donor, RECIPES[DONOR].network(folded=False))
+    weights = fold(learn(recipe, training, folder, course, tell, start=start))
     minutes = (time.monotonic() - began) / 60
     build(recipe, folder / "models", labels, weights)
     with Repository(folder / "models").load(recipe.name, Placement(device="cpu")) as model:
@@ -112,17 +113,17 @@ def learn(
     course: Course,
     progress: Callable[[Report], None],
     *,
-    donor: Weights,
+    start: Weights,
 ) -> Weights:
-    """Train the recipe's network on a store from a donor's weights; returns the running mean at the end, not folded.
+    """Train the recipe's network on a store; returns the running mean of the weights at the end, not folded.
 
-    `donor`: road-small's, folded; layers of the same name and shape begin with what they know. There is no choice among
-    checkpoints: the last weights, when the rate has fallen to nothing, are the result, and so the validation's figures
+    `start`: another network's weights, or a checkpoint's, not folded; layers of the same name and shape begin with what
+    they know. There is no choice among checkpoints: the last weights, when the rate has fallen to nothing, are the result, and so the validation's figures
     flatter nobody. `folder` gets `checkpoint.npz` now and then. `progress` is called after every step.
     """
     keras.utils.set_random_seed(course.seed)
     network = recipe.network(folded=False)
-    assign(network, grafted(weights_of(network), unfold(donor, _donor_network())), "the start")
+    assign(network, grafted(weights_of(network), start), "the start")
     # By the running statistics throughout: the donor's are its normalisation's scales already, and few scenes a batch
     # differ too much from each other for statistics of their own.
     trainer = Trainer(network, Schedule(course.peak_rate), _LOSSES[recipe.output], normalise_by_batch=False)
@@ -168,7 +169,3 @@ def _loader(store: SceneStore, course: Course) -> _Loader:
     known = np.flatnonzero(store.weathers != WEATHERS.index(HELD_OUT_WEATHER))
     height, width = course.crop
     return ObjectLoader(store, known, batch=course.batch, height=height, width=width, seed=course.seed)
-
-
-def _donor_network() -> Any:
-    return RECIPES[DONOR].network(folded=False)

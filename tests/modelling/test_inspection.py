@@ -11,6 +11,7 @@ from cloud.manifest import OutputKind
 from cloud.repository import Repository
 from modelling.inspection import Inspection, InspectionError, inspect, numbered_labels, write
 from shared.labels import Labels
+from shared.model_card import Task
 
 _WEIGHTS = np.random.default_rng(3).normal(size=(3, 3, 3, 4)).astype(np.float32)
 
@@ -100,7 +101,7 @@ def test_dropout_left_on_is_switched_off_by_its_placeholders(tmp_path: Path) -> 
     assert "phase:0 (bool) is fed false" in _told(found)
     assert "keep_prob:0 (float32) is fed 1: all is kept" in _told(found)
     assert "random operations on the way to the answer" in _told(found)
-    assert "two different masks" not in _told(found)
+    assert "two different answers" not in _told(found)
 
 
 def test_dropout_that_cannot_be_switched_off_is_found_by_trying(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_dropout_that_cannot_be_switched_off_is_found_by_trying(tmp_path: Path) 
         images = _pictures()
         tf.argmax(_scores(images * tf.floor(tf.random.uniform((1, 8, 12, 3)) + 0.5)), -1, name="output")
 
-    assert "two different masks" in _told(inspect(_frozen(tmp_path, build)))
+    assert "two different answers" in _told(inspect(_frozen(tmp_path, build)))
 
 
 @pytest.mark.parametrize(
@@ -199,16 +200,45 @@ def test_what_is_written_is_a_model_of_the_repository(tmp_path: Path) -> None:
     ("build", "problem"),
     [
         (lambda: tf.compat.v1.placeholder(tf.float32, (1, 10), "features") * 2, "takes no picture"),
-        (lambda: tf.reduce_mean(_pictures(), (1, 2)), "gives no class ids"),
+        (lambda: tf.reduce_mean(_pictures(), (1, 2, 3)), "gives no class ids.*no scores of a whole one.*no boxes"),
         (lambda: tf.argmax(_pictures(shape=(1, 3, 8, 12)), 1), "takes no picture"),
         (lambda: tf.constant(1), "takes no picture.*its inputs are none"),
     ],
 )
-def test_a_graph_that_segments_nothing_is_refused(tmp_path: Path, build: Callable[[], Any], problem: str) -> None:
+def test_a_graph_that_answers_no_picture_is_refused(tmp_path: Path, build: Callable[[], Any], problem: str) -> None:
     """It says what was found instead."""
     with pytest.raises(EngineError, match=problem) as caught:
         inspect(_frozen(tmp_path, build))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"), [(tf.nn.softmax, OutputKind.PROBABILITIES), (tf.identity, OutputKind.LOGITS)]
+)
+def test_scores_of_whole_pictures_are_a_classification(
+    tmp_path: Path, last: Callable[[Any], Any], kind: OutputKind
+) -> None:
+    """Whether they are probabilities already decides whether the worker takes the softmax."""
+    found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_pictures()), (1, 2)), name="answer")))
+    assert (found.manifest.task, found.ends.classes) == (Task.CLASSIFICATION, 4)
+    head = found.manifest.heads["scores"]
+    assert (head.tensor, head.kind) == ("answer:0", kind)
+
+
+def test_boxes_with_their_scores_are_a_detection(tmp_path: Path) -> None:
+    """Two heads of as many anchors, of which the one with four numbers, named so where both have, is the boxes."""
+
+    def build() -> None:
+        maps = tf.reshape(_scores(_pictures()), (1, 96, 4))
+        tf.sigmoid(maps, name="confidence")
+        tf.identity(maps * 12.0, name="bbox")
+
+    found = inspect(_frozen(tmp_path, build))
+    assert (found.manifest.task, found.ends.classes) == (Task.DETECTION, 4)
+    heads = found.manifest.heads
+    assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
+    assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
+    assert "bbox:0 is taken for x1, y1, x2, y2" in _told(found)
 
 
 @pytest.mark.parametrize("name", ["absent.pb", "text.pb", "text.keras", "text.h5", "folder"])

@@ -13,7 +13,7 @@ from modelling.recipes import Output, recipe
 from modelling.scenes.scene_store import HEIGHT, WIDTH, SceneStore
 from modelling.scenes.training import COURSES, Report, learn
 from modelling.scenes.weather_batches import WeatherLoader
-from modelling.weights import Weights, read_weights
+from modelling.weights import Weights, read_weights, unfold
 from rosbag_tools.scene import WEATHERS
 
 
@@ -27,9 +27,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
 
 
 @pytest.fixture(scope="module")
-def donor() -> Weights:
-    """The folded weights of road-small that ship."""
-    return shipped_weights(recipe("road-small"), default_root())
+def start() -> Weights:
+    """The weights of road-small that ship, unfolded."""
+    small = recipe("road-small")
+    return unfold(shipped_weights(small, default_root()), small.network(folded=False))
 
 
 def test_scenes_hold_the_picture_the_weather_and_the_boxes(scenes: SceneStore) -> None:
@@ -56,13 +57,13 @@ def test_no_scene_to_validate_by_is_of_a_drive_trained_on() -> None:
     ("name", "changes"), [("road-weather", {"steps": 24, "batch": 8}), ("road-objects", {"steps": 12, "batch": 1})]
 )
 def test_a_short_training_learns(
-    scenes: SceneStore, donor: Weights, tmp_path: Path, name: str, changes: dict[str, int]
+    scenes: SceneStore, start: Weights, tmp_path: Path, name: str, changes: dict[str, int]
 ) -> None:
     """The whole of it on five scenes: batches, loss, steps, the running mean and the checkpoint."""
     made = recipe(name)
     course = replace(COURSES[made.output], steps=changes["steps"], batch=changes["batch"])
     reports: list[Report] = []
-    weights = learn(made, scenes, tmp_path, course, reports.append, donor=donor)
+    weights = learn(made, scenes, tmp_path, course, reports.append, start=start)
     losses = [report.loss for report in reports]
     assert len(losses) == course.steps
     assert reports[-1].progress == 1
