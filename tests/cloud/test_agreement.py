@@ -64,6 +64,7 @@ def test_tensors_agree_as_their_worst_head_does() -> None:
 def test_the_pictures_that_ship_are_of_any_size_and_no_two_alike() -> None:
     """Batches of one picture would not show that a model mixes them."""
     shown = pictures(38, 60, 9)
-    assert (shown.shape, shown.dtype) == ((9, 38, 60, 3), np.uint8)
+    assert shown.shape == (9, 38, 60, 3)
+    assert shown.dtype == np.uint8
     assert len({picture.tobytes() for picture in shown}) == 9
     assert shown.std() > 20
