@@ -62,10 +62,12 @@ class Shelf:
 class Place:
     """A worker with a shelf, an operator and a vehicle."""
 
-    def __init__(self, bus: Bus, shelf: Shelf, served: list[Model], settings: WorkerSettings) -> None:
+    def __init__(
+        self, bus: Bus, shelf: Shelf, served: list[Model], settings: WorkerSettings, *, with_loader: bool
+    ) -> None:
         self.bus = bus
         self.shelf = shelf
-        loader: Any = shelf
+        loader: Any = shelf if with_loader else None
         self.node = CloudNode(served, settings, loader=loader)
         self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
         self.statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
@@ -119,13 +121,20 @@ def _memory_bus() -> Iterator[MemoryBus]:
 
 @contextmanager
 def open_place(
-    shelf: Shelf, served: tuple[tuple[str, str], ...] = (("tiny", "1"),), bus: Bus | None = None, **settings: Any
+    shelf: Shelf,
+    served: tuple[tuple[str, str], ...] = (("tiny", "1"),),
+    bus: Bus | None = None,
+    *,
+    with_loader: bool = True,
+    **settings: Any,
 ) -> Iterator[Place]:
     """A worker `w` that serves these models of the shelf, until the block ends; on a bus in memory where none is given."""
     with nullcontext(bus) if bus else _memory_bus() as carrier:
         models = [shelf.load(*key) for key in served]
         shelf.began.clear()
-        place = Place(carrier, shelf, models, WorkerSettings(worker="w", session="s9", **settings))
+        place = Place(
+            carrier, shelf, models, WorkerSettings(worker="w", session="s9", **settings), with_loader=with_loader
+        )
         try:
             assert place.ready.wait(WAIT_S)
             yield place

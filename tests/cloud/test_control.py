@@ -4,10 +4,14 @@ from collections.abc import Callable
 import pytest
 
 from shared import topics
-from shared.bus import Ack, Properties
+from shared.address import Address
+from shared.broker import Broker
+from shared.bus import Ack, Bus, MemoryBus, Properties
 from shared.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages import MaskMessage, Status
+from shared.messages import MaskMessage, NodeState, NodeStatus, Status, pack_status
+from shared.mqtt import MqttBus
 from tests.cloud.shelf import WAIT_S, Place, Shelf, open_place
+
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}
 
@@ -38,9 +42,18 @@ def test_metadata_and_readiness_can_be_asked_for() -> None:
         assert "no model 'huge'" in place.told(Verb.METADATA, "huge").error
 
 
-def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused() -> None:
+@pytest.fixture(params=["memory", "mosquitto"])
+def bus(request: pytest.FixtureRequest) -> Bus | None:
+    """What carries the messages; None: memory. The worker closes it."""
+    if request.param == "memory":
+        return None
+    broker: Broker = request.getfixturevalue("mosquitto_broker")
+    return MqttBus(Address.parse(broker.url), "test-worker")
+
+
+def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | None) -> None:
     """What was sent before gets the old version or the new one, what is sent after the new one; the old one is freed."""
-    with open_place(Shelf(**TWO)) as place:
+    with open_place(Shelf(**TWO), bus=bus) as place:
         stop = threading.Event()
         sent: list[int] = []
         got: list[MaskMessage] = []
@@ -136,6 +149,29 @@ def test_an_unloaded_model_answers_what_it_holds_then_refuses() -> None:
         assert place.told(Verb.LOAD, "other").is_ready
         place.send(1, "other")
         assert place.answer().status is Status.ANSWERED
+
+
+def test_a_worker_without_a_repository_serves_what_it_was_given() -> None:
+    """A bench's worker thinks nothing and has no files."""
+    shelf = Shelf(**TWO)
+    with open_place(shelf, with_loader=False) as place:
+        assert place.told(Verb.LOAD, "tiny", "2").error.startswith("this worker has no repository")
+        assert "tiny version 2 is not served here" in place.told(Verb.METADATA, "tiny", "2").error
+        assert _states(place) == {("tiny", "1"): "current"}
+        assert place.told(Verb.UNLOAD, "tiny").is_ready is False
+    assert not shelf.engines["tiny", "1"].closed.is_set()  # It is whoever's who gave it.
+
+
+def test_a_model_that_may_not_be_served_twice_is_not_loaded() -> None:
+    """MQTT 3.1.1 cannot share: both workers would answer every frame."""
+    shelf = Shelf(**TWO)
+    rival = NodeStatus(NodeState.ONLINE, "s8", 1, (shelf.card("other"),))
+    with MemoryBus() as bus:
+        bus.publish(topics.WORKER_STATUS.of(worker="rival"), pack_status(rival), qos=1, retained=True)
+        with open_place(shelf, bus=bus) as place:
+            assert "worker 'rival' already serves other" in place.told(Verb.LOAD, "other").error
+            assert shelf.engines["other", "1"].closed.is_set()
+            assert _states(place)["other", "1"] == "available"
 
 
 def test_one_version_can_be_unloaded_alone() -> None:
