@@ -12,7 +12,6 @@ from shared.messages import MaskMessage, NodeState, NodeStatus, Status, pack_sta
 from shared.mqtt import MqttBus
 from tests.cloud.shelf import WAIT_S, Place, Shelf, open_place
 
-
 TWO = {"tiny": ("1", "2"), "other": ("1",)}
 
 
