@@ -98,7 +98,7 @@ def _serve(engine: Engine, channel: Channel) -> None:
         except SkylaneError as error:
             channel.send({"kind": "failed", "problem": str(error)})
         except BaseException as error:
-            channel.send({"kind": "failed", "problem": "".join(traceback.format_exception_only(error)).strip()[:500]})
+            channel.send({"kind": "broken", "problem": "".join(traceback.format_exception_only(error)).strip()[:500]})
             raise
         else:
             channel.send({"kind": "inferred", "heads": heads}, results if is_new else None)

@@ -19,7 +19,7 @@ _LEAVING_S = 5.0
 
 
 class ProcessLostError(InferenceError):
-    """An engine's process died, or had to be killed because it did not answer."""
+    """An engine's process died, ends by a bug, or had to be killed because it did not answer."""
 
 
 class EngineProcess:
@@ -88,6 +88,8 @@ class EngineProcess:
             self._results = results
         if answer["kind"] == "failed":
             raise InferenceError(answer["problem"])
+        if answer["kind"] == "broken":
+            raise ProcessLostError(f"the engine's process ended by a bug: {answer['problem']}")
         assert self._results is not None
         try:
             # Copied: the next batch overwrites what is shared, while this one is still being encoded.
