@@ -16,7 +16,9 @@ ort: Any = import_module("onnxruntime")  # Any: it ships no types.
 _CUDA = "CUDAExecutionProvider"
 _NOWHERE = "/nonexistent"  # Where weights beside a single file are looked for.
 _SEVERE = 4  # ONNX Runtime's log level: fatal errors only; what else goes wrong is raised.
-_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8", "tensor(int32)": "int32"}
+_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"} | {
+    f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "int32", "int64")
+}
 
 
 class OnnxRuntimeEngine:
@@ -39,7 +41,7 @@ class OnnxRuntimeEngine:
         if gpus and placement.device.startswith("gpu:"):
             gpus = 1000  # How many there are is seen by trying: CUDA numbers them.
         self.device = choose(placement.device, gpus, "ONNX Runtime", "install onnxruntime-gpu")
-        self._session = _session(path, self.device, placement)
+        self._session = open_session(path, self.device, placement)
         if self.device != "cpu" and _CUDA not in self._session.get_providers():
             if placement.device != "auto":
                 raise DeviceError(placement.device, "ONNX Runtime cannot use this GPU: use cpu, or mend its CUDA")
@@ -49,16 +51,14 @@ class OnnxRuntimeEngine:
         outputs = {each.name: each for each in self._session.get_outputs()}
         picture = named(inputs, manifest.input.tensor, "input", path)
         self._heads = {head: named(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()}
-        self._feed = feed_of(_shape(picture), _TYPES.get(picture.type, picture.type), manifest, path)
+        self._feed = feed_of(shape_of(picture), type_of(picture), manifest, path)
         self.batch_size = self._feed.batch_size
         for head, tensor in self._heads.items():
-            check_head(head, _shape(tensor), manifest, path)
+            check_head(head, shape_of(tensor), manifest, path)
         only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._input = picture.name
         self._constants = {
-            name: np.array(value, _TYPES.get(inputs[name].type, "bool")).reshape(
-                [side or 1 for side in _shape(inputs[name])]
-            )
+            name: np.array(value, type_of(inputs[name])).reshape([side or 1 for side in shape_of(inputs[name])])
             for name, value in manifest.input.constants.items()
             if name in inputs
         }
@@ -80,7 +80,12 @@ class OnnxRuntimeEngine:
         self._session = None
 
 
-def _session(path: Path, device: str, placement: Placement) -> Any:
+def open_session(path: Path, device: str = "cpu", placement: Placement = Placement()) -> Any:  # noqa: B008 - frozen.
+    """An onnxruntime.InferenceSession on a device, "cpu" or "gpu:N".
+
+    Raises:
+        EngineError: the file is no ONNX model that runs here.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = placement.intra_threads
     options.inter_op_num_threads = placement.inter_threads
@@ -110,6 +115,11 @@ def _file_in(folder: Path) -> Path:
     return found[0]
 
 
-def _shape(tensor: Any) -> list[int | None]:
-    """A side that is open has a name, or nothing."""
+def type_of(tensor: Any) -> str:
+    """The type of an input or output as NumPy names it; as ONNX Runtime does where a picture is none of it."""
+    return _TYPES.get(tensor.type, str(tensor.type))
+
+
+def shape_of(tensor: Any) -> list[int | None]:
+    """The shape of an input or output; a side that is open has a name there, or nothing."""
     return [side if isinstance(side, int) and side > 0 else None for side in tensor.shape]

@@ -33,14 +33,14 @@ class TfliteEngine:
         self.precision = own_precision(manifest, placement, self.name, path)
         self.device = choose(placement.device, 0, "TensorFlow Lite", "choose another engine")
         self._manifest, self._path = manifest, path
-        self._model = _opened(path, placement)
+        self._model = open_model(path, placement)
         inputs, outputs = _tensors(self._model)
         self._picture = named(inputs, manifest.input.tensor, "input", path)
         self._heads = {head: named(outputs, section.tensor, "output", path) for head, section in manifest.heads.items()}
-        self._feed = feed_of(_shape(self._picture), np.dtype(self._picture["dtype"]).name, manifest, path)
+        self._feed = feed_of(shape_of(self._picture), np.dtype(self._picture["dtype"]).name, manifest, path)
         self.batch_size = self._feed.batch_size
         for head, tensor in self._heads.items():
-            check_head(head, _shape(tensor), manifest, path)
+            check_head(head, shape_of(tensor), manifest, path)
         spare = {each["name"]: each for each in inputs.values() if each["index"] != self._picture["index"]}
         only_input(list(spare), list(manifest.input.constants), path)
         self._constants = {
@@ -88,7 +88,12 @@ class TfliteEngine:
         return (values.astype(np.float32) - np.float32(zero)) * np.float32(scale)
 
 
-def _opened(path: Path, placement: Placement) -> Any:
+def open_model(path: Path, placement: Placement = Placement()) -> Any:  # noqa: B008 - frozen.
+    """An interpreter, its memory not laid out yet.
+
+    Raises:
+        EngineError: the file is no TensorFlow Lite model.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -112,7 +117,10 @@ def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs | runner.get_input_details(), outputs | runner.get_output_details()
 
 
-def _shape(tensor: dict[str, Any]) -> list[int | None] | None:
-    """A side that is open is -1 in the signature; an empty signature is that of a file older than signatures."""
+def shape_of(tensor: dict[str, Any]) -> list[int | None] | None:
+    """The shape of an input or output, None where it tells none.
+
+    A side that is open is -1 in the signature; an empty signature is that of a file older than signatures.
+    """
     told = tensor["shape_signature"] if len(tensor["shape_signature"]) else tensor["shape"]
     return [int(side) if side > 0 else None for side in told] or None
