@@ -149,7 +149,7 @@ def test_score_models_carry_twenty_classes_of_which_eight_are_unused(labels: Lab
     build(scored, tmp_path, labels)
     repository = Repository(tmp_path)
     manifest = repository.manifest("street-lite")
-    assert (manifest.output.kind, manifest.output.tensor) == ("scores", "scores")
+    assert (manifest.heads["mask"].kind, manifest.heads["mask"].tensor) == ("scores", "scores")
     assert manifest.input.dtype == "float32"
     assert manifest.input.scale == pytest.approx(1 / 255)
     names = repository.card("street-lite").labels.names

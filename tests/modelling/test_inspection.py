@@ -52,7 +52,10 @@ def test_the_usual_road_graph_is_read_without_a_doubt(tmp_path: Path) -> None:
         12,
         1.0,
     )
-    assert (found.manifest.output.tensor, found.manifest.output.kind) == ("prediction:0", OutputKind.CLASS_IDS)
+    assert (found.manifest.heads["mask"].tensor, found.manifest.heads["mask"].kind) == (
+        "prediction:0",
+        OutputKind.CLASS_IDS,
+    )
     assert found.ends.classes == 4
     assert len(found.manifest.labels) == 4
     assert "a batch of 1 is baked" in _told(found)
@@ -72,7 +75,7 @@ def test_the_true_ends_are_found_among_training_leftovers_and_unusual_names(tmp_
 
     found = inspect(_frozen(tmp_path, build))
     assert found.manifest.input.tensor == "dashcam:0"
-    assert found.manifest.output.tensor == "best_of:0"
+    assert found.manifest.heads["mask"].tensor == "best_of:0"
     assert not found.manifest.input.constants
     assert "not needed for the answer: annotation:0" in _told(found)
     assert "not needed for the answer: previous_frame:0" in _told(found)
@@ -82,7 +85,7 @@ def test_the_true_ends_are_found_among_training_leftovers_and_unusual_names(tmp_
 def test_scores_are_told_from_class_ids(tmp_path: Path) -> None:
     """Four channels of floats are scores; arg max is then ours to add."""
     found = inspect(_frozen(tmp_path, lambda: tf.nn.softmax(_scores(_pictures()), name="softmax")))
-    assert found.manifest.output.kind is OutputKind.SCORES
+    assert found.manifest.heads["mask"].kind is OutputKind.SCORES
     assert found.ends.classes == 4
 
 
@@ -176,7 +179,7 @@ def test_a_saved_model_without_the_usual_signature_takes_the_one_it_has(tmp_path
             "saved",
             "segment",
         )
-        assert (found.manifest.input.tensor, found.manifest.output.tensor) == ("image", "zz_scores")
+        assert (found.manifest.input.tensor, found.manifest.heads["mask"].tensor) == ("image", "zz_scores")
         assert "no signature 'serving_default': took 'segment'" in _told(found)
 
 
@@ -216,7 +219,7 @@ def test_a_graph_that_answers_no_picture_is_refused(tmp_path: Path, build: Calla
     ("last", "kind"), [(tf.nn.softmax, OutputKind.PROBABILITIES), (tf.identity, OutputKind.LOGITS)]
 )
 def test_scores_of_whole_pictures_are_a_classification(
-    tmp_path: Path, last: Callable[[Any], Any], kind: OutputKind
+    tmp_path: Path, last: Callable[..., Any], kind: OutputKind
 ) -> None:
     """Whether they are probabilities already decides whether the worker takes the softmax."""
     found = inspect(_frozen(tmp_path, lambda: last(tf.reduce_mean(_scores(_pictures()), (1, 2)), name="answer")))
