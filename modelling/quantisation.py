@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +15,7 @@ import numpy as np
 from cloud.agreement import agreement
 from cloud.engines.engine import Outputs, Placement, Precision
 from cloud.engines.openvino_graph import IMAGES, IR_NAME, batch_of, read_whole, rewritten
+from cloud.engines.openvino_library import ov
 from cloud.manifest import Manifest, OutputKind
 from cloud.model import Model
 from cloud.repository import MANIFEST_NAME, Repository
@@ -28,8 +28,6 @@ from shared.geometry import lay_back
 from shared.hashing import tree_sha256
 from shared.labels import Labels
 from shared.model_card import Task
-
-ov: Any = import_module("openvino")  # Any: its types do not say what its functions return.
 
 PRECISIONS = (Precision.INT8, Precision.FP16)
 
@@ -111,8 +109,6 @@ def quantise(
 
 def _in_int8(model: Any, frames: CalibrationFrames) -> Any:
     """The ov.Model with convolutions in 8 bits: weights by channel and symmetric, activations by tensor."""
-    # It would tell its makers of every use, and no setting of its own keeps it from telling of the first.
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # So that it cannot be imported.
     try:
         nncf: Any = import_module("nncf")
     except ModuleNotFoundError as error:

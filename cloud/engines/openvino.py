@@ -1,6 +1,5 @@
 """The engine of OpenVINO: its own files, ONNX, TensorFlow Lite, frozen graphs and SavedModels, on Intel's devices."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,8 @@ import numpy as np
 from cloud.engines.devices import choose
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement, Precision
 from cloud.engines.openvino_graph import batch_of, read_whole, rewritten, told
+from cloud.engines.openvino_library import ov
 from cloud.manifest import Manifest
-
-ov: Any = import_module("openvino")  # Any: its types do not say what its functions return.
 
 # What OpenVINO calls the numbers that a precision computes in.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ import numpy as np
 from cloud.engines.engine import EngineError
 from cloud.engines.host_steps import feed_of, only_input
 from cloud.engines.openvino_heads import fed, head_of, shape_of
+from cloud.engines.openvino_library import ops, ov, passes
 from cloud.engines.openvino_phases import join_phases
 from cloud.engines.openvino_transposes import sink_transposes
 from cloud.manifest import Manifest
 from shared.errors import suggestion
-
-ov: Any = import_module("openvino")  # Any: its types do not say what its functions return.
-ops: Any = import_module("openvino.opset13")
-passes: Any = import_module("openvino.passes")
 
 IMAGES = "images"  # The whole model's one input, uint8 N×H×W×3; its outputs are named by the manifest's heads.
 IR_NAME = "model.xml"  # In a folder of format `openvino`, its weights beside it in model.bin.

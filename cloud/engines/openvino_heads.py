@@ -3,17 +3,15 @@
 The same steps as those of `cloud.engines.host_steps`, which checks the shapes here too.
 """
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloud.engines.host_steps import Feed, Shape, check_head
+from cloud.engines.openvino_library import ops
 from cloud.manifest import BoxOrder, Manifest, OutputKind
 from shared.model_card import Task
-
-ops: Any = import_module("openvino.opset13")  # Any: its types do not say what its functions return.
 
 _MAP_RANK = 4  # N×H×W×C or N×C×H×W
 

@@ -7,13 +7,12 @@ and one for dilated convolutions.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-ops: Any = import_module("openvino.opset13")  # Any: its types do not say what its functions return.
+from cloud.engines.openvino_library import ops
 
 Block = tuple[int, int]  # Rows and columns: a map is cut into so many phases a side.
 _Array = npt.NDArray[Any]

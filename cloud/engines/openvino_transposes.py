@@ -5,14 +5,12 @@ each costs a copy of the whole map, and arg max over the last axis is slow where
 """
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from cloud.engines.openvino_library import ops
 from cloud.engines.openvino_phases import constant_of
-
-ops: Any = import_module("openvino.opset13")  # Any: its types do not say what its functions return.
 
 Order = list[int]  # Of a transpose: axis `i` of its output is axis `order[i]` of its input.
 _STRIDED_MASKS = ("new_axis_mask", "shrink_axis_mask", "ellipsis_mask")

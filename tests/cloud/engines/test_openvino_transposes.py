@@ -2,10 +2,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import openvino as ov  # type: ignore[import-untyped]  # It ships no types.
 import pytest
-from openvino import opset13 as ops  # type: ignore[import-untyped]
 
+from cloud.engines.openvino_library import ops, ov
 from cloud.engines.openvino_transposes import sink_transposes
 
 Values = np.ndarray[tuple[int, ...], np.dtype[Any]]
