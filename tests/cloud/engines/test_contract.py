@@ -136,7 +136,7 @@ def test_a_tensor_that_is_not_there_is_named(shelf: Shelf, case: tuple[str, str]
     engine, form = case
 
     def rename(manifest: dict[str, dict[str, str]]) -> None:
-        manifest[end]["tensor"] += "x"
+        manifest[end]["tensor"] = "x" + manifest[end]["tensor"]
 
     repository = _changed(shelf, form, tmp_path, rename)
     with pytest.raises(EngineError, match=f"no {end}") as caught:
