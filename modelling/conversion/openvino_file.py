@@ -1,14 +1,11 @@
 """Writing OpenVINO's files, model.xml and model.bin, from whatever format OpenVINO's engine reads."""
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from cloud.engines.openvino_graph import IR_NAME, batch_of, read_whole, told
+from cloud.engines.openvino_library import ov
 from cloud.manifest import Manifest
 from modelling.conversion.errors import ConversionError
-
-ov: Any = import_module("openvino")  # Any: its types do not say what its functions return.
 
 
 def write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) -> int | None:
