@@ -44,7 +44,9 @@ def peek(payload: bytes) -> FrameHead:
             key = unpacker.unpack()
             if key == "data":
                 break
-            fields[str(key)] = unpacker.unpack()
+            value = unpacker.unpack()
+            if isinstance(key, str):  # Any other might be lists in lists, too deep to compare.
+                fields[key] = value
     except (ValueError, msgpack.UnpackException):
         pass  # What was read until there is the head.
     version = fields.get("version")

@@ -55,6 +55,14 @@ def test_keys_behind_the_picture_are_not_looked_for() -> None:
     assert peek(payload) == NO_HEAD
 
 
+@pytest.mark.parametrize("nesting", [b"\x91", b"\x81\xa1a"])
+@pytest.mark.parametrize("place", [b"\x81", b"\x81\xa6stamps"])
+def test_no_nesting_is_too_deep(place: bytes, nesting: bytes) -> None:
+    """It runs on the worker's network thread: a vehicle that could make it raise would end the worker."""
+    for depth in (500, 1000, 1023, 1300):
+        assert peek(place + nesting * depth + b"\xc0\xc0") == NO_HEAD
+
+
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: pack_frame(FRAME)[:300] + tail))
 def test_anything_else_has_no_head_or_part_of_one(payload: bytes) -> None:
     """Whatever comes over the wire costs no more than a look."""
