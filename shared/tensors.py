@@ -100,7 +100,7 @@ class _Announced(NamedTuple):
         """The array, in the byte order of this machine."""
         try:
             array = np.frombuffer(unfold(self.data, self.size), self.dtype).reshape(self.shape)
-        except SkylaneError as error:
+        except (SkylaneError, ValueError) as error:  # A side of 0 makes room for others that no array can have.
             raise TensorsError(f"array {self.name!r}: {error}") from error
         return array.astype(self.dtype.newbyteorder("="), copy=False)
 

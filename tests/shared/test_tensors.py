@@ -83,6 +83,8 @@ def _item(**changes: Any) -> list[Any]:
         [_item(shape=[3, 2])],
         [_item(shape=[1 << 40])],
         [_item(shape=[1 << 20, 1 << 20], data=b"")],
+        [_item(shape=[0, 1 << 28, 1 << 28, 1 << 28], data=b"")],
+        [_item(shape=[1 << 28, 1 << 28, 1 << 28, 0], data=b"")],
         [_item(data="text")],
         [_item()[:3]],
         [_item(), _item()],
