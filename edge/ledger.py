@@ -24,7 +24,7 @@ _OUTCOMES = {
     Status.REJECTED: Outcome.REJECTED,
     Status.FAILED: Outcome.FAILED,
 }
-_MOST_REMEMBERED = 4096  # Frames that were sent twice: their second answers are duplicates, and none that are late.
+_MOST_REMEMBERED = 4096  # Answered frames that were sent twice: second answers are duplicates, and none that are late.
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Ledger:
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
         self._answerers: Counter[Answerer] = Counter()
-        self._sent_twice: OrderedDict[FrameId, None] = OrderedDict()
+        self._answered_of_two: OrderedDict[FrameId, None] = OrderedDict()
         self._retried = 0
         self._retry_won = 0
         self._recent_ms: deque[float] = deque(maxlen=200)
@@ -159,9 +159,6 @@ class Ledger:
             journey.attempts += 1
             journey.resent_ns = sent_ns
             self._retried += 1
-            self._sent_twice[journey.id] = None
-            if len(self._sent_twice) > _MOST_REMEMBERED:
-                self._sent_twice.popitem(last=False)
             self._log.open(self._row(journey, Outcome.ABORTED, ""))
         return True
 
@@ -171,10 +168,14 @@ class Ledger:
             return tuple(self._in_flight.values())
 
     def withdraw(self, frame_id: FrameId, reason: str) -> None:
-        """Close a sent frame that is known to reach nobody."""
-        journey = self._pop(frame_id)
-        if journey:
-            self._close(journey, Outcome.DROPPED, reason)
+        """Close a sent frame that is known to reach nobody; not one whose second attempt has a worker of its own."""
+        with self._lock:
+            journey = self._in_flight.get(frame_id)
+            if journey is None or journey.resent_ns:
+                return
+            del self._in_flight[frame_id]
+            journey.message = None
+        self._close(journey, Outcome.DROPPED, reason)
 
     def accept(self, message: MaskMessage) -> Journey | None:
         """The journey that an answer belongs to, no longer in flight; None for a late, repeated or foreign answer.
@@ -195,6 +196,7 @@ class Ledger:
             journey.message = None
             journey.times[Stage.SENT] = stamps[-1].at_ns
             if journey.resent_ns:
+                self._remember(journey.id)
                 has_won = message.attempt > 1 and message.status is Status.ANSWERED
                 self._retry_won += has_won
                 self._pulse.retried(in_vain=not has_won)
@@ -271,7 +273,13 @@ class Ledger:
             return "stamps_not_ours"
         if message.id.session != self._session:
             return "other_session"
-        return "duplicate" if message.id in self._sent_twice else "late_or_repeated"
+        return "duplicate" if message.id in self._answered_of_two else "late_or_repeated"
+
+    def _remember(self, frame_id: FrameId) -> None:
+        """Of a frame that was sent twice one answer is taken: the other is a duplicate."""
+        self._answered_of_two[frame_id] = None
+        if len(self._answered_of_two) > _MOST_REMEMBERED:
+            self._answered_of_two.popitem(last=False)
 
     def _pop(self, frame_id: FrameId) -> Journey | None:
         with self._lock:

@@ -70,7 +70,8 @@ class Suspicions:
                 continue
             sent_ns = journey.times[Stage.SENT]
             due_ns = None
-            if departed_ns > sent_ns:
+            is_known = departed_ns > sent_ns
+            if is_known:
                 usual_ns = times.p99_ns if silence_ns is None else min(times.p99_ns, silence_ns)
                 in_time_ns = _end_ns(journey) - times.p95_ns  # Where time is short, as late as there is just enough.
                 due_ns = max(departed_ns, min(sent_ns + usual_ns, in_time_ns))
@@ -78,9 +79,9 @@ class Suspicions:
                 enough_ns = sent_ns + silence_ns
                 if now_ns < enough_ns or self._is_more_than_slow(sent_ns, silence_ns, now_ns):
                     due_ns = enough_ns
-                    places -= now_ns >= enough_ns
             if due_ns is not None and _end_ns(journey) - max(now_ns, due_ns) >= times.median_ns:
                 found.append(Suspicion(journey, due_ns))
+                places -= not is_known and now_ns >= due_ns
         return found
 
     def _silence_ns(self, times: AnswerTimes) -> int | None:

@@ -65,10 +65,19 @@ class Workers:
             else:
                 before = self._known.get(name)
                 if before is not None and before.cards and worker.is_another_process_than(before):
-                    self._departed[name] = (before, clock.now_ns())
-                if before is not None or len(self._known) < _MAX_WORKERS:
+                    self._depart(before)
+                # The broker retains the last word of every name there ever was: who is offline takes no one's place.
+                if worker.status.state is NodeState.OFFLINE:
+                    self._known.pop(name, None)
+                elif before is not None or len(self._known) < _MAX_WORKERS:
                     self._known[name] = worker
             self._condition.notify_all()
+
+    def _depart(self, worker: Worker) -> None:
+        self._departed.pop(worker.name, None)
+        if len(self._departed) >= _MAX_WORKERS:
+            del self._departed[next(iter(self._departed))]  # The one that went first.
+        self._departed[worker.name] = (worker, clock.now_ns())
 
     def forget(self) -> None:
         """Know nobody any more: after a reconnect the broker says again who is there, and a restarted one knows best."""

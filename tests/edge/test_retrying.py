@@ -120,6 +120,13 @@ def test_on_suspicion_alone_half_the_window_is_the_most(sent: Make) -> None:
     assert len(_due(suspicions, frames, now_ms=5000, gone_ms=2000)) == 3
 
 
+def test_frames_whose_time_is_up_take_no_place_of_those_that_can_be_saved(sent: Make) -> None:
+    """They stay in flight until their grace has passed, and are not sent again: so are the others not meanwhile."""
+    suspicions = Suspicions(_pulse(took_ms=100), window=4)
+    late = [sent(1000, deadline_ms=1200), sent(1001, deadline_ms=1201)]
+    assert _due(suspicions, [*late, sent(1010), sent(1011), sent(1012)], now_ms=1500) == [1310, 1311]
+
+
 def test_a_retry_in_vain_makes_the_next_one_wait(sent: Make) -> None:
     """Its worker was slow and not dead, and so is likely the next one's."""
     pulse = _pulse(took_ms=100)
@@ -267,6 +274,25 @@ def test_the_other_attempts_answer_is_a_duplicate(vehicle: Vehicle, frame: Make,
     tally = vehicle.ledger.tally()
     assert (tally.retried, tally.retry_won, tally.ignored_answers) == (1, 0, {"duplicate": 1})
     assert vehicle.pulse.caution == 2
+
+
+def test_an_answer_to_a_frame_given_up_is_late_and_no_duplicate(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+    """A run that tells of answers that came twice must have taken one of them."""
+    journey = vehicle.send(frame())
+    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    vehicle.ledger.give_up_all("no answer")
+    vehicle.answer(again, answer, journey)
+    assert [row["outcome"] for row in vehicle.rows()] == ["lost"]
+    assert vehicle.ledger.tally().ignored_answers == {"late_or_repeated": 1}
+
+
+def test_a_first_attempt_that_nobody_took_does_not_end_the_second(vehicle: Vehicle, frame: Make, answer: Make) -> None:
+    """The broker's word on the first may come late, after a reconnect, when a worker has the second already."""
+    journey = vehicle.send(frame())
+    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    vehicle.ledger.withdraw(journey.id, "no_worker")
+    vehicle.answer(again, answer, journey)
+    assert [row["outcome"] for row in vehicle.rows()] == ["answered"]
 
 
 def test_stamps_of_one_attempt_are_no_answer_to_the_other(vehicle: Vehicle, frame: Make, answer: Make) -> None:

@@ -71,6 +71,18 @@ def test_so_many_workers_are_remembered_and_no_more(card: ModelCard) -> None:
     assert len(workers._known) == 256
 
 
+def test_workers_of_old_take_no_place(card: ModelCard) -> None:
+    """A broker retains the last word of each: where containers name workers, hundreds of names collect in time."""
+    workers = Workers()
+    for number in range(300):
+        workers.announced(_said(f"old{number}", _status(NodeState.ONLINE, card)))
+        workers.announced(_said(f"old{number}", _status(NodeState.OFFLINE)))
+    workers.announced(_said("new", _status(NodeState.ONLINE, card)))
+    assert workers.online("tiny") == [("new", "s9")]
+    assert len(workers._departed) == 256
+    assert workers.departed_ns("tiny") > 0
+
+
 def test_a_card_is_waited_for(card: ModelCard) -> None:
     """Vehicle and worker are often started together."""
     workers, found = Workers(), []
