@@ -21,6 +21,7 @@ from shared.threads import Handover, step_back
 
 _REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
 _BACKLOG = 64
+_BACKLOGS = {Task.TENSORS: 8}  # Each of them may be a hundred megabytes.
 
 
 class SinkError(SkylaneError):
@@ -99,15 +100,19 @@ class Sink(Protocol):
 
 
 class SinkFeed:
-    """Feeds the sinks from a thread of its own, in order, behind everything that is measured."""
+    """Feeds the sinks from a thread of its own, behind everything that is measured.
+
+    A sink that needs the frames in order gets each when it is certain enough that none before it is still to come; any
+    other at once.
+    """
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
         self.overtaken = 0  # Frames that came too late for their place; sinks that need the order left them out.
-        self.written = 0  # Frames that every sink was given.
+        self.written = 0  # Frames that sinks were given; it rises for as long as they get on.
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: Handover[Answered] = Handover(_BACKLOG)
+        self._handover: Handover[Answered] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
 
     def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
@@ -144,21 +149,23 @@ class SinkFeed:
         written = -1
         with self._handover.reader() as get:
             while (answered := get()) is not None:
+                self._write(answered, in_order=False)
+                if not any(sink.in_order for sink in self._sinks):
+                    continue
                 if answered.sequence <= written:
                     self.overtaken += 1
-                    self._write(answered, [sink for sink in self._sinks if not sink.in_order])
                     continue
                 heapq.heappush(waiting, (answered.sequence, answered))
                 if len(waiting) > _REORDER:
                     written, first = heapq.heappop(waiting)
-                    self._write(first, list(self._sinks))
+                    self._write(first, in_order=True)
             while waiting:
-                self._write(heapq.heappop(waiting)[1], list(self._sinks))
+                self._write(heapq.heappop(waiting)[1], in_order=True)
             for sink in list(self._sinks):
                 self._guarded(sink, sink.close)
 
-    def _write(self, answered: Answered, sinks: Sequence[Sink]) -> None:
-        for sink in sinks:
+    def _write(self, answered: Answered, *, in_order: bool) -> None:
+        for sink in [sink for sink in self._sinks if sink.in_order is in_order]:
             self._guarded(sink, partial(sink.write, answered))
         self.written += 1
 

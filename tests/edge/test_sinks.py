@@ -205,6 +205,32 @@ def test_a_frame_far_too_late_is_left_out_only_where_the_order_matters(card: Mod
     assert feed.overtaken == 1
 
 
+def test_who_needs_no_order_waits_for_none(card: ModelCard) -> None:
+    """A program that follows `results.jsonl` reads of a frame when it is answered, and not sixteen frames later."""
+    came = [threading.Event() for _ in range(3)]
+
+    class Follower(Recorder):
+        def write(self, answered: Answered) -> None:
+            came[answered.sequence].set()
+
+    feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
+    thread = threading.Thread(target=feed.run)
+    thread.start()
+    for sequence in (2, 0, 1):
+        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+        assert came[sequence].wait(WAIT_S)
+    feed.end()
+    thread.join(WAIT_S)
+    assert feed.overtaken == 0
+
+
+def test_where_nobody_needs_the_order_no_frame_is_too_late(card: ModelCard) -> None:
+    """A run without video and bag would be told that frames are missing in them."""
+    feed = SinkFeed([Recorder(in_order=False)], card)
+    _fed(feed, [*range(1, 40), 0])
+    assert feed.overtaken == 0
+
+
 def test_a_sink_that_fails_is_left_out_and_told(card: ModelCard) -> None:
     """The run and the other sinks go on."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
