@@ -83,7 +83,9 @@ def edge() -> None:
 )
 @click.option("--resize", type=click.Choice(["crop", "letterbox", "stretch"]), help="[as the model's card says]")
 @click.option("--resize-at", type=click.Choice(["edge", "cloud"]), help="Who brings frames to the model's size. [edge]")
-@click.option("--mask-codec", type=click.Choice(["raw", "png", "rle", "zstd"]), help="Of masks; all lossless. [zstd]")
+@click.option(
+    "--mask-codec", type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]), help="Of results; all lossless. [zstd]"
+)
 @click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that come back. [model]")
 @click.option("--window", type=int, help="Frames that may be unanswered at a time. [4]")
 @click.option("--deadline-ms", type=float, help="After this a mask is of no use. [none]")
@@ -171,7 +173,7 @@ def run(
             faults.append(error)
         faults += node.faults
         if node.overtaken:
-            console.print(f"{node.overtaken} masks came too late for their place: they are in no video and no bag")
+            console.print(f"{node.overtaken} results came too late for their place: they are in no video and no bag")
         manifest["source"] = source.provenance  # Reading it may have told more.
         manifest["sampling"] = sampler.account()
         try:

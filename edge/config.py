@@ -49,7 +49,7 @@ class EdgeConfig(Section):
     demosaic: Literal["auto", "bilinear", "edge-aware", "vng", "binning"] = "auto"
     resize: Resize | None = None  # None: as the model card says.
     resize_at: Literal["edge", "cloud"] = "edge"
-    mask_codec: Literal["raw", "png", "rle", "zstd"] = "zstd"
+    mask_codec: Literal["raw", "png", "rle", "lz4", "zstd"] = "zstd"
     mask_size: Literal["model", "frame"] = "model"
 
     window: int = Field(default=4, ge=1, le=1024)

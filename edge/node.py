@@ -97,7 +97,7 @@ class EdgeNode:
 
     @property
     def overtaken(self) -> int:
-        """How many masks came too late for the sinks that need their order."""
+        """How many results came too late for the sinks that need their order."""
         return self._feed.overtaken
 
     def tally(self) -> Tally:

@@ -29,7 +29,7 @@ def answerers_told(tally: Tally, card: ModelCard) -> Iterator[str]:
     models = {(by.model_version, by.sha256) for by in tally.answerers}
     if len(models) > 1:
         yield (
-            f"WARNING: {len(models)} different models answered by the name of {card.name}: the masks and the times of this "
+            f"WARNING: {len(models)} different models answered by the name of {card.name}: the results and the times of this "
             "run are of all of them; give --model-version to stay with one"
         )
     elif models and models != {(card.version, card.sha256)}:
