@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +39,10 @@ from shared.run_manifest import write_manifest
 from shared.topics import checked
 
 READY = "ready: waiting for a line on the standard input"
+
+
+class RejectedError(SkylaneError):
+    """A worker accepted no frame of a run."""
 
 
 @click.group()
@@ -186,11 +190,18 @@ def run(
     for line in sampler.told():
         console.print(line, markup=False, highlight=False)
     rows = _report(folder, console, said)
-    if rows and all(row["reason"].startswith("undecodable") for row in rows):
-        faults.append(SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}"))
+    faults += _in_vain(rows, source_name, config.model)
     for fault in faults:
         click.echo(f"skylane: {fault}", err=True)
     return 1 if faults else 0
+
+
+def _in_vain(rows: Sequence[Mapping[str, str]], source_name: str, model: str) -> Iterator[SkylaneError]:
+    """Why a run came to nothing where it is one thing with all its frames; a table has no room for what to do."""
+    if rows and all(row["reason"].startswith("undecodable") for row in rows):
+        yield SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}")
+    if rows and all(row["outcome"] == Outcome.REJECTED for row in rows):
+        yield RejectedError(f"model {model}: all {len(rows)} frames were rejected: {rows[0]['reason']}")
 
 
 def _wait_for_go() -> None:

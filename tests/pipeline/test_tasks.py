@@ -124,14 +124,14 @@ class Road:
     folder: Path
     models: Mapping[str, Model]
 
-    def play(self, name: str, **settings: Any) -> Path:
-        """`skylane edge play`, closed loop, to a worker with that model; the folder of the run."""
+    def play(self, name: str, *, code: int = 0, **settings: Any) -> Path:
+        """`skylane edge play`, closed loop, to a worker with that model; the folder of the run, which ends with `code`."""
         out, printed = self.folder / f"car-{name}-{len(list(self.folder.iterdir()))}", StringIO()
         config = EdgeConfig(
             broker=self.url, vehicle=out.name, model=name, out=out, closed_loop=True, codec="raw", **settings
         )
         with worker(self.url, self.models[name]):
-            assert cli.run(str(self.frames), config, Console(file=printed, width=160)) == 0, printed.getvalue()
+            assert cli.run(str(self.frames), config, Console(file=printed, width=160)) == code, printed.getvalue()
         check(list(read_rows(out)))
         return out
 
@@ -234,10 +234,11 @@ def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
     ],
 )
 def test_a_wish_that_cannot_be_met_is_rejected_with_what_there_is(
-    road: Road, model: str, settings: dict[str, Any], reason: str
+    road: Road, model: str, settings: dict[str, Any], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every frame of it, each with the reason in its row."""
-    rows = list(read_rows(road.play(model, **settings)))
+    """Every frame of it, each with the reason in its row; and who played it is told once, in full."""
+    rows = list(read_rows(road.play(model, code=1, **settings)))
+    assert capsys.readouterr().err.endswith(f"{reason}\n")
     assert [row["outcome"] for row in rows] == ["rejected"] * FRAMES
     assert all(reason in row["reason"] for row in rows)
 
