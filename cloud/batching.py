@@ -7,26 +7,28 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cloud.admission import Admission
-from cloud.estimate import Estimate
+from cloud.estimate import BatchEstimate, Estimate
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
 from shared import clock
 from shared.errors import SkylaneError
+from shared.fields import MAX_NS
 from shared.messages import Status
 from shared.stages import Stage
 
 HandOn = Callable[[Request, Model], None]
 
-_LEEWAY = 1.1  # Of the time that inference takes, where a batch waits for more: nothing is gained by a close shave.
+_LEEWAY = 1.1  # Of the time that a batch takes, where one more joins it: nothing is gained by a close shave.
 _WAKING_NS = 2_000_000
 
 
 class Batcher:
     """The only caller of its model's engine. Frames wait decoded, so that the engine never waits for a decoder.
 
-    No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Whoever
-    decodes a frame has reserved a place for it before, and fills it or gives it back.
+    No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Where
+    budgets cut batches short, so few wait, and one more after every batch that was not cut. Whoever decodes a frame has
+    reserved a place for it before, and fills it or gives it back.
 
     A frame on which the model fails is tried once more, alone, then answered `failed`; those beside it lose nothing. What
     never comes back from the engine, or takes the process along, only `cloud.isolation` can survive.
@@ -41,17 +43,20 @@ class Batcher:
         *,
         decoders: int = 1,
         max_wait_ms: float = 0.0,
+        finishing: Estimate | None = None,
     ) -> None:
         """`hand_on` gets each frame with what the model gave for it, and the model.
 
-        `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames.
+        `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames. `finishing`:
+        how long it takes from there to the answer, kept by whoever does it.
         """
         self._model = model
         self._replier = replier
         self._admission = admission
         self._hand_on = hand_on
         self._max_size = model.max_batch_size
-        self._places = max(self._max_size, decoders)
+        self._decoders = decoders
+        self._fitted = self._max_size  # Frames that a batch may hold and end in time, as it went lately.
         self._max_wait_s = max_wait_ms / 1e3
         self._condition = threading.Condition()
         self._decoded: deque[Request] = deque()
@@ -60,22 +65,24 @@ class Batcher:
         self._abandoned = False
         self._had_company = True
         self._begun_ns: int | None = None  # When the engine began with the batch that it is at.
+        self._running = 1  # Frames in that batch.
         self._decoding = Estimate()
-        self._inference = Estimate()
+        self._inference = BatchEstimate(self._max_size)
+        self._finishing = finishing or Estimate()
 
     @property
     def needs_ns(self) -> int:
-        """How long a frame that comes now takes until it is inferred, as far as can be told."""
-        inference_ns = self._inference.ns
-        begun_ns, ahead = self._begun_ns, self._reserved + len(self._decoded)
-        busy_ns = 0 if begun_ns is None else max(0, begun_ns + inference_ns - clock.now_ns())
-        return max(self._decoding.ns, busy_ns) + inference_ns * (1 + ahead // self._max_size)
+        """How long a frame that comes now takes until it is answered, as far as can be told."""
+        begun_ns, batches, ahead = self._begun_ns, *divmod(self._reserved + len(self._decoded), self._max_size)
+        busy_ns = 0 if begun_ns is None else max(0, begun_ns + self._inference.ns(self._running) - clock.now_ns())
+        queued_ns = batches * self._inference.ns(self._max_size)
+        return max(self._decoding.ns, busy_ns) + queued_ns + self._ends_after_ns(ahead + 1)
 
     def reserve(self) -> bool:
         """Take a place for a frame that is about to be decoded; False where none is free, or no more are taken."""
         with self._condition:
             taken = self._reserved + len(self._decoded)
-            if self._closed or (taken >= self._places and not self._abandoned):
+            if self._closed or (taken >= max(self._fitted, self._decoders) and not self._abandoned):
                 return False
             self._reserved += 1
         return True
@@ -124,10 +131,34 @@ class Batcher:
                 if wait_ns <= 0:
                     break
                 self._condition.wait(wait_ns / 1e9)
-            self._begun_ns = clock.now_ns()
-            batch = [self._decoded.popleft() for _ in range(min(self._max_size, len(self._decoded)))]
+            batch = self._fitting()
+            self._begun_ns, self._running = clock.now_ns(), max(1, len(batch))
             self._had_company = len(batch) > 1
             return batch
+
+    def _fitting(self) -> list[Request]:
+        """The first frames, as many as end together in time; among them such as would not even end alone."""
+        batch: list[Request] = []
+        fits_ns = clock.now_ns() + self._ends_after_ns(1)
+        soonest_ns = MAX_NS  # That a budget in the batch ends, of one that can be kept.
+        while self._decoded and len(batch) < self._max_size:
+            ends_ns = self._decoded[0].ends_ns
+            if ends_ns is not None and ends_ns >= fits_ns:
+                soonest_ns = min(soonest_ns, ends_ns)
+            if batch and clock.now_ns() + self._with_leeway_ns(len(batch) + 1) > soonest_ns:
+                self._fitted = len(batch)
+                return batch
+            batch.append(self._decoded.popleft())
+        if len(batch) >= self._fitted:
+            self._fitted = min(self._max_size, len(batch) + 1)
+        return batch
+
+    def _ends_after_ns(self, size: int) -> int:
+        """How long after its beginning a batch of so many frames is answered."""
+        return self._inference.ns(size) + self._finishing.ns
+
+    def _with_leeway_ns(self, size: int) -> int:
+        return round(_LEEWAY * self._ends_after_ns(size)) + _WAKING_NS
 
     def _may_more_come(self) -> bool:
         """Whether a wait can pay: frames are under way, or the last batch was one of several.
@@ -138,7 +169,7 @@ class Batcher:
 
     def _latest_starts_ns(self) -> list[int]:
         """When each frame that waits must be begun with, so that none expires for want of company."""
-        needs_ns = round(_LEEWAY * self._inference.ns) + _WAKING_NS
+        needs_ns = self._with_leeway_ns(len(self._decoded) + 1)
         return [request.ends_ns - needs_ns for request in self._decoded if request.ends_ns is not None]
 
     def _infer(self, batch: Sequence[Request]) -> None:
@@ -153,7 +184,7 @@ class Batcher:
         """Whether a frame is worth the engine's time; refuses it where it is not."""
         if request.is_expired:
             self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
-        elif not request.can_end_in(self._inference.ns):
+        elif not request.can_end_in(self._ends_after_ns(1)):
             self._replier.refuse(request, Status.EXPIRED, "its inference would end after its budget")
         else:
             return True
@@ -173,7 +204,7 @@ class Batcher:
         for request in batch:
             request.stamp(Stage.INFERRED)
             request.picture = None
-        self._inference.add(batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
+        self._inference.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
         for place, request in enumerate(batch):
             request.outputs = {head: values[place] for head, values in outputs.items()}
             self._hand_on(request, self._model)

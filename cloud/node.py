@@ -169,6 +169,7 @@ class CloudNode:
             self._postprocessor.put,
             decoders=settings.decoders,
             max_wait_ms=settings.max_wait_ms,
+            finishing=self._postprocessor.finishing,
         )
         lane = Lane(model, batcher, owns_model=self._loader is not None)
         lane.start(self._threads)

@@ -1,5 +1,6 @@
 """Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
 
+from cloud.estimate import Estimate
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
@@ -16,6 +17,7 @@ class Postprocessor:
     """Makes each frame's result, encodes it and answers."""
 
     def __init__(self, replier: Replier) -> None:
+        self.finishing = Estimate()  # From a frame's inference to its answer.
         self._replier = replier
         self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
 
@@ -41,5 +43,6 @@ class Postprocessor:
             request.outputs = None
             request.stamp(Stage.POSTPROCESSED)
             self._replier.result(request, model.card, result)
+            self.finishing.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))

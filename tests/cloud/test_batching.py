@@ -9,6 +9,7 @@ import pytest
 from cloud.admission import Admission
 from cloud.batching import Batcher
 from cloud.engines.engine import InferenceError, Outputs, Precision
+from cloud.estimate import Estimate
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.replies import Replier
@@ -222,7 +223,7 @@ def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:
     line.engine.gate.set()
     line.put(line.request(0, budget_ms=2000))
     assert line.batcher.reserve()  # And never put.
-    line.batcher._inference.add(1_500_000_000)
+    line.batcher._inference.add(2, 1_500_000_000)
     line.start()
     assert line.engine.entered.wait(WAIT_S)
     line.batcher.release()
@@ -269,12 +270,49 @@ def test_frames_whose_budget_is_used_up_are_not_inferred() -> None:
 def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
     """The engine's time goes to frames that can still be answered."""
     line = Line(Gated(), max_size=2)
-    line.batcher._inference.add(3_600 * 10**9)
+    line.batcher._inference.add(1, 3_600 * 10**9)
     assert line.batcher.needs_ns >= 3_600 * 10**9
     line.put(line.request(0, 60_000), line.request(1))
     line.start()
     line.finish()
     assert line.numbers() == [1]
+    assert line.answers() == [(0, Status.EXPIRED, "its inference would end after its budget")]
+
+
+def test_a_batch_is_cut_where_more_would_make_a_frame_late() -> None:
+    """The frames of one vehicle must not wait for those of another past their budget; fewer then leave the fair queue."""
+    line = Line(Gated(), max_size=4)
+    line.batcher._inference.add(1, 10 * 10**9)
+    line.batcher._inference.add(4, 3_600 * 10**9)
+    line.put(*(line.request(number, budget_ms=25_000) for number in range(4)))
+    line.engine.gate.set()
+    line.start()
+    line.finish()
+    assert line.numbers() == [0, 1, 2, 3]
+    assert line.engine.sizes == [2, 2]
+
+
+def test_after_a_cut_fewer_frames_wait_decoded() -> None:
+    """What waits decoded is served as it came, whosever it is: a greedy vehicle's frames would stand before all others."""
+    line = Line(Gated(), max_size=4)
+    line.batcher._inference.add(1, 10 * 10**9)
+    line.batcher._inference.add(4, 3_600 * 10**9)
+    line.put(*(line.request(number, budget_ms=15_000) for number in range(4)))
+    line.start()
+    assert line.engine.entered.wait(WAIT_S)
+    assert not line.batcher.reserve()  # Three wait where one batch of one frame was cut.
+    line.finish()
+    assert line.engine.sizes[0] == 1
+
+
+def test_the_time_from_inference_to_answer_counts() -> None:
+    """A result that is ready when its budget has ended was inferred in vain."""
+    finishing = Estimate()
+    finishing.add(3_600 * 10**9)
+    line = Line(Gated(), finishing=finishing)
+    line.put(line.request(0, budget_ms=60_000))
+    line.start()
+    line.finish()
     assert line.answers() == [(0, Status.EXPIRED, "its inference would end after its budget")]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from cloud.estimate import Estimate
+from cloud.estimate import BatchEstimate, Estimate
 from shared import clock
 
 
@@ -20,3 +20,15 @@ def test_what_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     later_ns = clock.now_ns() + 11 * 10**9
     monkeypatch.setattr(clock, "now_ns", lambda: later_ns)
     assert estimate.ns == 0
+    estimate.add(7)
+    assert estimate.ns == 7
+
+
+def test_a_batch_takes_as_long_as_those_of_its_size_and_no_longer_than_others_tell() -> None:
+    """A frame alone must not be refused because eight take long, nor eight be begun because one is quick."""
+    estimate = BatchEstimate(8)
+    assert estimate.ns(8) == 0
+    estimate.add(2, 100)
+    assert [estimate.ns(size) for size in (1, 2, 4, 8)] == [100, 100, 200, 400]
+    estimate.add(4, 150)
+    assert [estimate.ns(size) for size in (1, 2, 3, 4, 8)] == [100, 100, 150, 150, 300]

@@ -42,7 +42,7 @@ def _answers(
     thread.start()
     for want, geometry in wishes:
         request = Request(
-            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0}, largest_answer,
+            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, largest_answer,
             message=message(want, geometry), outputs=OUTPUTS[task],
         )  # fmt: skip
         postprocessor.put(request, model)
@@ -61,7 +61,7 @@ def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
         assert (answer.status, answer.shape) == (Status.ANSWERED, SIZE)
         np.testing.assert_array_equal(masks.decode(answer.data, codec, SIZE), MASK)
         stages = [stamp.stage for stamp in answer.stamps]
-        assert stages == ["received", "postprocessed", "mask_encoded", "replied"]
+        assert stages == ["received", "inferred", "postprocessed", "mask_encoded", "replied"]
 
 
 def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
