@@ -19,6 +19,9 @@ _PLAYED = (
 )  # fmt: skip
 _VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt")
 _SEVERAL = "Several versions of the model answered: what follows is of all of them together."
+_SEVERAL_FILES = (
+    "Several different models answered by the same name and version: what follows is of all of them together."
+)
 _UNTRAINED = (
     "The weights of this model are random: what it says means nothing. Its times are those of the real network."
 )
@@ -38,6 +41,8 @@ def chapter(run: RunLog) -> Section:
     answerers = _answerers(run)
     if len({*answerers["model_version"]}) > 1:
         parts.append(Caution(_SEVERAL))
+    elif len(_hashes(run.manifest)) > 1:
+        parts.append(Caution(_SEVERAL_FILES))
     columns = texts("what", "value")
     parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run, answerers))))
     everything = Table("manifest", "What the manifest of the run says.", columns, tuple(facts(run.manifest)))
@@ -73,6 +78,12 @@ def _answerers(run: RunLog) -> pd.DataFrame:
     """Who answered with what, and how many frames each; a row each."""
     answered = run.frames[(run.frames["outcome"] == Outcome.ANSWERED).to_numpy()]
     return answered.groupby(["worker", "model_version", "engine"], sort=True).size().reset_index(name="frames")
+
+
+def _hashes(manifest: Mapping[str, Any]) -> set[str]:
+    """Of the models that answered, as far as the manifest tells."""
+    told = manifest.get("answered_by")
+    return {str(by.get("sha256")) for by in told if isinstance(by, Mapping)} if isinstance(told, list) else set()
 
 
 def _in_short(run: RunLog, answerers: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -252,6 +252,16 @@ def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: P
     assert "Several versions of the model answered" in told(found)
 
 
+def test_models_of_one_version_that_are_not_the_same_are_told_apart(tmp_path: Path) -> None:
+    """Whoever retrains a model and forgets its number mixes two in one group: the log's columns cannot show it."""
+    folder = write_run(tmp_path / "run", Plan(frames=30))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for hashes, is_told in ((["a"], False), (["a", "b"], True)):
+        manifest["answered_by"] = [{"worker": "w", "model_version": "1", "sha256": each} for each in hashes]
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        assert ("Several different models" in told(section(reported(folder), "provenance"))) is is_told
+
+
 def test_two_runs_are_compared_frame_by_frame(run: Path, slower: Path) -> None:
     """With the sentence, its interval, and what one run each cannot show."""
     made = reported(run, slower)
