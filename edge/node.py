@@ -11,10 +11,11 @@ from edge.pipeline import Pipeline, Preparation
 from edge.pulse import Pulse
 from edge.receiver import Receiver
 from edge.replay import Pace, Pacer, ReadAhead, Schedule
-from edge.retrying import Retrier, Suspicions
+from edge.retrying import Retrier
 from edge.sender import Sender, Window
 from edge.sinks.sink import Sink, SinkFeed
 from edge.slot import Slot
+from edge.suspicion import Suspicions
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.frames import FrameSource
