@@ -1,7 +1,7 @@
 """A process that runs one way of `bench.tensorflow_ways` when it is told to: TensorFlow reads flags once, at its import.
 
-It is told the number of a picture a line, and answers "wall-ms processor-ms"; before that "ready", once it is warm, with
-the masks of all pictures in a file.
+It is told the number of a picture a line, and answers "wall-ms processor-ms". Before that it says the milliseconds of
+each picture that warms it up, a line each, and "ready", with the masks of all pictures in a file.
 """
 
 import sys
@@ -20,7 +20,9 @@ def main(name: str, models: str, model: str, pictures: str, masks: str) -> None:
     shown = np.load(pictures)
     run = opened(WAYS[name], Path(models), model)
     for _ in range(_WARM_UP):
+        begun_ns = time.perf_counter_ns()
         run(shown[:1])
+        print((time.perf_counter_ns() - begun_ns) / 1e6, flush=True)  # noqa: T201 - to the parent.
     np.save(masks, np.concatenate([run(shown[number : number + 1]) for number in range(len(shown))]))
     print("ready", flush=True)  # noqa: T201 - to the parent.
     for line in sys.stdin:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench import tensorflow_race
 from bench.machine_line import machine_line
-from bench.tensorflow_ways import WAYS
+from bench.tensorflow_ways import AGAIN, WAYS
 from cloud.repository import default_root
 
 
@@ -20,6 +20,14 @@ from cloud.repository import default_root
 @click.option("--model", default="road-small", show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 1000), default=15, show_default=True)
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="These alone. [all]")
+@click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    help="Seconds that a way may take to be warm, and for a picture; then it is given up and named.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def tensorflow(models: Path | None, *, as_json: bool, **plan: Any) -> None:
     """Compare the ways to run a frozen graph in TensorFlow with the one that the engine takes."""
@@ -34,7 +42,7 @@ def tensorflow(models: Path | None, *, as_json: bool, **plan: Any) -> None:
 def _print(result: Mapping[str, Any], console: Console) -> None:
     table = Table(
         title=f"{result['model']}: times the engine's, {result['rounds']} rounds in turn",
-        caption="below 1: faster than the engine; labels: share that is the engine's",
+        caption=f"below 1: faster than the engine; labels: share that is the engine's; {AGAIN}: what chance does",
     )
     for heading in ("way", "median", "least", "processor", "labels"):
         table.add_column(heading, justify="left" if heading == "way" else "right")
@@ -42,6 +50,6 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         ratios = (f"{row[key]:.2f}" for key in ("ratio", "ratio_of_least", "processor_ratio"))
         table.add_row(name, *ratios, f"{row['agreement']:.5%}")
     console.print(table)
-    for name, reason in result["failed"].items():
-        console.print(f"{name} left out: {reason}", highlight=False, markup=False)
+    for reason in result["failed"].values():
+        console.print(f"left out: {reason}", highlight=False, markup=False)
     console.print(machine_line(result["machine"]), highlight=False)

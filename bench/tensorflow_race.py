@@ -1,14 +1,16 @@
 """What each way to run the shipped graph in TensorFlow costs, beside the way that Skylane's engine takes."""
 
 import os
+import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from time import perf_counter_ns
 from typing import Any, Self
 
 import numpy as np
@@ -16,12 +18,14 @@ import numpy as np
 from bench.overhead import BenchError
 from bench.spread import spread
 from bench.tensorflow_ways import ENGINE, WAYS
+from cloud.measuring import turns
 from cloud.pictures import pictures
 from cloud.repository import Repository
 from shared.machine import machine
 
 _PICTURES = 4
 _TOGETHER = 4  # Processes beside the engine's: each holds some hundred megabytes.
+_MS_IN_S = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Plan:
     model: str = "road-small"
     rounds: int = 15
     ways: tuple[str, ...] = ()  # Empty: all.
+    limit_s: float = 60.0  # For a way to be warm, and for each picture after that.
 
 
 @dataclass(slots=True)
@@ -43,10 +48,12 @@ class Lap:
 
 
 class Runner(AbstractContextManager["Runner"]):
-    """A way in a process of its own; warm when the block begins, ended when it ends."""
+    """A way in a process of its own, ended when the block ends; several may warm up at once."""
 
     def __init__(self, name: str, plan: Plan, shown: Path, folder: Path) -> None:
         self.name = name
+        self._limit_s = plan.limit_s
+        self._deadline_ns = perf_counter_ns() + int(1e9 * plan.limit_s)
         self._masks = folder / f"{list(WAYS).index(name)}.npy"
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
         self._process = subprocess.Popen(
@@ -54,22 +61,32 @@ class Runner(AbstractContextManager["Runner"]):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            text=True,
+            bufsize=0,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **WAYS[name].environment},
         )
+        self._answered = b""
+        self._last = "nothing was answered yet"
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self.end()
         self._said.close()
+
+    def end(self) -> None:
+        """Kill it, if it runs."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def wait(self) -> Self:
         """Until it is warm.
 
         Raises:
-            BenchError: it ended; its last line is told.
+            BenchError: it ended, or its time did; says how far it came.
         """
-        self._line()
+        while (line := self._line("to be warm")) != "ready":
+            self._last = f"a picture took {float(line) / _MS_IN_S:.1f} s"
         return self
 
     def masks(self) -> Any:
@@ -77,21 +94,37 @@ class Runner(AbstractContextManager["Runner"]):
         return np.load(self._masks)
 
     def run(self, picture: int) -> tuple[float, float]:
-        """Milliseconds on the clock and of the processors for one picture."""
+        """Milliseconds on the clock and of the processors for one picture.
+
+        Raises:
+            BenchError: as `wait`.
+        """
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{picture}\n")
-        self._process.stdin.flush()
-        wall_ms, processor_ms = map(float, self._line().split())
+        self._deadline_ns = perf_counter_ns() + int(1e9 * self._limit_s)
+        try:
+            self._process.stdin.write(f"{picture}\n".encode())
+        except BrokenPipeError as error:
+            raise BenchError(f"{self.name}: {self._last_words()}") from error
+        wall_ms, processor_ms = map(float, self._line("for a picture").split())
         return wall_ms, processor_ms
 
-    def _line(self) -> str:
+    def _line(self, purpose: str) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._said.seek(0)
-            last = [line for line in self._said.read().splitlines() if line.strip()][-1:]
-            raise BenchError(f"{self.name}: {''.join(last)[:200] or 'ended without a word'}")
-        return line
+        while b"\n" not in self._answered:
+            left_s = max(0.0, (self._deadline_ns - perf_counter_ns()) / 1e9)
+            if not select.select([self._process.stdout], [], [], left_s)[0]:
+                raise BenchError(f"{self.name}: given up: {self._limit_s:g} s were too few {purpose} ({self._last})")
+            data = self._process.stdout.read(4096)
+            if not data:
+                raise BenchError(f"{self.name}: {self._last_words()}")
+            self._answered += data
+        line, _, self._answered = self._answered.partition(b"\n")
+        return line.decode()
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        last = [line for line in self._said.read().splitlines() if line.strip()][-1:]
+        return "".join(last)[:200] or "ended without a word"
 
 
 def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
@@ -107,45 +140,56 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
         shown = Path(folder) / "pictures.npy"
         np.save(shown, pictures(card.height, card.width, _PICTURES))
-        for start in range(0, len(names), _TOGETHER):
-            group = names[start : start + _TOGETHER]
-            on_step(f"ways {start + 1} to {start + len(group)} of {len(names)}: {', '.join(group)}")
-            rows.update(_raced(plan, group, shown, Path(folder), failed))
+        with Runner(ENGINE, plan, shown, Path(folder)) as engine:
+            on_step("the engine")
+            engine.wait()
+            for start in range(0, len(names), _TOGETHER):
+                group = names[start : start + _TOGETHER]
+                on_step(f"ways {start + 1} to {start + len(group)} of {len(names)}: {', '.join(group)}")
+                with ExitStack() as opened:
+                    started = [opened.enter_context(Runner(name, plan, shown, Path(folder))) for name in group]
+                    rows.update(_raced(plan, engine, started, failed))
     return {
         "model": plan.model,
         "sha256": card.sha256,
         "rounds": plan.rounds,
+        "limit_s": plan.limit_s,
         "ways": rows,
         "failed": failed,
         "machine": machine(),
     }
 
 
-def _raced(
-    plan: Plan, group: Sequence[str], shown: Path, folder: Path, failed: dict[str, str]
-) -> dict[str, dict[str, Any]]:
-    with Runner(ENGINE, plan, shown, folder) as engine:
-        engine.wait()
-        runners: list[Runner] = []
+def _raced(plan: Plan, engine: Runner, started: list[Runner], failed: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The rows of those that got through; the reasons of the others go to `failed`."""
+    runners = [engine]
+    for runner in started:
         try:
-            for name in group:
-                runners.append(Runner(name, plan, shown, folder))
-                try:
-                    runners[-1].wait()
-                except BenchError as error:
-                    failed[name] = str(error)
-                    runners.pop().__exit__()
-            laps = {runner: Lap() for runner in (engine, *runners)}
-            for number in range(plan.rounds):
-                for runner, lap in laps.items():
-                    wall_ms, processor_ms = runner.run(number % _PICTURES)
-                    lap.wall_ms.append(wall_ms)
-                    lap.processor_ms.append(processor_ms)
-            own, truth = laps[engine], engine.masks()
-            return {runner.name: _row(laps[runner], own, float(np.mean(runner.masks() == truth))) for runner in runners}
-        finally:
-            for runner in runners:
-                runner.__exit__()
+            runners.append(runner.wait())
+        except BenchError as error:
+            failed[runner.name] = str(error)
+            runner.end()  # It would take the processor from the others.
+    laps = {runner: Lap() for runner in runners}
+    for number in range(plan.rounds):
+        for runner in turns(runners, number):
+            if runner.name in failed:
+                continue
+            try:
+                wall_ms, processor_ms = runner.run(number % _PICTURES)
+            except BenchError as error:
+                if runner is engine:
+                    raise
+                failed[runner.name] = str(error)
+                runner.end()
+                continue
+            laps[runner].wall_ms.append(wall_ms)
+            laps[runner].processor_ms.append(processor_ms)
+    truth = engine.masks()
+    return {
+        runner.name: _row(laps[runner], laps[engine], float(np.mean(runner.masks() == truth)))
+        for runner in runners[1:]
+        if runner.name not in failed
+    }
 
 
 def _row(lap: Lap, own: Lap, agreement: float) -> dict[str, Any]:

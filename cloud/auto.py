@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cloud import choices
@@ -23,8 +24,9 @@ if TYPE_CHECKING:  # The repository loads by what is chosen here.
     from cloud.repository import Repository
 
 _PICTURES = 4
-_WARM_UP = 2  # Runs of each before the rounds: the first ones allocate and tune.
-_ROUNDS = 7
+_WARM_UP = 3  # Runs of each before the rounds: the first ones allocate and tune.
+_HOPELESS = 3.0  # Times the fastest of those: what is slower by so much is not run in the rounds.
+_ROUNDS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Choice:
     engine: str
     precision: Precision
     reference: str  # "tensorflow fp32"
-    speed: float  # Times the reference's, by the least of each in one run.
+    speed: float  # Times the reference's, by the medians of rounds in turn.
     agreement: float  # Of labels with the reference, 0 to 1.
     refused: tuple[str, ...]  # Candidates that could not be taken, with the reason.
     measured: str  # The day, as 2026-11-21.
@@ -71,12 +73,13 @@ def choose(
     floor = repository.manifest(name, version).agreement_floor
     question = _Question(name, reference(repository, name, version), found, placement, floor)
     key = question.key()
-    known = _recalled(choices.recall(key))
-    if known is not None:
-        return known
-    choice = _measured(repository, question)
-    choices.remember(key, asdict(choice))
-    return choice
+    with choices.alone():  # Replicas that start at once would measure each other, and choose each its own.
+        known = question.answer(choices.recall(key))
+        if known is not None:
+            return known
+        choice = _measured(repository, question)
+        choices.remember(key, asdict(choice))
+        return choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,25 @@ class _Question:
         """What a choice holds for: this host with its libraries, these files, this placement and floor."""
         document = json.dumps({"host": machine(), **asdict(self)}, sort_keys=True)
         return hashlib.sha256(document.encode()).hexdigest()
+
+    def answer(self, fields: Mapping[str, Any] | None) -> Choice | None:
+        """A remembered choice; None where there is none, or what is there is none of what is asked for here."""
+        if fields is None:
+            return None
+        ways = {(each.model, each.version, each.engine, each.precision): each for each in self.found}
+        try:
+            known = Choice(**fields)
+            way = ways[known.model, known.version, known.engine, Precision(known.precision)]
+            return replace(
+                known,
+                precision=way.precision,
+                speed=float(known.speed),
+                agreement=float(known.agreement),
+                refused=tuple(map(str, known.refused)),
+                remembered=True,
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
 
 
 def _measured(repository: "Repository", question: _Question) -> Choice:
@@ -119,10 +141,12 @@ def _measured(repository: "Repository", question: _Question) -> Choice:
         if not shares:
             raise SkylaneError(f"model {name}: no engine can be taken: {'; '.join(refused) or 'none computes so'}")
         runs = {key: partial(models[key].infer, shown[:1]) for key in (held, *(key for key in shares if key != held))}
-        race(runs, _WARM_UP, lambda: None)
-        # The least: what else the machine did meanwhile is not theirs.
-        took_ms = {candidate: min(each) for candidate, each in race(runs, _ROUNDS, lambda: None).items()}
-    best = min(shares, key=lambda candidate: took_ms[candidate])
+        warm_ms = {candidate: min(each) for candidate, each in race(runs, _WARM_UP).items()}
+        most_ms = _HOPELESS * min(warm_ms.values())
+        runs = {key: run for key, run in runs.items() if key == held or warm_ms[key] <= most_ms}
+        # The median is what vehicles get: an engine that is fast once and slow ten times is no fast one.
+        took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS).items()}
+    best = min((each for each in shares if each in took_ms), key=lambda candidate: took_ms[candidate])
     return Choice(
         asked=name,
         model=best.model,
@@ -151,16 +175,3 @@ def _share(manifest: "Manifest", own: "Model", truth: Outputs, model: "Model", s
 def _load(repository: "Repository", candidate: Candidate, placement: Placement) -> "Model":
     where = replace(placement, precision=candidate.precision)
     return repository.load(candidate.model, where, version=candidate.version, engine=candidate.engine)
-
-
-def _recalled(fields: Mapping[str, Any] | None) -> Choice | None:
-    """A remembered choice; None where there is none, or what is there is none."""
-    if fields is None:
-        return None
-    try:
-        known = Choice(**fields)
-        return replace(
-            known, precision=Precision(known.precision), refused=tuple(map(str, known.refused)), remembered=True
-        )
-    except (TypeError, ValueError):
-        return None

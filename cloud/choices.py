@@ -1,9 +1,11 @@
 """The file that remembers which engine was the fastest on this host: `engines.json` in the user's cache."""
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,21 @@ def remember(key: str, choice: Mapping[str, Any]) -> None:
         Path(draft.name).replace(path)
     except OSError:
         return
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let one process of this user at a time measure; without a lock where the cache cannot be written."""
+    path = cache_file().with_suffix(".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # Falls with the file, or with the process.
+        yield
 
 
 def _choices() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Measuring engines beside each other: what can run a model here, how fast each is, and how far its labels agree."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar
@@ -51,8 +51,7 @@ def reference(repository: "Repository", name: str, version: str | None = None) -
     manifest = repository.manifest(name, version)
     source = manifest.converted_from
     if source is not None:
-        for candidate in repository.versions(source.model) if source.model in repository.names() else ():
-            origin = repository.manifest(source.model, candidate)
+        for candidate, origin in _readable(repository, source.model) if source.model in repository.names() else ():
             if origin.sha256 == source.sha256:
                 return _candidate(source.model, candidate, origin, _reference_engine(origin), origin.precision)
     return _candidate(
@@ -73,32 +72,51 @@ def candidates(repository: "Repository", name: str, version: str | None = None) 
     for other in repository.names():
         if other == name:
             continue
-        for each in repository.versions(other):
-            try:
-                converted = repository.manifest(other, each)
-            except SkylaneError:
-                continue  # Another model's broken manifest is told by `skylane model list`.
+        for each, converted in _readable(repository, other):
             source = converted.converted_from
             if source is not None and (source.model, source.sha256) == (name, manifest.sha256):
                 found.extend(_of_file(other, each, converted))
     return found
 
 
-def race(runs: Mapping[K, Callable[[], object]], rounds: int, on_round: Callable[[], None]) -> dict[K, list[float]]:
-    """The milliseconds of each run in each of some rounds.
+def turns(keys: Sequence[K], number: int) -> list[K]:
+    """The order in which to run `keys` in a round, so that over the rounds each follows each other one equally often.
 
-    In a round each runs once, in an order that turns by one, so that what else the machine does meets all alike.
+    What runs before leaves warm caches, or threads that still spin: a mere rotation would leave it to the same one
+    always. The order is a Williams square's: first, last, second, last but one …, turned by one a round; for an odd
+    number of keys every other time round backwards.
     """
+    count = len(keys)
+    zigzag = [(place // 2 if place % 2 == 0 else count - 1 - place // 2) for place in range(count)]
+    turned = [keys[(place + number) % count] for place in zigzag]
+    return turned[::-1] if count % 2 and number // count % 2 else turned
+
+
+def race(
+    runs: Mapping[K, Callable[[], object]], rounds: int, on_round: Callable[[], None] = lambda: None
+) -> dict[K, list[float]]:
+    """The milliseconds of each run in each of some rounds; in a round each runs once, in the order of `turns`."""
     took_ms: dict[K, list[float]] = {key: [] for key in runs}
-    keys = list(runs)
     for number in range(rounds):
-        turn = number % max(1, len(keys))
-        for key in keys[turn:] + keys[:turn]:
+        for key in turns(list(runs), number):
             begun_ns = perf_counter_ns()
             runs[key]()
             took_ms[key].append((perf_counter_ns() - begun_ns) / _NS_IN_MS)
         on_round()
     return took_ms
+
+
+def _readable(repository: "Repository", name: str) -> Iterator[tuple[str, "Manifest"]]:
+    """A model's versions and their manifests, but for broken ones, which `skylane model verify` tells."""
+    try:
+        versions = repository.versions(name)
+    except SkylaneError:
+        return  # A model of one version tells it in its manifest.
+    for version in versions:
+        try:
+            yield version, repository.manifest(name, version)
+        except SkylaneError:
+            continue
 
 
 def _of_file(name: str, version: str, manifest: "Manifest") -> list[Candidate]:

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.agreement import agreement, largest_difference
+from cloud.agreement import AgreementError, agreement, largest_difference
 from cloud.manifest import Manifest
 from cloud.pictures import pictures
 
@@ -68,3 +68,22 @@ def test_the_pictures_that_ship_are_of_any_size_and_no_two_alike() -> None:
     assert shown.dtype == np.uint8
     assert len({picture.tobytes() for picture in shown}) == 9
     assert shown.std() > 20
+
+
+def test_infinities_at_the_same_place_are_equal() -> None:
+    """A distance without an obstacle is infinite, on every engine."""
+    far = np.array([[np.inf, 1.0]], np.float32)
+    near = np.array([[5.0, 1.0]], np.float32)
+    manifest = _manifest("tensors", _TENSORS)
+    assert agreement(manifest, {"depth": far, "pose": far}, {"depth": far, "pose": far}) == 1.0
+    assert agreement(manifest, {"depth": far, "pose": far}, {"depth": far, "pose": near}) == 0.5
+    assert largest_difference({"depth": far}, {"depth": far}) == 0.0
+
+
+def test_answers_of_another_model_are_told() -> None:
+    """Rather than a number that compares what cannot be compared."""
+    reference = {"depth": np.ones((1, 4), np.float32)}
+    with pytest.raises(AgreementError, match="it gives depth 1×3, the reference depth 1×4: they are not one model's"):
+        largest_difference(reference, {"depth": np.ones((1, 3), np.float32)})
+    with pytest.raises(AgreementError, match="it gives pose 1×4, the reference depth 1×4"):
+        largest_difference(reference, {"pose": reference["depth"]})

@@ -1,4 +1,7 @@
 import json
+import threading
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ from cloud import choices
 from cloud.auto import choose
 from cloud.engines.engine import Placement, Precision
 from cloud.engines.tensorflow_device import tf
-from cloud.measuring import candidates, race, reference
+from cloud.measuring import candidates, race, reference, turns
 from shared.errors import SkylaneError
 
 
@@ -123,11 +126,76 @@ def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None
         choose(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
 
 
-def test_a_race_runs_each_once_a_round_in_an_order_that_turns() -> None:
-    """Whoever always ran first would meet what the round before left behind."""
+def test_a_choice_that_is_none_of_the_candidates_is_measured_anew(workshop: Any, cache: Path) -> None:
+    """A file that was edited must not make a model run by what does not read it, nor end a start."""
+    _add(workshop)
+    choose(workshop.repository, "m")
+    document = json.loads(cache.read_text())
+    for key in document["choices"]:
+        document["choices"][key] |= {"engine": "tflite", "speed": "fast"}
+    cache.write_text(json.dumps(document))
+    choice = choose(workshop.repository, "m")
+    assert not choice.remembered
+    assert choice.engine != "tflite"
+    str(choice)
+
+
+def test_another_models_broken_manifest_spoils_no_choice(workshop: Any) -> None:
+    """A worker must start while somebody edits a model that it does not serve."""
+    _add(workshop)
+    (workshop.root / "broken").mkdir()
+    (workshop.root / "broken" / "model.yaml").write_text("format: [")
+    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+    _add(workshop, "m-copy", converted_from={"model": "broken", "sha256": "0" * 64})
+    assert reference(workshop.repository, "m-copy").model == "m-copy"
+
+
+def test_a_converted_model_with_other_heads_is_refused(workshop: Any) -> None:
+    """A manifest that says of itself what it was made from may be wrong about everything else."""
+    _add(workshop)
+    workshop.add(
+        "m-other",
+        workshop.graph(lambda scores: tf.reduce_mean(scores, [1, 2])),
+        converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
+        task="classification",
+        output={"kind": "logits"},
+    )
+    choice = choose(workshop.repository, "m")
+    assert choice.model == "m"
+    assert any("of m-other" in reason and "not one model's" in reason for reason in choice.refused)
+
+
+def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: Path) -> None:
+    """Replicas start at once: measured beside each other, each would choose by chance."""
+    _add(workshop)
+    found: list[bool] = []
+    with choices.alone():
+        others = [
+            threading.Thread(target=lambda: found.append(choose(workshop.repository, "m").remembered)) for _ in range(2)
+        ]
+        for each in others:
+            each.start()
+        assert not cache.exists()
+    for each in others:
+        each.join()
+    assert sorted(found) == [False, True]
+
+
+def test_a_race_runs_each_once_a_round_and_tells_of_each_round() -> None:
+    """What else the machine does then meets all alike."""
     order: list[str] = []
     rounds: list[int] = []
     took_ms = race({key: lambda key=key: order.append(key) for key in "abc"}, 3, lambda: rounds.append(len(order)))  # type: ignore[misc]  # A default binds the key.
-    assert "".join(order) == "abcbcacab"
+    assert all(sorted(order[start : start + 3]) == ["a", "b", "c"] for start in (0, 3, 6))
     assert rounds == [3, 6, 9]
     assert {len(each) for each in took_ms.values()} == {3}
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_over_the_rounds_each_follows_each_other_equally_often(count: int) -> None:
+    """Threads that still spin slow down whoever runs next: that must not be the same one every time."""
+    rounds = [turns(range(count), number) for number in range(2 * count)]
+    assert all(sorted(each) == list(range(count)) for each in rounds)
+    followed = Counter(pair for each in rounds for pair in pairwise(each))
+    assert len(followed) == count * (count - 1)
+    assert len(set(followed.values())) <= 1
