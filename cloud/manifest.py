@@ -12,6 +12,7 @@ from cloud.engines.engine import Precision
 from shared.config import Section
 from shared.frames import Layout
 from shared.geometry import Resize
+from shared.labels import Labels
 from shared.model_card import Task
 from shared.results import MAX_DETECTIONS
 from shared.tensors import MAX_TENSORS
@@ -210,6 +211,13 @@ class Manifest(Section):
         """The model's outputs by head: `mask` of a segmentation, `scores` of a classification, else as named."""
         single = _SINGLE_HEADS.get(self.task)
         return {single.head: self.output} if single and self.output else dict(self.outputs)
+
+    def with_labels(self, labels: Labels) -> Self:
+        """With these labels in it, wherever they came from."""
+        named = tuple(
+            LabelSection(name=name, colour=colour) for name, colour in zip(labels.names, labels.colours, strict=True)
+        )
+        return self.model_copy(update={"labels": named, "labels_file": None})
 
     @field_validator("file")
     @classmethod

@@ -24,6 +24,10 @@ class ImagesError(SkylaneError):
     """Images that do not fit a model's input."""
 
 
+class OutputError(SkylaneError):
+    """Answers of a model that are not what its manifest says."""
+
+
 class Model:
     """A model ready to answer. Used by one thread at a time; close it, or use it in a `with`."""
 
@@ -65,6 +69,11 @@ class Model:
         return self._engine.device
 
     @property
+    def pid(self) -> int | None:
+        """The number of the process that its engine has to itself now; None where it runs in this one."""
+        return getattr(self._engine, "pid", None)
+
+    @property
     def max_batch_size(self) -> int:
         """The most images that go through the model at once."""
         baked = self._engine.batch_size
@@ -100,6 +109,10 @@ class Model:
 
         Where several images may run at once, as many full batches follow, which are not in the list: an engine tunes
         itself anew for another size.
+
+        Raises:
+            OutputError: its answers are not what its manifest says.
+            InferenceError: it failed.
         """
         runs = self.manifest.warm_up.runs if runs is None else runs
         smallest = self._engine.batch_size or 1
@@ -146,8 +159,28 @@ class Model:
             took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
             if last and agreement(self.manifest, last, outputs) < _STEADY:
                 self._warnings = (UNSTEADY,)
+            self._check(outputs, size)
             last = outputs
         return took_ms
+
+    def _check(self, outputs: Outputs, size: int) -> None:
+        """Check that answers to so many pictures fit the manifest, as far as only a run tells.
+
+        Raises:
+            OutputError: a head has not one answer a picture, or a mask holds a class that has no name.
+        """
+        for head, values in outputs.items():
+            if values.ndim == 0 or len(values) != size:
+                given = "×".join(map(str, values.shape)) or "a single number"
+                raise OutputError(
+                    f"{self.card.name}: output {head!r} is {given} for {size} pictures: its first side must be theirs"
+                )
+        named = len(self.manifest.labels)
+        highest = int(outputs["mask"].max()) if "mask" in outputs else -1
+        if named and highest >= named:
+            raise OutputError(
+                f"{self.card.name} answers class {highest}, but names only {named}: name all classes in labels"
+            )
 
     def _part(self, images: Images, size: int) -> Outputs:
         """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
-from cloud.isolation.engine import IsolatedEngine
+from cloud.isolation.engine import IsolatedEngine, Limits
 from cloud.manifest import NAME, BatchingSection, Manifest
 from cloud.model import Model
 from shared import registry
@@ -169,12 +169,14 @@ class Repository:
         version: str | None = None,
         engine: str | None = None,
         isolated: bool = False,
+        limits: Limits = Limits(),  # noqa: B008 - frozen.
     ) -> Model:
         """Check a model's file and open it on a device; warming it up is the caller's.
 
         `max_batch`: the most frames that go through it at once, instead of what its manifest says. `engine`: what runs
         it, instead of what its manifest says; `auto` measures on first use (`cloud.auto`), and may take a model that was
-        converted from this one, under this one's name. `isolated`: in a process of its own.
+        converted from this one, under this one's name. `isolated`: in a process of its own,
+        within `limits`.
 
         Raises:
             SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
@@ -189,13 +191,20 @@ class Repository:
             choice = choose(self, name, version, placement)
             where = replace(placement, precision=choice.precision)
             taken = self.load(
-                choice.model, where, max_batch, version=choice.version, engine=choice.engine, isolated=isolated
+                choice.model,
+                where,
+                max_batch,
+                version=choice.version,
+                engine=choice.engine,
+                isolated=isolated,
+                limits=limits,
             )
             taken.serve_as(card.name, card.version, str(choice))
             return taken
+        manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
         chosen = engine_of(manifest.format, engine or manifest.engine)
         if isolated:
-            return Model(manifest, card, IsolatedEngine(path, manifest, placement, engine=chosen))
+            return Model(manifest, card, IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits))
         opened: Engine = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
         return Model(manifest, card, opened)
 

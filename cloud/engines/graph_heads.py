@@ -7,6 +7,7 @@ from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow_device import tf
 from cloud.manifest import BoxOrder, Manifest, OutputKind, OutputSection
 from shared.model_card import Task
+from shared.tensors import DTYPES
 
 _IMAGE_RANK = 4  # N×H×W×C
 _BOXES_RANK = 3  # N×A×4, or N×A×C
@@ -33,6 +34,9 @@ def head_of(head: str, output: Any, images: Any, manifest: Manifest, path: Path)
             _check_rank(output, section, _BOXES_RANK, "the scores of boxes are N×A×C", path)
             _check_channels(output, manifest, path)
             return _probabilities(output, section, tf.nn.sigmoid)
+    if output.dtype.name not in DTYPES:
+        told = f"output {section.tensor!r} is {output.dtype.name}: only numbers can be sent ({', '.join(DTYPES)})"
+        raise EngineError(path, told)
     return output
 
 

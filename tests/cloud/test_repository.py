@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow_device import tf
-from cloud.model import ImagesError
+from cloud.model import ImagesError, OutputError
 from cloud.repository import Repository, RepositoryError, default_root
 from shared.config import ConfigError
 from shared.errors import SkylaneError, UnknownNameError
@@ -61,6 +61,43 @@ def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: A
     workshop.add("outside", b"", labels=[], labels_file="../../street.yaml")
     with pytest.raises(ConfigError, match=r"labels_file: '../../street\.yaml' is outside the repository"):
         workshop.repository.card("outside")
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "openvino"])
+def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: str) -> None:
+    """As those of the manifest do: a class without a name is a mistake, wherever the names are kept."""
+    (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
+    graph = workshop.graph(lambda scores: scores)
+    workshop.add("m", graph, labels=[], labels_file="../street.yaml", output={"kind": "scores"})
+    with pytest.raises(SkylaneError, match="gives 5 scores where the manifest has 1 labels"):
+        workshop.repository.load("m", engine=engine)
+
+
+def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
+    """Where the graph itself takes the arg max, nothing but a run tells how many classes there are."""
+    labels = [{"name": "road", "colour": [1, 2, 3]}]
+    graph = workshop.graph(lambda scores: tf.ones_like(tf.argmax(scores, -1)))
+    workshop.add("m", graph, labels=labels)
+    with (
+        workshop.repository.load("m") as model,
+        pytest.raises(OutputError, match="m answers class 1, but names only 1: name all classes in labels"),
+    ):
+        model.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (tf.reduce_mean, "'mean' is a single number for 1 pictures"),
+        (tf.as_string, "is string: only numbers can be sent"),
+    ],
+)
+def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: Any, answer: Any, problem: str) -> None:
+    """Not by the first vehicle that asks."""
+    outputs = {"mean": {"tensor": "prediction:0", "kind": "tensor"}}
+    workshop.add("m", workshop.graph(answer), task="tensors", outputs=outputs, output=None)
+    with pytest.raises(SkylaneError, match=problem), workshop.repository.load("m") as model:
+        model.warm_up()
 
 
 @pytest.mark.parametrize(
@@ -217,6 +254,19 @@ def test_a_batch_baked_into_the_graph_is_set_free_where_more_is_asked_for(worksh
         assert (free.max_batch_size, model.max_batch_size) == (4, 1)
         assert "batch of 1 baked into the graph, run one by one" in model.describe()
         np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
+
+
+def test_a_batch_stays_baked_where_a_larger_one_would_mix_its_pictures(workshop: Any) -> None:
+    """The most probable class may be the same by chance; the probabilities tell that a mean went over the batch."""
+
+    def answer(scores: Any) -> Any:
+        means = tf.reduce_mean(scores, [1, 2])
+        return tf.nn.softmax([[1.0, 0, 0, 0, 0]] + 0.4 * tf.tanh(means - tf.reduce_mean(means, 0, keepdims=True)))
+
+    graph = workshop.graph(answer, batch=1)
+    workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
+    with workshop.repository.load("m", max_batch=4) as model:
+        assert "batch of 1 baked into the graph" in model.describe()
 
 
 def test_errors_of_models_are_errors_that_users_can_mend() -> None:
