@@ -18,6 +18,7 @@ from cloud.repository import Repository
 from modelling.class_evaluation import ClassEvaluation
 from modelling.evaluation import Evaluation, EvaluationError, prepared
 from modelling.judging import judged
+from modelling.object_evaluation import ObjectEvaluation
 from rosbag_tools.reader import BagSource
 from shared.errors import SkylaneError
 from shared.frames import Frame, Layout
@@ -63,7 +64,8 @@ class Row:
     ratio_of_least: float  # The same by the least of each: what a busy machine blurs less.
     agreement: float  # Of labels with the reference.
     difference: float  # The largest of two numbers.
-    accuracy: float | None  # By the bag's truth: mean IoU of a segmentation, accuracy of a classification.
+    # By the bag's truth: mean IoU of a segmentation, accuracy of a classification, mean average precision of a detection.
+    accuracy: float | None
 
     @property
     def frame_hz(self) -> float:
@@ -79,6 +81,7 @@ class Result:
     reference: str
     rows: tuple[Row, ...]  # The reference is the first.
     refused: tuple[str, ...]  # What could not be run, with the reason.
+    task: Task
     unjudged: str | None  # Why no figure by the bag's truth stands in it.
     machine: dict[str, Any] = field(default_factory=machine)
 
@@ -110,7 +113,11 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
     asked = _cells(repository, plan)
     cells = [held, *(cell for cell in asked if cell != held)]
     steps = len(cells) + plan.rounds + _WARM_UP
-    refused: list[str] = []
+    refused = [
+        f"{engine}: reads no file of {plan.model}: see `skylane model convert`"
+        for engine in plan.engines
+        if engine not in {cell.candidate.engine for cell in asked}
+    ]
     answers: dict[Cell, Outputs] = {}
     accuracies: dict[Candidate, float | None] = {}
     unjudged: str | None = None
@@ -127,6 +134,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
                 if model.max_batch_size < cell.batch:
                     raise SkylaneError(f"a batch of {model.max_batch_size} is baked into it")  # noqa: TRY301
                 answers[cell] = model.infer(shown)
+                agreement(own.manifest, answers[held], answers[cell])  # Or else it is another model's.
             except SkylaneError as error:
                 if cell == held:
                     raise
@@ -159,7 +167,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
         )
         for cell in models
     )
-    return Result(plan, held.candidate.beside(plan.model), rows, tuple(refused), unjudged)
+    return Result(plan, held.candidate.beside(plan.model), rows, tuple(refused), manifest.task, unjudged)
 
 
 def _cells(repository: Repository, plan: Plan) -> list[Cell]:
@@ -207,11 +215,23 @@ def _judged(model: Model, plan: Plan) -> tuple[float | None, str | None]:
         )
     except SkylaneError as error:
         return None, str(error)
-    if isinstance(found, Evaluation):
-        return found.mean_iou, None
-    return (
-        (found.accuracy, None) if isinstance(found, ClassEvaluation) else (None, "boxes: see `skylane model evaluate`")
-    )
+    figure = _figure(found)
+    if figure is None or np.isnan(figure):
+        return (
+            None,
+            f"{plan.bag} holds nothing in these frames that {model.card.name} could be judged by: give --frames",
+        )
+    return figure, None
+
+
+def _figure(found: Evaluation | ObjectEvaluation | ClassEvaluation) -> float | None:
+    match found:
+        case Evaluation():
+            return found.mean_iou
+        case ObjectEvaluation():
+            return found.mean_average_precision
+        case ClassEvaluation():
+            return found.accuracy
 
 
 def _told(cell: Cell, name: str) -> str:
@@ -248,8 +268,9 @@ def _row_json(row: Row, name: str) -> dict[str, Any]:
 def columns(result: Result) -> Sequence[tuple[str, ...]]:
     """The table's heading and its lines, as words."""
     labelled = any(row.accuracy is not None for row in result.rows)
+    numbered = result.task is not Task.SEGMENTATION  # Of class ids the difference says nothing.
     heading = ("engine", "thr.", "batch", "min", "median", "p95", "Hz", "ratio", "labels %")
-    lines: list[tuple[str, ...]] = [(*heading, "truth") if labelled else heading]
+    lines: list[tuple[str, ...]] = [(*heading, *(["off by"] * numbered), *(["truth"] * labelled))]
     for row in result.rows:
         facts = _row_json(row, result.plan.model)
         line = (
@@ -261,5 +282,5 @@ def columns(result: Result) -> Sequence[tuple[str, ...]]:
             f"{100 * row.agreement:.4f}",
         )
         judged_as = "?" if row.accuracy is None else f"{row.accuracy:.4f}"
-        lines.append((*line, judged_as) if labelled else line)
+        lines.append((*line, *([f"{row.difference:.2g}"] * numbered), *([judged_as] * labelled)))
     return lines

@@ -13,11 +13,19 @@ from rich.table import Table
 
 from cloud.engines.engine import ENGINES, Placement
 from cloud.repository import Repository, default_root
+from shared.model_card import Task
 
 if TYPE_CHECKING:  # They bring the bags' reader and the engines, which other commands need not.
     from modelling.bench import Result
     from modelling.verification import Verification
 
+_LABELS = {
+    Task.SEGMENTATION: "labels: pixels of its classes; truth: mean IoU by the bag's labels",
+    Task.CLASSIFICATION: "labels: frames of its class; off by: the most that a probability is; truth: accuracy",
+    Task.DETECTION: "labels: objects that both tell; off by: the most that a number is; truth: mean average precision "
+    "by the bag's boxes, from 12 pixels on",
+    Task.TENSORS: "labels: numbers within a thousandth of the largest; off by: the most that a number is",
+}
 _TIGHT: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 _models = click.option(
@@ -56,6 +64,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Its parameter is n
 @click.option(
     "--frames", type=click.IntRange(1, 1000), default=8, show_default=True, help="That labels are compared on."
 )
+@click.option("--model-version", "version", metavar="V", help="Of several, this version. [the highest]")
 @click.option("--truth", metavar="CLASS", help="What all of the bag's frames are; for a classifier.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 @_models
@@ -122,7 +131,7 @@ def _print(result: "Result", lines: Any) -> None:
     plan = result.plan
     table = Table(
         title=f"{plan.model}, {plan.rounds} rounds in turn",
-        caption=f"ms a run; ratio of frames a second to {result.reference}; truth: mean IoU or accuracy by the bag's",
+        caption=f"ms a run; ratio of frames a second to {result.reference}; {_LABELS[result.task]}",
         **_TIGHT,
     )
     for column in heading:

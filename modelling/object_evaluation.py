@@ -12,7 +12,7 @@ from cloud.model import Model
 from cloud.tasks.detection import objects
 from modelling.average_precision import BoxCount
 from modelling.evaluation import EvaluationError, labelled_camera, prepared
-from modelling.object_figures import counts_of_sizes, figures_of_sizes, lenient
+from modelling.object_figures import HEADLINE_SIZE, counts_of_sizes, figures_of_sizes, lenient
 from modelling.pairing import Pairing
 from modelling.recipes import OBJECTS
 from modelling.scenes.object_batches import sifted
@@ -41,6 +41,13 @@ class ObjectEvaluation:
     foreign_boxes: int  # Of what the model has no class for; not counted.
     score_threshold: float
     figures: dict[str, Any]  # As `modelling.object_figures.figures_of_sizes`.
+
+    @property
+    def mean_average_precision(self) -> float | None:
+        """The mean over the classes of their average precision, of things from `HEADLINE_SIZE` on; None without any."""
+        found = [sizes[f"from_{HEADLINE_SIZE:g}_px"]["average_precision"] for sizes in self.figures.values()]
+        known = [each for each in found if each is not None]
+        return sum(known) / len(known) if known else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain types; a figure that does not exist is null."""

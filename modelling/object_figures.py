@@ -9,6 +9,7 @@ from cloud.manifest import Manifest
 from modelling.average_precision import BoxCount
 
 SIZES = (6.0, 12.0, 24.0)  # Pixels of the model's input, the root of the area, from which a thing counts.
+HEADLINE_SIZE = 12.0  # The one of them that is told where there is room for one figure.
 
 _LEAST_SCORE = 0.05  # Below it a curve of precision over recall is all but flat, and costs the most.
 

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def test_bench_sets_every_way_beside_the_reference(tmp_path: Path, drive: Path) 
 
 def test_bench_says_what_it_could_not_run(tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing engine must not look like one that was slow."""
-    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
-    monkeypatch.delitem(__import__("sys").modules, "cloud.engines.openvino", raising=False)
+    for name in [name for name in sys.modules if name.startswith("cloud.engines.openvino")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "openvino", None)
     _add(tmp_path, "bright")
     ran = _run("bench", "bright", "--models", tmp_path, "--bag", drive, "--frames", 1, "--rounds", 1)
     assert "not run: openvino fp32" in ran.stdout
@@ -124,6 +126,43 @@ def test_verify_names_what_is_wrong_with_each_and_fails(tmp_path: Path) -> None:
     assert "no input tensor 'inptu:0': did you mean input" in failures["wrong"]
     assert _run("verify", "bright", "--models", tmp_path).exit_code == 0
     assert "FAILED" in _run("verify", "worse", "--models", tmp_path).stdout
+
+
+def test_one_broken_manifest_hides_no_other_model(tmp_path: Path) -> None:
+    """A repository is verified because something in it may be broken."""
+    _add(tmp_path, "bright")
+    (tmp_path / "awry").mkdir()
+    (tmp_path / "awry" / "model.yaml").write_text("fromat: frozen_graph")
+    ran = _run("verify", "--models", tmp_path, "--json")
+    failures = {row["name"]: row["failure"] for row in json.loads(ran.stdout)}
+    assert ran.exit_code == 1
+    assert failures["bright"] is None
+    assert "did you mean format" in failures["awry"]
+
+
+def test_verify_finds_a_class_without_a_name(tmp_path: Path) -> None:
+    """The graph takes the arg max itself: nothing but a run tells."""
+    _add(tmp_path, "bright", labels=[{"name": "dark", "colour": [0, 0, 0]}])
+    (found,) = json.loads(_run("verify", "--models", tmp_path, "--json").stdout)
+    assert "answers class 1, but names only 1" in found["failure"]
+
+
+def test_bench_says_that_an_engine_reads_none_of_the_files(tmp_path: Path, drive: Path) -> None:
+    """A table of the reference alone would look like a measurement."""
+    _add(tmp_path, "bright")
+    arguments = ("bright", "--models", tmp_path, "--bag", drive, "--frames", 1, "--rounds", 1)
+    ran = _run("bench", *arguments, "--engine", "torchscript")
+    assert "not run: torchscript: reads no file of bright: see `skylane model convert`" in ran.stdout
+
+
+def test_a_detector_is_judged_by_the_drives_boxes(drive: Path) -> None:
+    """An engine that moves boxes a little loses labels, but perhaps no object."""
+    arguments = ("road-objects", "--models", "models", "--bag", drive, "--frames", 2, "--rounds", 1)
+    result = json.loads(_run("bench", *arguments, "--engine", "tensorflow", "--json").stdout)
+    first = result["rows"][0]
+    assert first["accuracy"] is not None or "nothing in these frames" in result["unjudged"]
+    heading = _run("bench", *arguments, "--engine", "tensorflow").stdout
+    assert "off by" in heading
 
 
 def test_labels_are_compared_unbatched_and_unspoiled(tmp_path: Path, drive: Path) -> None:
