@@ -29,8 +29,13 @@ check: venv
 	$(BIN)/mypy
 
 bench: venv
-	@$(BIN)/skylane bench overhead
+	@$(BIN)/skylane bench overhead --isolate
 	@$(BIN)/skylane bench overhead --codec raw
+	@$(BIN)/skylane bench tensorflow
+	@$(BIN)/skylane bench engines
+	@$(BIN)/skylane bench saturation
+	@$(BIN)/skylane bench failover
+	@$(BIN)/skylane bench swap
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping
 	@$(BIN)/skylane bench report
