@@ -17,6 +17,7 @@ from cloud.config import CloudConfig, connection_of
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.intake import worker_will
+from cloud.isolation.engine import Limits
 from cloud.loader import Loader
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
@@ -54,11 +55,16 @@ cloud.add_command(control)
 )
 @click.option("--threads", type=int, help="Within an operation. [as the engine chooses]")
 @click.option("--isolate", is_flag=True, default=None, help="Run each engine in a process of its own.")
+@click.option("--isolate-hang-s", type=float, help="Replace that process when a batch takes longer. [10]")
+@click.option("--isolate-start-s", type=float, help="Give it up when it takes longer to open the model. [180]")
+@click.option("--isolate-memory-mb", type=int, help="What its data may take, MiB. [what the machine has]")
 @click.option("--replicas", type=int, help="Worker processes on this host, NAME-1 and so on. [1]")
 @click.option("--worker", help="This worker's name. [the host's, with the process number]")
 @click.option("--group", help="Workers of one group share the frames. [skylane]")
 @click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
 @click.option("--max-frames", type=int, help="Frames that may wait; more are answered `overloaded`. [64]")
+@click.option("--max-bytes", type=int, help="Bytes of frames that may wait, the same way. [268435456]")
+@click.option("--max-pixels", type=int, help="Of one picture; what is larger is `rejected`. [33554432]")
 @click.option("--max-wait-ms", type=float, help="How long a batch may wait for more frames. [0]")
 @click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
 @click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
@@ -104,7 +110,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
     )
     sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
-        _answer(node, settings, worker, session)
+        _answer(node, settings, worker, session, sampler)
     _say(f"worker {worker}: drained and gone")
     for line in sampler.told() if sampler else ():
         _say(line)
@@ -117,7 +123,7 @@ def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> No
     _say(f"worker {worker}: all replicas drained and gone")
 
 
-def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> None:
+def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
     _on_signals(lambda *_: node.stop())
     bus = connection_of(settings).open(
         f"skylane-worker-{worker}",
@@ -128,9 +134,15 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str) -
     )
     _say(f"worker {worker}: connected to {settings.broker}")
     told: dict[str, int] = {}
+    sampled: dict[str, int] = {}
 
     def tell() -> None:
-        """One line whenever the counts have moved."""
+        """One line whenever the counts have moved; and have engines' processes sampled, new ones as well."""
+        if sampler:
+            for engine, pid in node.engine_processes.items():
+                if sampled.get(engine) != pid:
+                    sampled[engine] = pid
+                    sampler.watch(f"worker/{worker}/{engine}", pid)
         counts = dict(node.counts)
         if counts != told:
             told.update(counts)
@@ -155,6 +167,11 @@ def _loader(settings: CloudConfig) -> Loader:
         warm_up_runs=settings.warm_up_runs,
         engine=settings.engine,
         isolated=settings.isolate,
+        limits=Limits(
+            settings.isolate_hang_s,
+            settings.isolate_start_s,
+            None if settings.isolate_memory_mb is None else settings.isolate_memory_mb << 20,
+        ),
     )
 
 

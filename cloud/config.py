@@ -30,7 +30,10 @@ class CloudConfig(Section):
     engine: str | None = None  # None: as each model's manifest says; "auto": the fastest on this host.
     precision: Precision | None = None  # None: as each model's manifest says.
     threads: int = Field(default=0, ge=0, le=1024)  # Within an operation; 0: as the engine chooses.
-    isolate: bool = False  # Run each engine in a process of its own.
+    isolate: bool = False  # Run each engine in a process of its own, which is replaced
+    isolate_hang_s: float = Field(default=10.0, gt=0, le=3600)  # when a batch takes longer,
+    isolate_start_s: float = Field(default=180.0, gt=0, le=3600)  # and given up when opening the model does,
+    isolate_memory_mb: int | None = Field(default=None, ge=64)  # and may take so much; None: what the machine has.
     replicas: int = Field(default=1, ge=1, le=64)  # Worker processes on this host.
     max_frames: int = Field(default=64, ge=1, le=1 << 16)
     max_bytes: int = Field(default=256 << 20, ge=1 << 20)

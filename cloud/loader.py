@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloud.engines.engine import Placement
+from cloud.isolation.engine import Limits
 from cloud.model import Model
 from cloud.repository import Repository
 
@@ -18,7 +19,8 @@ class Loader:
     max_batch: int | None = None  # None: as each model's manifest says; so for the two below.
     warm_up_runs: int | None = None
     engine: str | None = None
-    isolated: bool = False  # Whether each engine runs in a process of its own.
+    isolated: bool = False  # Whether each engine runs in a process of its own, and
+    limits: Limits = Limits()  # noqa: RUF009 - frozen. What such a process may take.
 
     def load(self, name: str, version: str | None = None) -> Model:
         """Check a model's file, open it and warm it up; of several versions the highest where none is named.
@@ -27,7 +29,13 @@ class Loader:
             SkylaneError: as `Repository.load`; InferenceError where it fails in its warm-up.
         """
         model = self.repository.load(
-            name, self.placement, self.max_batch, version=version, engine=self.engine, isolated=self.isolated
+            name,
+            self.placement,
+            self.max_batch,
+            version=version,
+            engine=self.engine,
+            isolated=self.isolated,
+            limits=self.limits,
         )
         try:
             runs_ms = model.warm_up(self.warm_up_runs)

@@ -79,6 +79,12 @@ class CloudNode:
             refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return {**self._replier.counts, **refused}
 
+    @property
+    def engine_processes(self) -> Mapping[str, int]:
+        """The processes that engines have to themselves, by `<model>-<version>`: those that lost theirs have a new one."""
+        pids = {"-".join(lane.key): lane.model.pid for lane in self._serving.lanes}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
         self._threads.fault(error)

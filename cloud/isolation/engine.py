@@ -85,7 +85,9 @@ class IsolatedEngine:
             facts = self._opened(self._process)
         except ProcessLostError as error:
             self._process.kill()
-            raise IsolationError(f"{path}: {error}") from error
+            bytes_ = limits.memory_bytes
+            bound = "" if bytes_ is None else f"; its data may take {bytes_ >> 20} MiB: give more if that is the reason"
+            raise IsolationError(f"{path}: {error}{bound}") from error
         except BaseException:
             self._process.kill()
             raise

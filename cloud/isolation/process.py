@@ -120,7 +120,7 @@ class EngineProcess:
             return self._channel.receive(patience_s)
         except TimeoutError as error:
             raise ProcessLostError(
-                f"the engine's process was killed: {doing} took more than {patience_s:.0f} s"
+                f"the engine's process was killed: {doing} took more than {patience_s:.3g} s"
             ) from error
         except ChannelClosedError as error:
             raise self._lost(doing) from error

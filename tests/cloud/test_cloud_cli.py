@@ -4,12 +4,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import psutil
 import pytest
 
 import skylane
@@ -45,6 +47,29 @@ def repository(workshop: Any) -> Path:
     workshop.add("tiny", graph, warm_up={"runs": 1})
     root: Path = workshop.root
     return root
+
+
+def test_an_isolated_engine_is_sampled_beside_its_worker_and_within_its_limits(
+    mosquitto_url: str, repository: Path, tmp_path: Path
+) -> None:
+    """Its processor time and memory are the worker's cost; a process that replaces it is sampled as well."""
+    resources, pause = tmp_path / "resources.csv", threading.Event()
+    flags = ["--isolate", "--resources", str(resources), "--isolate-hang-s", "20"]
+
+    def sampled() -> list[str]:
+        rows = [line.split(",") for line in resources.read_text().splitlines()]
+        return list(dict.fromkeys(pid for _, node, pid, *_ in rows if node == "worker/apart/tiny-1"))
+
+    with Worker(mosquitto_url, models=repository, model="tiny", name="apart", flags=flags) as worker:
+        deadline_s = time.monotonic() + WAIT_S
+        while not sampled() and time.monotonic() < deadline_s:
+            pause.wait(0.1)
+        (pid,) = sampled()
+        assert psutil.Process(int(pid)).ppid() == worker.pid
+    with pytest.raises(WorkerError, match="its data may take 64 MiB: give more"):
+        Worker(
+            mosquitto_url, models=repository, model="tiny", flags=["--isolate", "--isolate-memory-mb", "64"]
+        ).__exit__()
 
 
 def test_a_worker_process_serves_and_drains_on_sigterm(
