@@ -32,6 +32,8 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     ),
 }
 
+_RUN_MODELS = {"bench", "cloud", "demo", "model", "study"}  # Which huge pages make faster.
+
 
 class FrontDoor(click.Group):
     """A group that knows its commands by name and help line, and imports one only when it is called."""
@@ -68,6 +70,10 @@ def skylane() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
+    if arguments is None and sys.argv[1:2] and sys.argv[1] in _RUN_MODELS:
+        from shared import huge_pages  # noqa: PLC0415 (the same as below)
+
+        huge_pages.enter()
     try:
         code: Any = skylane.main(args=arguments, standalone_mode=False)
     except click.ClickException as error:

@@ -11,6 +11,7 @@ import numpy as np
 from cloud.engines.engine import ClassIds, Images, Placement, Precision
 from cloud.manifest import OutputKind
 from cloud.repository import Repository
+from shared import huge_pages
 from shared.errors import SkylaneError
 
 Run = Callable[[Images], ClassIds]
@@ -61,7 +62,7 @@ WAYS: dict[str, Way] = {
     "oneDNN, weights frozen": Way(environment={"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}),
     "oneDNN, system allocator": Way(environment={"TF_ONEDNN_USE_SYSTEM_ALLOC": "1"}),
     "pooled CPU memory (BFC)": Way(environment={"TF_CPU_ALLOCATOR_USE_BFC": "1"}),
-    "huge pages in malloc": Way(environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+    "no huge pages": Way(environment={huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}),
     "XLA auto-clustering": Way(jit=1, environment={"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
     "XLA, the whole graph": Way("xla"),
     "bf16": Way("engine", precision=Precision.BF16),
