@@ -18,7 +18,7 @@ from cloud.repository import default_root
 @click.command()
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", default="road-small", show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 1000), default=15, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=11, show_default=True)
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="These alone. [all]")
 @click.option(
     "--limit",
