@@ -1,6 +1,7 @@
 """Admission: the one bounded queue that every frame enters by, fair to every vehicle.
 
-Order: round robin over vehicles; within a vehicle the camera whose first frame is due first; within a camera first in,
+Order: round robin over vehicles, the one that was served longest ago first, even where its frames have expired since:
+none loses its turn with a frame. Within a vehicle the camera whose first frame is due first; within a camera first in,
 first out. Where the queue is full, the newest frame of the vehicle that holds the most makes room for a vehicle that
 holds less (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury 1999), so that nobody can fill it for others.
 """
@@ -19,7 +20,7 @@ from shared.fields import MAX_NS
 
 T = TypeVar("T")
 
-_STALE = 4  # So many times more endings than frames may be kept.
+_STALE = 4  # So many times more endings, and vehicles, than frames may be kept.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ class Admission:
         self.max_frames = max_frames
         self._max_bytes = max_bytes
         self._condition = threading.Condition()
-        self._lines: OrderedDict[str, _Line] = OrderedDict()  # Of vehicles that wait; the first one's turn is next.
+        self._lines: dict[str, _Line] = {}  # Of vehicles that wait.
+        self._turns: dict[str, int] = {}  # When each vehicle was served last, or came first; the lowest turn is next.
+        self._services = itertools.count()
         self._tickets = itertools.count()
         self._waiting: dict[int, _Entry] = {}  # By ticket.
         self._endings: list[tuple[int, int]] = []  # Ends of budgets and tickets, a heap; what left since is skipped.
@@ -123,8 +126,8 @@ class Admission:
                     chosen = choose(entry.request)
                     if chosen is not None:
                         self._remove(entry)
-                        if not isinstance(chosen, Refusal) and entry.request.vehicle in self._lines:
-                            self._lines.move_to_end(entry.request.vehicle)
+                        if not isinstance(chosen, Refusal):
+                            self._turns[entry.request.vehicle] = next(self._services)
                         return entry.request, chosen
                 if self._closed and not self._waiting:
                     return None
@@ -146,8 +149,8 @@ class Admission:
         expired = self._first_expired()
         if expired is not None:
             yield expired
-        for line in self._lines.values():
-            yield from line.heads()
+        for vehicle in sorted(self._lines, key=self._turns.__getitem__):
+            yield from self._lines[vehicle].heads()
 
     def _first_expired(self) -> _Entry | None:
         """A frame whose budget has ended while it waited."""
@@ -190,7 +193,11 @@ class Admission:
         return newest if largest.size - newest.size >= own.size + entry.size else None
 
     def _insert(self, entry: _Entry) -> None:
-        self._lines.setdefault(entry.request.vehicle, _Line()).append(entry)
+        vehicle = entry.request.vehicle
+        self._lines.setdefault(vehicle, _Line()).append(entry)
+        if vehicle not in self._turns:  # Last in turn, whoever it is: a new name must be no way past the others.
+            self._forget_turns()
+            self._turns[vehicle] = next(self._services)
         self._waiting[entry.ticket] = entry
         self._bytes += entry.size
         if entry.ends_ns is None:
@@ -199,6 +206,11 @@ class Admission:
         if len(self._endings) > _STALE * (self.max_frames + 1):  # Budgets of hours must not keep what left long ago.
             self._endings = [ending for ending in self._endings if ending[1] in self._waiting]
             heapq.heapify(self._endings)
+
+    def _forget_turns(self) -> None:
+        """Keep no vehicles without end: of too many, those that do not wait are forgotten."""
+        if len(self._turns) > _STALE * (self.max_frames + 1):
+            self._turns = {vehicle: turn for vehicle, turn in self._turns.items() if vehicle in self._lines}
 
     def _remove(self, entry: _Entry) -> None:
         line = self._lines[entry.request.vehicle]

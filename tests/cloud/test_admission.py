@@ -66,6 +66,31 @@ def test_vehicles_take_turns() -> None:
     assert [request.vehicle for request in _drain(admission)] == ["a", "b", "c", "a", "b", "a", "a"]
 
 
+def test_a_vehicle_whose_frame_expired_keeps_its_turn() -> None:
+    """Where a round takes longer than a budget, those at its end would expire for ever, and others be served twice."""
+    admission = Admission()
+    for vehicle in ("a", "b"):
+        admission.offer(_request(vehicle=vehicle))
+    assert [_take(admission).vehicle for _ in range(2)] == ["a", "b"]
+    admission.offer(_request(vehicle="a"))
+    taken = admission.take(lambda _: Refusal(Status.EXPIRED, "passed over"))
+    assert taken is not None
+    for vehicle in ("new", "b", "a"):
+        admission.offer(_request(vehicle=vehicle))
+    assert [request.vehicle for request in _drain(admission)] == ["a", "b", "new"]
+
+
+def test_vehicles_without_end_are_forgotten() -> None:
+    """Whoever makes up names must not fill the memory with them, nor take a turn from who waits."""
+    admission = Admission(max_frames=2)
+    admission.offer(_request(vehicle="first"))
+    for number in range(100):
+        admission.offer(_request(vehicle=f"car-{number}"))
+        admission.take(lambda request: None if request.vehicle == "first" else request)
+    assert len(admission._turns) <= 13
+    assert [request.vehicle for request in _drain(admission)] == ["first"]
+
+
 def test_within_a_vehicle_the_camera_whose_first_frame_is_due_first_is_next() -> None:
     """A second attempt keeps its due time, so it comes before what is newer; who tells none comes last."""
     admission = Admission()
