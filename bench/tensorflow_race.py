@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from shared.machine import machine
 
 _PICTURES = 4
 _TOGETHER = 4  # Processes beside the engine's: each holds some hundred megabytes.
+_PATIENCE = 10
 _MS_IN_S = 1e3
 
 
@@ -52,8 +53,9 @@ class Runner(AbstractContextManager["Runner"]):
 
     def __init__(self, name: str, plan: Plan, shown: Path, folder: Path) -> None:
         self.name = name
-        self._limit_s = plan.limit_s
-        self._deadline_ns = perf_counter_ns() + int(1e9 * plan.limit_s)
+        # Without the engine there is nothing to compare with: it gets the time that compilers beside it cost.
+        self._limit_s = plan.limit_s * (_PATIENCE if name == ENGINE else 1)
+        self._deadline_ns = perf_counter_ns() + int(1e9 * self._limit_s)
         self._masks = folder / f"{list(WAYS).index(name)}.npy"
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
         self._process = subprocess.Popen(
@@ -140,9 +142,8 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
         shown = Path(folder) / "pictures.npy"
         np.save(shown, pictures(card.height, card.width, _PICTURES))
-        for start in range(0, len(names), _TOGETHER):
-            group = names[start : start + _TOGETHER]
-            on_step(f"ways {start + 1} to {start + len(group)} of {len(names)}: {', '.join(group)}")
+        for group in groups(names):
+            on_step(f"of {len(names)} ways: {', '.join(group)}")
             with ExitStack() as opened:
                 # The engine anew with each group, in its midst: which memory a process gets makes a third of its speed,
                 # and the first of several gets another than those after it.
@@ -164,15 +165,24 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
+def groups(names: Sequence[str]) -> list[list[str]]:
+    """The ways that are run together: a few at a time, and those that compile at the end, away from the others."""
+    quick = [name for name in names if not WAYS[name].compiles]
+    compiled = [name for name in names if WAYS[name].compiles]
+    parts = [quick[start : start + _TOGETHER] for start in range(0, len(quick), _TOGETHER)]
+    return [*parts, *([compiled] if compiled else [])]
+
+
 def _raced(plan: Plan, engine: Runner, started: list[Runner], failed: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The rows of those that got through; the reasons of the others go to `failed`."""
-    runners = [engine.wait()]
+    runners = []
     for runner in started:
         try:
             runners.append(runner.wait())
         except BenchError as error:
             failed[runner.name] = str(error)
             runner.end()  # It would take the processor from the others.
+    runners.insert(0, engine.wait())
     laps = {runner: Lap() for runner in runners}
     for number in range(plan.rounds):
         for runner in turns(runners, number):

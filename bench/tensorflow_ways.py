@@ -35,6 +35,11 @@ class Way:
     jit: int = 0  # 1: XLA compiles what it can (auto-clustering).
     precision: Precision = Precision.FP32
 
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA compiles it, for a minute or more on every core."""
+        return self.jit > 0 or self.how == "xla"
+
 
 ENGINE = "Skylane's engine"
 AGAIN = "the engine again"  # In a second process: how far two that are alike lie apart.

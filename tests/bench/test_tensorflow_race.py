@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.overhead import BenchError
-from bench.tensorflow_race import Plan, Runner
+from bench.tensorflow_race import Plan, Runner, groups
 from bench.tensorflow_ways import WAYS, opened
 from cloud.pictures import pictures
 
@@ -35,3 +35,10 @@ def test_a_way_gives_the_engines_mask(way: str) -> None:
     shown = pictures(608, 968, 1)
     engine = opened(WAYS["Skylane's engine"], Path("models"), "road-small")
     assert np.mean(opened(WAYS[way], Path("models"), "road-small")(shown) == engine(shown)) > 0.9999
+
+
+def test_compilers_run_apart_from_the_others() -> None:
+    """They take every core for a minute: ways that start beside them would be given up for no fault of theirs."""
+    *others, last = groups(list(WAYS))
+    assert last == ["XLA auto-clustering", "XLA, the whole graph"]
+    assert sorted(name for group in (*others, last) for name in group) == sorted(WAYS)
