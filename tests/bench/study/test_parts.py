@@ -21,7 +21,16 @@ MODELS = Path(__file__).parents[3] / "models"
 
 
 def _setup(**changes: object) -> WorkerSetup:
-    known = {"model": "road-small", "engine": "tensorflow", "format": "own", "precision": "fp32", "device": "cpu", "batch": 1, "workers": 1, "cold": ""}
+    known = {
+        "model": "road-small",
+        "engine": "tensorflow",
+        "format": "own",
+        "precision": "fp32",
+        "device": "cpu",
+        "batch": 1,
+        "workers": 1,
+        "cold": "",
+    }
     return WorkerSetup(**(known | changes))  # type: ignore[arg-type]  # As the test says.
 
 
