@@ -26,7 +26,7 @@ from cloud.repository import default_root
     type=click.FloatRange(min=1.0),
     default=60.0,
     show_default=True,
-    help="Seconds that a way may take to be warm, and for a picture; then it is given up and named.",
+    help="Seconds of processor time that a way may take to be warm, and for a picture; then it is given up and named.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def tensorflow(models: Path | None, *, as_json: bool, **plan: Any) -> None:

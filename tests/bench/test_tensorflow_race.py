@@ -15,7 +15,7 @@ def test_a_way_that_takes_too_long_is_given_up_and_says_so(tmp_path: Path) -> No
     shown = tmp_path / "pictures.npy"
     np.save(shown, pictures(608, 968, 1))
     with Runner("Session.run", plan, shown, tmp_path) as runner:
-        with pytest.raises(BenchError, match=r"Session\.run: given up: 0\.01 s were too few to be warm \(nothing was"):
+        with pytest.raises(BenchError, match=r"Session\.run: given up: .* too few to be warm \(nothing was"):
             runner.wait()
         runner.end()
 
