@@ -10,7 +10,7 @@ from cloud.pictures import pictures
 
 
 def test_a_way_that_takes_too_long_is_given_up_and_says_so(tmp_path: Path) -> None:
-    """XLA takes half a minute a picture: the table of the others must not wait for it."""
+    """XLA takes seconds a picture: the table of the others must not wait for it."""
     plan = Plan(Path("models"), limit_s=0.01)
     shown = tmp_path / "pictures.npy"
     np.save(shown, pictures(608, 968, 1))
