@@ -79,7 +79,7 @@ cloud.add_command(control)
     help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
 )
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
-    """Subscribe to frames, run the models and answer with masks, until Ctrl-C or SIGTERM; then drain."""
+    """Subscribe to frames, run the models and answer, until Ctrl-C or SIGTERM; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
     group = checked("group", settings.group)
