@@ -24,9 +24,17 @@ def machine() -> dict[str, str | int | None]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this runs from; None where it was installed otherwise."""
+    """The commit of the checkout this runs from, with "-dirty" where files were changed; None where there is none."""
+    name = _git("describe", "--always", "--abbrev=12")
+    # `describe --dirty` takes the index's lock whatever it is told, and a run that is killed meanwhile leaves it behind.
+    changed = _git("status", "--porcelain", "--untracked-files=no") if name else None
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout; None where it says nothing."""
     root = Path(__file__).resolve().parent.parent
-    command = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
