@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cloud.model import Model
-from modelling.evaluation import EvaluationError, prepared
+from modelling.evaluation import EvaluationError, prepared, subject
 from rosbag_tools.reader import BagSource
 from shared.errors import UnknownNameError
 from shared.frames import UnreadableFrame
@@ -39,12 +39,7 @@ class ClassEvaluation:
     def to_json(self) -> dict[str, Any]:
         """Plain types."""
         return {
-            "model": self.card.name,
-            "version": self.card.version,
-            "sha256": self.card.sha256,
-            "trained": self.card.trained,
-            "bag_sha256": self.bag_sha256,
-            "camera": self.camera,
+            **subject(self.card, self.bag_sha256, self.camera),
             "truth": self.truth,
             "frames": self.frames,
             "unreadable": self.unreadable,

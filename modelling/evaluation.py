@@ -58,12 +58,7 @@ class Evaluation:
         """Plain types; a figure that does not exist is null."""
         by_class = zip(self.card.labels.names, self.confusion.intersection_over_union().tolist(), strict=True)
         return {
-            "model": self.card.name,
-            "version": self.card.version,
-            "sha256": self.card.sha256,
-            "trained": self.card.trained,
-            "bag_sha256": self.bag_sha256,
-            "camera": self.camera,
+            **subject(self.card, self.bag_sha256, self.camera),
             "frames": self.frames,
             "unmatched": self.unmatched,
             "foreign_pixels": self.foreign_pixels,
@@ -72,6 +67,18 @@ class Evaluation:
             "iou": {name: _number(iou) for name, iou in by_class},
             "confusion": self.confusion.counts.tolist(),
         }
+
+
+def subject(card: ModelCard, bag_sha256: str, camera: str) -> dict[str, Any]:
+    """What was judged on what, as every evaluation tells it."""
+    return {
+        "model": card.name,
+        "version": card.version,
+        "sha256": card.sha256,
+        "trained": card.trained,
+        "bag_sha256": bag_sha256,
+        "camera": camera,
+    }
 
 
 def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> tuple[npt.NDArray[np.uint8], Geometry]:

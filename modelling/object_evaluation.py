@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cloud.model import Model
 from cloud.tasks.detection import objects
 from modelling.average_precision import BoxCount
-from modelling.evaluation import EvaluationError, labelled_camera, prepared
+from modelling.evaluation import EvaluationError, labelled_camera, prepared, subject
 from modelling.object_figures import HEADLINE_SIZE, counts_of_sizes, figures_of_sizes, lenient
 from modelling.pairing import Pairing
 from modelling.recipes import OBJECTS
@@ -52,12 +52,7 @@ class ObjectEvaluation:
     def to_json(self) -> dict[str, Any]:
         """Plain types; a figure that does not exist is null."""
         return {
-            "model": self.card.name,
-            "version": self.card.version,
-            "sha256": self.card.sha256,
-            "trained": self.card.trained,
-            "bag_sha256": self.bag_sha256,
-            "camera": self.camera,
+            **subject(self.card, self.bag_sha256, self.camera),
             "frames": self.frames,
             "unmatched": self.unmatched,
             "foreign_boxes": self.foreign_boxes,

@@ -119,7 +119,7 @@ def shares(frames: pd.DataFrame) -> Chart:
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,
-            "textfont": {"color": bar(part)["pattern"]["fgcolor"]},  # type: ignore[index]
+            "textfont": {"color": bar(part)["pattern"]["fgcolor"]},  # type: ignore[index]  # A mark is a map of anything.
             "marker": bar(part),
             "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.2f}} % of the time<extra></extra>",
         }
