@@ -14,6 +14,7 @@ from bench import vehicle as vehicle_bench
 from bench.clocks_cli import clocks
 from bench.engines_cli import engines
 from bench.failover import failover
+from bench.faults.cli import faults
 from bench.link.cli import link
 from bench.machine_line import machine_line
 from bench.report_cost import report
@@ -35,6 +36,7 @@ def bench() -> None:
 bench.add_command(clocks)
 bench.add_command(engines)
 bench.add_command(failover)
+bench.add_command(faults)
 bench.add_command(link)
 bench.add_command(report)
 bench.add_command(saturation)

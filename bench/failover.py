@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.accounts import Accounts
 from bench.instant import MODEL, InstantProcess, InstantSettings
-from bench.logs.audit import audit
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
 from bench.spread import spread
@@ -28,7 +27,6 @@ from shared import clock
 from shared.broker import Broker
 from shared.latency_log import CSV_NAME, LogError, Outcome, read_rows
 from shared.machine import machine
-from shared.run_manifest import read_manifest
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 _SOURCE_FRAMES = 40
@@ -56,32 +54,15 @@ class Plan:
 class Figures:
     """What the runs of one kind came to."""
 
-    read: int = 0
-    unaccounted: int = 0
-    accepted_twice: int = 0
-    broken_promises: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)  # Of frames that were not answered.
-    retried: int = 0
-    retry_won: int = 0
-    duplicates: int = 0  # Second answers that came and were not taken.
+    accounts: Accounts = field(default_factory=Accounts)
     recovery_ms: list[float] = field(default_factory=list)
     retry_wait_ms: list[float] = field(default_factory=list)
     gap_ms: list[float] = field(default_factory=list)  # Of each vehicle: the longest time without an answer.
 
     def add(self, folder: Path, fault_ns: int) -> None:
         """Take a vehicle's run in; the fault was at `fault_ns`."""
-        rows, manifest = list(read_rows(folder)), read_manifest(folder)
-        answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
-        self.read += manifest["frames_read"]
-        self.unaccounted += abs(manifest["frames_read"] - len({row["sequence"] for row in rows}))
-        self.accepted_twice += len(answered) - len({row["sequence"] for row in answered})
-        self.broken_promises += len(audit(folder))
-        self.outcomes.update(row["outcome"] for row in rows)
-        self.reasons.update(f"{row['outcome']}({row['reason']})" for row in rows if row["outcome"] != Outcome.ANSWERED)
-        self.retried += manifest["retries"]["retried"]
-        self.retry_won += manifest["retries"]["won"]
-        self.duplicates += manifest["ignored_answers"].get("duplicate", 0)
+        self.accounts.add(folder)
+        answered = [row for row in read_rows(folder) if row["outcome"] == Outcome.ANSWERED]
         for row in answered:
             if (wait_ms := float(row["retry_wait_ms"])) > 0:
                 first_sent_ns = int(row["t_sent_ns"]) - wait_ms * _MS
@@ -92,16 +73,17 @@ class Figures:
 
     def told(self) -> dict[str, Any]:
         """As `--json` prints it."""
+        accounts = self.accounts
         return {
-            "read": self.read,
-            "outcomes": {outcome.value: self.outcomes.get(outcome, 0) for outcome in Outcome},
-            "reasons": dict(self.reasons),
-            "unaccounted": self.unaccounted,
-            "accepted_twice": self.accepted_twice,
-            "broken_promises": self.broken_promises,
-            "retried": self.retried,
-            "retry_won": self.retry_won,
-            "duplicates_removed": self.duplicates,
+            "read": accounts.read,
+            "outcomes": {outcome.value: accounts.outcomes[outcome] for outcome in Outcome},
+            "reasons": dict(accounts.reasons),
+            "unaccounted": accounts.unaccounted,
+            "accepted_twice": accounts.accepted_twice,
+            "broken_promises": len(accounts.broken_promises),
+            "retried": accounts.retried,
+            "retry_won": accounts.retry_won,
+            "duplicates_removed": accounts.ignored["duplicate"],
             "recovered": len(self.recovery_ms),
             "recovery_ms": spread(self.recovery_ms) if self.recovery_ms else None,
             "retry_wait_ms": spread(self.retry_wait_ms) if self.retry_wait_ms else None,

@@ -34,4 +34,4 @@ def test_figures_are_of_the_frames_and_their_sum_is_what_was_read(tmp_path: Path
     damage.write(folder, [text[0], text[line - 1], *text[2:]])
     again = Figures()
     again.add(folder, fault_ns=0)
-    assert (again.unaccounted, again.accepted_twice) == (1, 1)
+    assert (again.accounts.unaccounted, again.accounts.accepted_twice) == (1, 1)

@@ -1,0 +1,1 @@
+"""The fault bench: every fault that Skylane promises to survive, done for real to real processes."""

@@ -1,0 +1,28 @@
+"""All scenarios, by number and by name."""
+
+from collections.abc import Sequence
+
+from bench.faults import workers
+from bench.faults.scenario import Scenario
+from shared.errors import SkylaneError, suggestion
+
+SCENARIOS = tuple(sorted(workers.SCENARIOS, key=lambda scenario: scenario.number))
+
+
+class UnknownScenarioError(SkylaneError):
+    """A scenario is named that there is not."""
+
+
+def chosen(names: Sequence[str]) -> tuple[Scenario, ...]:
+    """The scenarios of these names or numbers, in the order of their numbers; all where none is named.
+
+    Raises:
+        UnknownScenarioError: there is none of that name.
+    """
+    known = {key: scenario for scenario in SCENARIOS for key in (scenario.name, str(scenario.number))}
+    for name in names:
+        if name not in known:
+            hint = suggestion(name, {scenario.name for scenario in SCENARIOS})
+            raise UnknownScenarioError(f"no scenario {name!r}{hint}; 'skylane bench faults --list' shows all")
+    wanted = {known[name].number for name in names}
+    return tuple(scenario for scenario in SCENARIOS if not names or scenario.number in wanted)

@@ -1,0 +1,153 @@
+"""`skylane bench faults`: every fault done for real, and whether the promise held."""
+
+import json
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.faults.catalogue import chosen
+from bench.faults.rig import Rig
+from bench.faults.scenario import Finding, Scenario, UnavailableError
+from bench.machine_line import machine_line
+from shared.errors import SkylaneError
+from shared.machine import machine
+from shared.mosquitto import find_mosquitto, mosquitto_version
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A scenario and what it came to."""
+
+    scenario: Scenario
+    seconds: float
+    finding: Finding | None = None
+    unavailable: str = ""
+    error: str = ""
+
+    @property
+    def failures(self) -> list[str]:
+        """Every promise that did not hold; that the bench itself failed counts as one."""
+        return [self.error] if self.error else self.finding.failures if self.finding else []
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        return "not available" if self.unavailable else "FAILS" if self.failures else "holds"
+
+    @property
+    def figures(self) -> str:
+        """The figures, or why there are none."""
+        if self.finding is None:
+            return self.unavailable or self.error
+        return ", ".join(str(figure) for figure in self.finding.figures)
+
+    @property
+    def equation(self) -> str:
+        """The ledger's, where vehicles took part."""
+        return self.finding.accounts.equation if self.finding and self.finding.accounts.read else ""
+
+    def told(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        finding = self.finding
+        return {
+            "number": self.scenario.number,
+            "name": self.scenario.name,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 1),
+            "unavailable": self.unavailable,
+            "failures": self.failures,
+            "figures": {figure.name: figure.value for figure in finding.figures} if finding else {},
+            "remarks": finding.remarks if finding else (),
+            "ledger": self.equation,
+            "reasons": dict(finding.accounts.reasons) if finding else {},
+            "ignored_answers": dict(finding.accounts.ignored) if finding else {},
+            "masks_checked": finding.accounts.masks_checked if finding else 0,
+        }
+
+
+def play(scenario: Scenario, folder: Path, seed: int, console: Console) -> Played:
+    """Play one scenario; what goes wrong in it is part of what it came to."""
+    shutil.rmtree(folder, ignore_errors=True)
+    began_s = time.monotonic()
+    told = f"{scenario.number} {scenario.name}: {scenario.fault}"
+    with console.status(told) as status, Rig(folder, seed, lambda step: status.update(f"{told}: {step}")) as rig:
+        try:
+            finding = scenario.run(rig)
+        except UnavailableError as error:
+            return Played(scenario, time.monotonic() - began_s, unavailable=str(error))
+        except SkylaneError as error:
+            return Played(scenario, time.monotonic() - began_s, error=str(error))
+        return Played(scenario, time.monotonic() - began_s, finding)
+
+
+@click.command()
+@click.argument("scenarios", nargs=-1)
+@click.option("--seed", type=click.IntRange(0), help="Of what is left to chance. [drawn, and printed]")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/faults"), show_default=True)
+@click.option("--list", "only_list", is_flag=True, help="Show the scenarios and play none.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table there as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
+def faults(
+    scenarios: Sequence[str], *, seed: int | None, out: Path, only_list: bool, markdown: Path | None, as_json: bool
+) -> None:
+    """Break what SCENARIOS name (numbers or names; all without any) and see that every frame is accounted for.
+
+    Real processes are killed, frozen and cut off. The exit code is 1 where a promise does not hold.
+    """
+    console, errors = Console(), Console(stderr=True)
+    wanted = chosen(scenarios)
+    if only_list:
+        console.print(_list(wanted))
+        return
+    seed = secrets.randbits(32) if seed is None else seed
+    played = []
+    for scenario in wanted:
+        played.append(play(scenario, out / f"{scenario.number:02d}-{scenario.name}", seed, errors))
+        if not as_json:
+            _print_line(played[-1], console)
+    program = find_mosquitto()
+    on = machine_line(machine(), f"Mosquitto {mosquitto_version(program)}" if program else None)
+    if as_json:
+        result = {"seed": seed, "machine": machine(), "scenarios": [each.told() for each in played]}
+        click.echo(json.dumps(result, indent=2))
+    else:
+        console.print(f"seed {seed}; {sum(each.seconds for each in played):.0f} s; {on}", highlight=False)
+    if markdown:
+        markdown.write_text(_markdown(played, seed, on), encoding="utf-8")
+    sys.exit(1 if any(each.failures for each in played) else 0)
+
+
+def _list(scenarios: Sequence[Scenario]) -> Table:
+    table = Table("", "scenario", "what is done", "what must hold", show_lines=True)
+    for scenario in scenarios:
+        table.add_row(str(scenario.number), scenario.name, scenario.fault, scenario.promise)
+    return table
+
+
+def _print_line(played: Played, console: Console) -> None:
+    colour = {"holds": "green", "FAILS": "bold red"}.get(played.verdict, "yellow")
+    head = f"{played.scenario.number:>2} {played.scenario.name}"
+    console.print(f"{head:<28} [{colour}]{played.verdict}[/] {played.seconds:5.0f} s", highlight=False)
+    remarks = played.finding.remarks if played.finding else ()
+    for line in (played.figures, played.equation, *remarks, *(played.failures if played.finding else ())):
+        if line:
+            console.print(f"     {line}", markup=False, highlight=False)
+
+
+def _markdown(played: Sequence[Played], seed: int, on: str) -> str:
+    rows = [
+        f"| {each.scenario.number} | {each.scenario.fault} | {each.scenario.promise} | {each.figures} | {each.equation} "
+        f"| {each.verdict} |"
+        for each in played
+    ]
+    head = ["| | what is done | what must hold | figures | the ledger | |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", f"Seed {seed}; {on}.", ""])
