@@ -28,6 +28,7 @@ class Delivery:
     payload: bytes
     received_ns: int  # Stamped first of all, by the network thread.
     properties: Properties = field(default_factory=Properties)
+    retained: bool = False  # The broker had kept it: it was sent before we subscribed, by someone who may be gone.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Ack:
 
     accepted: bool
     no_subscriber: bool  # MQTT 5's reason 0x10; a 3.1.1 broker cannot say.
+    reason: str = ""  # Why it was not accepted: the broker's words, such as "Not authorized".
 
 
 class Bus(Protocol):
@@ -60,6 +62,10 @@ class Bus(Protocol):
     @property
     def largest_payload(self) -> int:
         """Bytes; what is larger must not be published: the broker would cut the connection."""
+
+    @property
+    def heard_ns(self) -> int:
+        """When anything last came from the broker, by `shared.clock`: a message, an acknowledgement, a part of one."""
 
     def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:
         """Have `handler` called for every message that matches; survives reconnects."""
@@ -94,6 +100,7 @@ class MemoryBus:
         self._subscriptions: list[tuple[str, Handler]] = []
         self._retained: dict[str, bytes] = {}
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.heard_ns = clock.now_ns()
         self._thread = threading.Thread(target=self._deliver, name="memory-bus", daemon=True)
         self._thread.start()
 
@@ -109,7 +116,7 @@ class MemoryBus:
             self._subscriptions.append((topic_filter, handler))
             retained = [item for item in self._retained.items() if matches(topic_filter, item[0])]
         for topic, payload in retained:
-            self._enqueue(handler, topic, payload, Properties())
+            self._enqueue(handler, topic, payload, Properties(), retained=True)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """See Bus."""
@@ -141,11 +148,14 @@ class MemoryBus:
         self._queue.put(None)
         self._thread.join()
 
-    def _enqueue(self, handler: Handler, topic: str, payload: bytes, properties: Properties) -> None:
-        self._queue.put(lambda: handler(Delivery(topic, payload, clock.now_ns(), properties)))
+    def _enqueue(
+        self, handler: Handler, topic: str, payload: bytes, properties: Properties, *, retained: bool = False
+    ) -> None:
+        self._queue.put(lambda: handler(Delivery(topic, payload, clock.now_ns(), properties, retained)))
 
     def _deliver(self) -> None:
         while (step := self._queue.get()) is not None:
+            self.heard_ns = clock.now_ns()
             step()
 
 

@@ -263,12 +263,15 @@ class MqttBus:
             return
         with self._lock:
             handlers = [handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, topic)]
-        delivery = Delivery(topic, bytes(message.payload), received_ns, _from_paho(message.properties))
+        delivery = Delivery(
+            topic, bytes(message.payload), received_ns, _from_paho(message.properties), bool(message.retain)
+        )
         for handler in handlers:
             self._guarded(partial(handler, delivery))
 
     def _published(self, _client: Any, _outcome: Any, mid: int, code: ReasonCode, _properties: Any) -> None:
-        ack = Ack(accepted=code.value < _FAILED, no_subscriber=code.value == _NO_SUBSCRIBER)
+        accepted = code.value < _FAILED
+        ack = Ack(accepted, code.value == _NO_SUBSCRIBER, "" if accepted else str(code))
         with self._lock:
             acknowledged = self._acknowledged.pop(mid, None)
             if acknowledged is None and self._publishing:
