@@ -24,6 +24,7 @@ from shared.mosquitto import (
     mosquitto_version,
     write_config,
 )
+from shared.mosquitto_secured import write_secured_config
 from shared.processes import end
 
 _START_TIMEOUT_S = 20.0  # amqtt takes two seconds to import on a slow machine.
@@ -74,6 +75,7 @@ class Broker:
         kind: str = BrokerKind.AUTO,
         *,
         config: Path | None = None,
+        secured: Path | None = None,
         log: Path | None = None,
         open_to_network: bool = False,
     ) -> Self:
@@ -81,9 +83,11 @@ class Broker:
 
         Args:
             port: TCP port; 0 takes a free one. Ignored with `config`.
-            host: address to listen on. Anyone may publish there, so it must be loopback unless `open_to_network`.
+            host: address to listen on. Anyone may publish there, so it must be loopback unless `open_to_network`, or
+                `secured`.
             kind: one of `BrokerKind`.
             config: a Mosquitto configuration to run instead of the development one; its first listener is `url`.
+            secured: a folder of `skylane broker certs`: Mosquitto with the secured settings and these certificates.
             log: file that receives the broker's log; otherwise it is kept only while the broker runs.
             open_to_network: let `host` be an address that other machines reach.
 
@@ -93,29 +97,42 @@ class Broker:
         """
         wanted = BrokerKind(kind)
         if config is not None:
-            return cls._start_once(first_listener(config), wanted, config, log)
-        if not open_to_network and not _is_loopback(host):
+            return cls._start_once(first_listener(config), wanted, log, config=config)
+        if not (open_to_network or secured or _is_loopback(host)):
             raise BrokerError(
                 f"host {host} would let anyone who reaches this machine publish: "
-                "listen on 127.0.0.1, run mosquitto/secured.conf with --config, or say --open-to-network"
+                "listen on 127.0.0.1, let in certificates alone with --secured, or say --open-to-network"
             )
+        if secured is not None and wanted is BrokerKind.EMBEDDED:
+            raise BrokerError("the embedded broker knows no roles: leave --kind out, or --secured")
+        tls = secured is not None
         for _ in range(_FREE_PORT_TRIES):
             try:
-                return cls._start_once(Listener(host, port or _bind(host, 0)), wanted, None, log)
+                return cls._start_once(Listener(host, port or _bind(host, 0), tls), wanted, log, secured=secured)
             except PortInUseError:
                 if port:
                     raise
         raise BrokerError(f"no free port on {host} after {_FREE_PORT_TRIES} tries: choose one with --port")
 
     @classmethod
-    def _start_once(cls, listener: Listener, kind: BrokerKind, config: Path | None, log: Path | None) -> Self:
+    def _start_once(
+        cls,
+        listener: Listener,
+        kind: BrokerKind,
+        log: Path | None,
+        *,
+        config: Path | None = None,
+        secured: Path | None = None,
+    ) -> Self:
         _bind(listener.host, listener.port)  # Otherwise whoever listens there would pass for ours.
         program = None if kind is BrokerKind.EMBEDDED else find_mosquitto()
-        if program is None and (kind is BrokerKind.MOSQUITTO or config is not None):
+        if program is None and (kind is BrokerKind.MOSQUITTO or config or secured):
             raise BrokerError(f"{MOSQUITTO_MISSING} (or use --kind embedded, which speaks MQTT 3.1.1 only)")
         folder = tempfile.TemporaryDirectory(prefix="skylane-broker-")
         try:
             if program:
+                if secured is not None:
+                    config = write_secured_config(Path(folder.name), listener, secured)
                 config = config or write_config(Path(folder.name) / "mosquitto.conf", listener)
                 command, release = [str(program), "-c", str(config)], mosquitto_version(program)
             else:
