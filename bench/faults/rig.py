@@ -49,9 +49,9 @@ class Rig(AbstractContextManager["Rig"]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def broker(self, port: int = 0, config: Path | None = None) -> Broker:
+    def broker(self, port: int = 0, config: Path | None = None, log: Path | None = None) -> Broker:
         """A real Mosquitto; on `port` again after it was killed and `stop()`ped, or of a configuration."""
-        broker = self._stack.enter_context(Broker.start(port=port, kind="mosquitto", config=config))
+        broker = self._stack.enter_context(Broker.start(port=port, kind="mosquitto", config=config, log=log))
         self._stack.callback(resume, broker.pid)
         return broker
 
@@ -64,14 +64,22 @@ class Rig(AbstractContextManager["Rig"]):
         return worker
 
     def vehicle(
-        self, url: str, name: str = "vehicle-1", *, pictures: int = 400, flags: Sequence[str] = (), **options: Any
+        self,
+        url: str,
+        name: str = "vehicle-1",
+        *,
+        pictures: int = 400,
+        rate_hz: float | None = None,
+        flags: Sequence[str] = (),
+        **options: Any,
     ) -> VehicleProcess:
         """`skylane edge play` over so many different pictures, lossless; it has begun when this returns.
 
-        `flags` come last and win: without any it sends every frame as fast as answers come (`--closed-loop`), four at a
-        time. `options`: see VehicleProcess.
+        `rate_hz`: how many frames fall due a second, answered or not; None: every frame is sent, as fast as answers come
+        (`--closed-loop`), four at a time. `flags` come last and win. `options`: see VehicleProcess.
         """
-        usual = ["--broker", url, "--model", MODEL, "--codec", "raw", "--closed-loop", "--sink", "png"]
+        usual = ["--broker", url, "--model", MODEL, "--codec", "raw", "--sink", "png"]
+        usual += ["--closed-loop"] if rate_hz is None else ["--arrivals", "uniform", "--arrival-rate", str(rate_hz)]
         source = options.pop("source", None) or self.pictures(pictures)
         vehicle = VehicleProcess(source, self.folder / name, [*usual, *flags], **options)
         self._stack.enter_context(vehicle)
