@@ -313,9 +313,7 @@ def _pair(file: Path, key_file: Path, mend: str = _MEND) -> tuple[ec.EllipticCur
     try:
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     except OSError as error:
-        raise AuthorityError(
-            f"{key_file} cannot be read ({error.strerror}): bring it back, or make it --again"
-        ) from error
+        raise AuthorityError(f"{key_file} cannot be read ({error.strerror}): {mend}") from error
     except (ValueError, TypeError) as error:
         raise AuthorityError(f"{key_file} is no unencrypted key in PEM: {mend}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
