@@ -31,6 +31,7 @@ from shared.connection import Connection
 from shared.errors import SkylaneError
 from shared.labels import read_labels
 from shared.model_card import ModelCard
+from shared.name_claim import client_id
 from shared.processes import end
 
 MODEL = "instant"
@@ -130,7 +131,7 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self._told = threading.Event()  # That it is ready, or never will be.
         self._node = CloudNode([_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
         bus = Connection(broker).open(
-            f"skylane-worker-{settings.worker}",
+            client_id("worker", settings.worker),
             worker_will(settings.worker, self.session),
             on_connected=self._node.announce,
             on_fault=self._node.fault,
@@ -201,6 +202,23 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
     def pid(self) -> int:
         """The process's number."""
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def drain(self, limit_s: float = _STOP_S) -> int:
+        """Ask it to finish what it holds and to end, and wait for that; its exit code.
+
+        Raises:
+            InstantError: it still runs after `limit_s`.
+        """
+        self._process.terminate()
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise InstantError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
         end(self._process, _STOP_S)

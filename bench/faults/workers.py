@@ -1,42 +1,235 @@
 """Faults of workers: killed, frozen, asked to end, all gone."""
 
-from bench.faults.rig import Rig, kill
+import bisect
+from collections.abc import Sequence
+
+from bench.faults.rig import Rig, freeze, kill, resume
 from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.vehicle_process import VehicleProcess
 from bench.spread import spread
 from shared import clock
 from shared.latency_log import Outcome
 
-_MS = 1e6
+_MS, _S = 1e6, 1e9
+_RECOVERY_MS = 3000.0
+_THINK_MS = 40.0
+_PICTURES = 600  # More than a scenario lasts, so that every mask is a file of its own.
+_KILLS = 3
+_FROZEN_S = 4.0
+_DEADLINE_MS = 1000.0
+_AWAY_S = 60.0
+_REASON_S = 2.0  # Until the first frame says that all workers were killed; and
+_FROZEN_REASON_S = 22.5  # that all stand still: one and a half keepalives.
+_RATE_HZ = 10.0
 
 
 def killed_worker(rig: Rig) -> Finding:
-    """Three workers, two vehicles; one worker is killed in mid-run, with frames in hand."""
+    """Three workers, two vehicles; a worker with frames in hand is killed, another takes its place, and again."""
     broker = rig.broker()
-    workers = [rig.worker(broker.url, f"worker-{number}", think_ms=40) for number in (1, 2, 3)]
-    vehicles = [rig.vehicle(broker.url, f"vehicle-{number}", pictures=200) for number in (1, 2)]
-    rig.wait(lambda: all(vehicle.closed() > 50 for vehicle in vehicles), "50 frames of each vehicle")
-    killed_ns = clock.now_ns()
-    kill(workers[0].pid)
+    workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2, 3)]
+    vehicles = _vehicles(rig, broker.url)
+    killed_ns = []
+    for number in range(_KILLS):
+        _wait_for_frames(rig, vehicles, 30)
+        rig.say(f"kill {number + 1} of {_KILLS}")
+        victim = workers.pop(0)
+        killed_ns.append(clock.now_ns())
+        kill(victim.pid)
+        _wait_for_frames(rig, vehicles, 30)
+        workers.append(rig.worker(broker.url, victim.worker, think_ms=_THINK_MS))
     for vehicle in vehicles:
-        vehicle.wait()
-    recovery_ms = [
-        (int(row["t_mask_decoded_ns"]) - max(killed_ns, int(row["t_sent_ns"]) - float(row["retry_wait_ms"]) * _MS))
-        / _MS
-        for vehicle in vehicles
-        for row in vehicle.rows()
-        if row["outcome"] == Outcome.ANSWERED and float(row["retry_wait_ms"]) > 0
-    ]
+        vehicle.end()
+    accounts = rig.accounts(*vehicles)
+    recovered_ms = recovery_ms(vehicles, killed_ns)
     return Finding(
         (
-            Figure("recovery p95", spread(recovery_ms)["p95"] if recovery_ms else None, "ms", most=3000),
-            Figure("frames retried", len(recovery_ms)),
+            _worst(recovered_ms),
+            Figure("workers killed", _KILLS),
+            Figure("frames answered by another", len(recovered_ms)),
+            Figure("duplicates removed", accounts.ignored["duplicate"]),
+            Figure("frames not answered", accounts.read - accounts.outcomes[Outcome.ANSWERED], most=0),
         ),
-        rig.accounts(*vehicles),
+        accounts,
     )
+
+
+def frozen_worker(rig: Rig) -> Finding:
+    """Three workers, two vehicles with a deadline; a worker stands still with frames in hand, then goes on."""
+    broker = rig.broker()
+    workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2, 3)]
+    vehicles = _vehicles(rig, broker.url, "--deadline-ms", f"{_DEADLINE_MS:g}")
+    _wait_for_frames(rig, vehicles, 30)
+    frozen_ns = clock.now_ns()
+    freeze(workers[0].pid)
+    rig.wait(lambda: clock.now_ns() > frozen_ns + _FROZEN_S * _S, "the worker to have stood still long enough")
+    resume(workers[0].pid)
+    _wait_for_frames(rig, vehicles, 60)  # By then it has answered what it held.
+    for vehicle in vehicles:
+        vehicle.end()
+    accounts = rig.accounts(*vehicles)
+    meanwhile = [
+        row
+        for vehicle in vehicles
+        for row in vehicle.rows()
+        if frozen_ns < int(row["t_due_ns"]) < frozen_ns + _FROZEN_S * _S
+    ]
+    late = accounts.ignored["duplicate"] + accounts.ignored["late_or_repeated"]
+    expired = sum(row["outcome"] in (Outcome.EXPIRED, Outcome.LOST) for row in meanwhile)
+    return Finding(
+        (
+            _worst(recovery_ms(vehicles, [frozen_ns])),
+            Figure("expired while it stood still", 100 * expired / len(meanwhile) if meanwhile else None, "%", most=10),
+            Figure("late masks counted, not taken", late),
+        ),
+        accounts,
+        broken=() if late else ("the worker that stood still answered nothing late: the fault did not happen",),
+    )
+
+
+def drained_worker(rig: Rig) -> Finding:
+    """Two workers, two vehicles; one worker is asked to end with frames in hand."""
+    broker = rig.broker()
+    workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2)]
+    vehicles = _vehicles(rig, broker.url)
+    _wait_for_frames(rig, vehicles, 30)
+    asked_ns = clock.now_ns()
+    code = workers[0].drain()
+    drained_ns = clock.now_ns()
+    _wait_for_frames(rig, vehicles, 30)
+    for vehicle in vehicles:
+        vehicle.end()
+    accounts = rig.accounts(*vehicles)
+    finished = sum(
+        row["worker"] == workers[0].worker and int(row["t_mask_decoded_ns"] or 0) > asked_ns
+        for vehicle in vehicles
+        for row in vehicle.rows()
+    )
+    return Finding(
+        (
+            Figure("retries", accounts.retried, most=0),
+            Figure("drained in", (drained_ns - asked_ns) / _S, "s"),
+            Figure("frames finished while draining", finished),
+            Figure("frames not answered", accounts.read - accounts.outcomes[Outcome.ANSWERED], most=0),
+            Figure("exit code", code, most=0),
+        ),
+        accounts,
+    )
+
+
+def no_worker(rig: Rig) -> Finding:
+    """Two houses at once: all workers of one are killed, all of the other stand still; a minute later they are back."""
+    houses = {way: rig.broker() for way in ("killed", "frozen")}
+    workers = {
+        way: [rig.worker(broker.url, f"{way}-{number}", think_ms=_THINK_MS) for number in (1, 2)]
+        for way, broker in houses.items()
+    }
+    flags = ["--deadline-ms", f"{_DEADLINE_MS:g}"]
+    vehicles = {
+        way: rig.vehicle(broker.url, f"vehicle-{way}", pictures=2 * _PICTURES, rate_hz=_RATE_HZ, flags=flags)
+        for way, broker in houses.items()
+    }
+    _wait_for_frames(rig, list(vehicles.values()), 20)
+    began_ns = clock.now_ns()
+    for worker in workers["killed"]:
+        kill(worker.pid)
+    for worker in workers["frozen"]:
+        freeze(worker.pid)
+    rig.wait(lambda: clock.now_ns() > began_ns + _AWAY_S * _S, "the minute without workers", limit_s=_AWAY_S + 10)
+    back_ns = clock.now_ns()
+    for worker in workers["frozen"]:
+        resume(worker.pid)
+    rig.worker(houses["killed"].url, "killed-1", think_ms=_THINK_MS)
+    rig.wait(
+        lambda: all(answered_since(vehicle, back_ns) for vehicle in vehicles.values()),
+        "answers to both vehicles after the workers were back",
+    )
+    for vehicle in vehicles.values():
+        vehicle.end()
+    figures = []
+    for way, limit_s in (("killed", _REASON_S), ("frozen", _FROZEN_REASON_S)):
+        figures += _silence(vehicles[way], way, began_ns, back_ns, limit_s)
+    return Finding(tuple(figures), rig.accounts(*vehicles.values()))
+
+
+def recovery_ms(vehicles: Sequence[VehicleProcess], faults_ns: Sequence[int]) -> list[float]:
+    """How long each frame that was sent again had to wait for its mask, from the fault or from its first sending.
+
+    The later of the two; of the faults it is the last before the mask came.
+    """
+    waits = []
+    for vehicle in vehicles:
+        for row in vehicle.rows():
+            if row["outcome"] != Outcome.ANSWERED or not float(row["retry_wait_ms"]):
+                continue
+            came_ns = int(row["t_mask_decoded_ns"])
+            first_sent_ns = int(row["t_sent_ns"]) - float(row["retry_wait_ms"]) * _MS
+            fault_ns = faults_ns[max(0, bisect.bisect(faults_ns, came_ns) - 1)]
+            waits.append((came_ns - max(fault_ns, first_sent_ns)) / _MS)
+    return waits
+
+
+def answered_since(vehicle: VehicleProcess, since_ns: int) -> list[int]:
+    """When each frame that fell due after a moment was answered, as far as the vehicle's log tells."""
+    return [
+        int(row["t_mask_decoded_ns"])
+        for row in vehicle.rows()
+        if row["outcome"] == Outcome.ANSWERED and int(row["t_due_ns"]) > since_ns
+    ]
+
+
+def _vehicles(rig: Rig, url: str, *flags: str) -> list[VehicleProcess]:
+    return [rig.vehicle(url, f"vehicle-{number}", pictures=_PICTURES, flags=flags) for number in (1, 2)]
+
+
+def _wait_for_frames(rig: Rig, vehicles: Sequence[VehicleProcess], more: int) -> None:
+    wanted = [vehicle.closed() + more for vehicle in vehicles]
+    rig.wait(
+        lambda: all(vehicle.closed() >= count for vehicle, count in zip(vehicles, wanted, strict=True)),
+        f"{more} more frames of each vehicle",
+    )
+
+
+def _worst(recovered_ms: Sequence[float]) -> Figure:
+    return Figure("recovery p95", spread(recovered_ms)["p95"] if recovered_ms else None, "ms", most=_RECOVERY_MS)
+
+
+def _silence(vehicle: VehicleProcess, way: str, began_ns: int, back_ns: int, limit_s: float) -> list[Figure]:
+    """How soon a vehicle said that there is no worker, whether it then sent any frame all the same, and the way back."""
+    due_ns = [(int(row["t_due_ns"]), row["reason"].startswith("no_worker")) for row in vehicle.rows()]
+    said_ns = [at_ns for at_ns, is_said in due_ns if is_said and began_ns < at_ns < back_ns]
+    first_ns = min(said_ns, default=None)
+    mute = sum(not is_said and first_ns < at_ns < back_ns for at_ns, is_said in due_ns) if first_ns else None
+    answered_ns = answered_since(vehicle, back_ns)
+    return [
+        Figure(f"{way}: first reason after", (first_ns - began_ns) / _S if first_ns else None, "s", most=limit_s),
+        Figure(f"{way}: other frames from then on", mute, most=0),
+        Figure(f"{way}: answered again after", (min(answered_ns) - back_ns) / _S if answered_ns else None, "s"),
+    ]
 
 
 SCENARIOS = (
     Scenario(
         1, "killed-worker", "kill -9 a worker that holds frames", "they are answered by another worker", killed_worker
+    ),
+    Scenario(
+        2,
+        "frozen-worker",
+        f"SIGSTOP a worker that holds frames for {_FROZEN_S:g} s",
+        "they are answered by another worker; its late masks are counted and not taken",
+        frozen_worker,
+    ),
+    Scenario(
+        3,
+        "drained-worker",
+        "SIGTERM a worker that holds frames",
+        "it answers what it holds and goes: no frame is sent twice",
+        drained_worker,
+    ),
+    Scenario(
+        4,
+        "no-worker",
+        f"all workers killed, or all frozen, for {_AWAY_S:g} s",
+        f"frames are dropped(no_worker) within {_REASON_S:g} s ({_FROZEN_REASON_S:g} s), and answered again afterwards",
+        no_worker,
     ),
 )
