@@ -1,0 +1,113 @@
+"""The air between a network namespace and this machine: carries IP packets, late, not all of them, or none.
+
+The kernels on both sides speak true TCP over it: what is lost is sent again by them and their timers, not by a model.
+"""
+
+import fcntl
+import os
+import selectors
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from random import Random
+
+_SET_NAME = 0x400454CA  # TUNSETIFF of linux/if_tun.h.
+_PACKETS_ALONE = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI: IP packets without a header of the device's own.
+_MOST_BYTES = 1 << 16
+_MOST_HELD = 4096  # Packets on their way in one direction; what comes beyond is lost, as in any full queue.
+_IDLE_S = 0.05
+
+Packets = deque[tuple[float, bytes]]  # Each with the moment at which it has crossed.
+
+
+@dataclass(frozen=True, slots=True)
+class Air:
+    """What the air is like, in both directions alike."""
+
+    delay_s: float = 0.0  # One way.
+    loss: float = 0.0  # Of packets, 0 to 1.
+    is_dark: bool = False  # Nothing passes, and nobody is told.
+
+
+class Radio(AbstractContextManager["Radio"]):
+    """Two network devices and the air between them; a thread carries packets until the block ends."""
+
+    def __init__(self, near: str, far: str, chance: Random) -> None:
+        """Make devices of these names, in this process's namespace; the caller places and addresses them.
+
+        Raises:
+            OSError: the kernel, or this user's rights, know no such devices.
+        """
+        self.air = Air()
+        self.lost = 0
+        self._chance = chance
+        self._ended = threading.Event()
+        self._ends = [_device(near)]
+        try:
+            self._ends.append(_device(far))
+        except OSError:
+            os.close(self._ends[0])
+            raise
+        self._thread = threading.Thread(target=self._carry, name="radio")
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        for end in self._ends:
+            os.close(end)
+
+    def _carry(self) -> None:
+        one, other = self._ends
+        under_way: dict[int, Packets] = {one: deque(), other: deque()}
+        with selectors.DefaultSelector() as ready:
+            ready.register(one, selectors.EVENT_READ, under_way[other])
+            ready.register(other, selectors.EVENT_READ, under_way[one])
+            while not self._ended.is_set():
+                for key, _ in ready.select(_wait_s(under_way.values())):
+                    self._take_in(key.fd, key.data)
+                now_s = time.monotonic()
+                for end, packets in under_way.items():
+                    while packets and packets[0][0] <= now_s:
+                        _write(end, packets.popleft()[1])
+
+    def _take_in(self, end: int, packets: Packets) -> None:
+        """Take all that a device has sent; each packet is lost, or kept until it has crossed."""
+        air = self.air
+        while packet := _read(end):
+            if air.is_dark or len(packets) >= _MOST_HELD or self._chance.random() < air.loss:
+                self.lost += 1
+            else:
+                packets.append((time.monotonic() + air.delay_s, packet))
+
+
+def _wait_s(directions: Iterable[Packets]) -> float:
+    """Until the next packet has crossed; the delay is the same for all, so the oldest is the next."""
+    nexts = [packets[0][0] for packets in directions if packets]
+    return min(_IDLE_S, max(0.0, min(nexts) - time.monotonic())) if nexts else _IDLE_S
+
+
+def _device(name: str) -> int:
+    end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(end, _SET_NAME, struct.pack("16sH22x", name.encode(), _PACKETS_ALONE))
+    except OSError:
+        os.close(end)
+        raise
+    return end
+
+
+def _read(end: int) -> bytes:
+    """The next packet that a device sends; nothing where there is none, or the device is down."""
+    with suppress(OSError):
+        return os.read(end, _MOST_BYTES)
+    return b""
+
+
+def _write(end: int, packet: bytes) -> None:
+    with suppress(OSError):  # A device that is down takes none: the packet is lost.
+        os.write(end, packet)
