@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from shared.topics import camera_name
 MODEL = "instant"
 HEIGHT, WIDTH = 48, 80  # Pixels of every picture and of the model's input: small, so that a scenario costs little.
 _LOOK_S = 0.02
+
+Entered = TypeVar("Entered")
 
 
 class RigError(SkylaneError):
