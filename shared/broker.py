@@ -127,7 +127,8 @@ class Broker:
         _bind(listener.host, listener.port)  # Otherwise whoever listens there would pass for ours.
         program = None if kind is BrokerKind.EMBEDDED else find_mosquitto()
         if program is None and (kind is BrokerKind.MOSQUITTO or config or secured):
-            raise BrokerError(f"{MOSQUITTO_MISSING} (or use --kind embedded, which speaks MQTT 3.1.1 only)")
+            instead = "" if config or secured else " (or use --kind embedded, which speaks MQTT 3.1.1 only)"
+            raise BrokerError(f"{MOSQUITTO_MISSING}{instead}")
         folder = tempfile.TemporaryDirectory(prefix="skylane-broker-")
         try:
             if program:

@@ -13,6 +13,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from shared import broker as broker_module
+from shared.authority import Authority
 from shared.broker import Broker, PortInUseError
 from shared.errors import MissingExtraError
 from shared.mosquitto import BrokerError, first_listener
@@ -118,6 +119,30 @@ def test_is_open_to_the_network_when_asked() -> None:
     """A vehicle and a cloud on two desks need no certificates yet; the URL is one that works on this machine."""
     with Broker.start(host="0.0.0.0", kind="embedded", open_to_network=True) as broker:
         assert broker.url == f"mqtt://127.0.0.1:{broker.listener.port}"
+
+
+@pytest.mark.mosquitto
+def test_a_secured_broker_may_be_open_to_the_network(tmp_path: Path) -> None:
+    """It lets in certificates alone: there is nothing to ask for twice."""
+    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    with Broker.start(host="0.0.0.0", secured=tmp_path) as broker:
+        assert broker.url == f"mqtts://127.0.0.1:{broker.listener.port}"
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("missing", ["ca.crt", "crl.pem", "server.crt", "server.key"])
+def test_a_secured_broker_names_the_file_it_lacks(tmp_path: Path, missing: str) -> None:
+    """Mosquitto's own words would name OpenSSL's functions."""
+    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    (tmp_path / missing).unlink()
+    with pytest.raises(BrokerError, match=rf"has no {missing}: make it with 'skylane broker certs .* --broker HOST'"):
+        Broker.start(secured=tmp_path)
+
+
+def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:
+    """It knows neither certificates of clients nor an ACL: it may not pass for one that does."""
+    with pytest.raises(BrokerError, match="the embedded broker knows no roles"):
+        Broker.start(kind="embedded", secured=tmp_path)
 
 
 def test_refuses_an_address_that_is_not_here() -> None:
