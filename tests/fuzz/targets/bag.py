@@ -1,0 +1,97 @@
+"""The bag reader: a file of any bytes, in each of the three formats, read by its index and front to back."""
+
+import atexit
+import random
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+
+from rosbag_tools.bag import Bag
+from rosbag_tools.reader import BagSource
+from rosbag_tools.records import Damage, Message
+from rosbag_tools.verification import verify
+from rosbag_tools.writer import BagWriter
+from shared.errors import SkylaneError
+from shared.frames import Frame, UnreadableFrame
+
+MAX_BYTES = 1 << 16
+_NAMES = {b"#ROSBAG": "drive.bag", b"SQLite ": "drive.db3", b"\x89MCAP0": "drive.mcap"}
+_KINDS = (
+    *(("ros1", "none"), ("ros1", "bz2"), ("ros1", "lz4")),
+    *(("sqlite3", "none"), ("sqlite3", "zstd")),
+    *(("mcap", "none"), ("mcap", "zstd"), ("mcap", "zstd-message")),
+)
+_FRAMES = 3
+
+_folder = Path(tempfile.mkdtemp(prefix="skylane-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+
+
+def seeds() -> Iterator[bytes]:
+    """A small bag of every kind, written by our own writer."""
+    pixels = np.random.default_rng(1).integers(0, 4, (4, 6), np.uint8)
+    for number, (bag_format, compression) in enumerate(_KINDS):
+        path = _folder / f"{number}" / ("drive.bag" if bag_format == "ros1" else "drive")
+        path.parent.mkdir()
+        with BagWriter(path, bag_format, compression) as writer:
+            for index in range(_FRAMES):
+                stamp_ns = 10**18 + index * 10**8
+                writer.write_image("/cam/image_raw", pixels, "mono8", stamp_ns, stamp_ns + 1, "cam")
+        file = path if path.is_file() else next(each for each in path.iterdir() if each.suffix != ".yaml")
+        if bag_format == "sqlite3":
+            _tighten(file)
+        yield file.read_bytes()
+        shutil.rmtree(path.parent)
+
+
+def run(data: bytes) -> None:
+    """Read one file in every way that we read bags; anything but our own errors is a finding."""
+    path = _folder / _NAMES.get(data[:7], "drive.bag")
+    path.write_bytes(data)
+    with suppress(SkylaneError):
+        source = BagSource(path)
+        try:
+            for frame in source.frames():
+                assert isinstance(frame, Frame | UnreadableFrame)
+        finally:
+            source.close()
+    with suppress(SkylaneError), Bag(path) as bag:
+        for item in bag.scan():
+            assert isinstance(item, Message | Damage)
+    with suppress(SkylaneError):
+        for finding in verify(path):
+            assert finding.reason
+
+
+def mutated(data: bytes, seed: int) -> bytes:
+    """A block of the file overwritten, doubled, moved or taken out: records damaged as disks and copies damage them."""
+    chance = random.Random(seed)
+    if not data:
+        return data
+    begin = chance.randrange(len(data))
+    end = min(len(data), begin + chance.choice((1, 4, 8, 64, 512)))
+    elsewhere = chance.randrange(len(data))
+    block = data[begin:end]
+    match chance.randrange(5):
+        case 0:
+            return data[:elsewhere] + block + data[elsewhere + len(block) :]
+        case 1:
+            return data[:elsewhere] + block + data[elsewhere:]
+        case 2:
+            return data[:begin] + data[end:]
+        case 3:
+            return data[:begin] + chance.choice((b"\x00", b"\xff", b"\x7f")) * len(block) + data[end:]
+    return data[:begin]
+
+
+def _tighten(path: Path) -> None:
+    """Small pages: a database of a few messages takes 40 KB otherwise."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        database.execute("PRAGMA page_size = 512")
+        database.execute("VACUUM")
