@@ -52,6 +52,7 @@ class Namespace(AbstractContextManager["Namespace"]):
             self._inside("address", "add", f"{inside}/30", "dev", self._far)
             self._inside("link", "set", self._far, "up")
             self._inside("link", "set", "lo", "up")
+            self._route()
             self._stack = stack.pop_all()
 
     def cut(self) -> None:
@@ -61,6 +62,7 @@ class Namespace(AbstractContextManager["Namespace"]):
     def mend(self) -> None:
         """Put the vehicle's device up again."""
         self._inside("link", "set", self._far, "up")
+        self._route()
 
     def narrow(self, mbps: float) -> None:
         """Let no more than so many Mbit/s pass in either direction, by the kernel's token bucket.
@@ -74,6 +76,10 @@ class Namespace(AbstractContextManager["Namespace"]):
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _route(self) -> None:
+        """All addresses of this machine are found over the radio; a device that goes down takes its routes along."""
+        self._inside("route", "add", "default", "via", self.outside)
 
     def _inside(self, *arguments: str) -> None:
         _run(*self.wrapper, "ip", *arguments)
