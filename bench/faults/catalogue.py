@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from bench.faults import workers
+from bench.faults import brokers, links, workers
 from bench.faults.scenario import Scenario
 from shared.errors import SkylaneError, suggestion
 
-SCENARIOS = tuple(sorted(workers.SCENARIOS, key=lambda scenario: scenario.number))
+_GROUPS = (brokers, links, workers)
+SCENARIOS = tuple(
+    sorted((scenario for group in _GROUPS for scenario in group.SCENARIOS), key=lambda scenario: scenario.number)
+)
 
 
 class UnknownScenarioError(SkylaneError):

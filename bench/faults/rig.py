@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import psutil
 from bench.accounts import Accounts
 from bench.faults.vehicle_process import VehicleProcess
 from bench.instant import InstantProcess, InstantSettings, expected_labels
-from bench.link.link import LOOPBACK, Link, LinkSpec
+from bench.link.link import Link, LinkSpec
 from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.latency_log import Outcome, read_rows
@@ -51,17 +51,36 @@ class Rig(AbstractContextManager["Rig"]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def broker(self, port: int = 0, config: Path | None = None, log: Path | None = None) -> Broker:
-        """A real Mosquitto; on `port` again after it was killed and `stop()`ped, or of a configuration."""
-        broker = self._stack.enter_context(Broker.start(port=port, kind="mosquitto", config=config, log=log))
+    def enter(self, context: AbstractContextManager[Entered]) -> Entered:
+        """Have something of a scenario's own end with the rig."""
+        return self._stack.enter_context(context)
+
+    def broker(self, port: int = 0, **options: Any) -> Broker:
+        """A real Mosquitto; on `port` again after it was killed and `stop()`ped. `options`: see Broker.start."""
+        broker = self._stack.enter_context(Broker.start(port=port, kind="mosquitto", **options))
         self._stack.callback(resume, broker.pid)
         return broker
 
-    def worker(self, url: str, name: str = "worker-1", *, think_ms: float = 5.0, **settings: Any) -> InstantProcess:
-        """A worker that waits `think_ms` and answers the labels that a picture's own pixels tell; see InstantSettings."""
+    def worker(
+        self,
+        url: str,
+        name: str = "worker-1",
+        *,
+        think_ms: float = 5.0,
+        clock_offset_s: float = 0.0,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> InstantProcess:
+        """A worker that waits `think_ms` and answers the labels that a picture's own pixels tell.
+
+        `clock_offset_s`: how far its clock is ahead. `environment`: added to this process's. `settings`: see
+        InstantSettings.
+        """
         size = {"height": HEIGHT, "width": WIDTH} | settings
         told = InstantSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
-        worker = self._stack.enter_context(InstantProcess(url, told))
+        worker = self._stack.enter_context(
+            InstantProcess(url, told, clock_offset_s=clock_offset_s, environment=environment)
+        )
         self._stack.callback(resume, worker.pid)
         return worker
 
@@ -90,7 +109,7 @@ class Rig(AbstractContextManager["Rig"]):
 
     def link(self, to: Broker, spec: LinkSpec | None = None) -> Link:
         """A link to a broker that can be made as bad as wanted while it is used; `link.url` is what to connect to."""
-        link = Link(spec or LinkSpec(), LOOPBACK, to.listener.port)
+        link = Link(spec or LinkSpec(), to.listener.host, to.listener.port)
         self._stack.callback(link.close)
         return link
 
@@ -118,6 +137,18 @@ class Rig(AbstractContextManager["Rig"]):
                 raise RigError(f"waited {limit_s:g} s in vain: {what}")
             time.sleep(_LOOK_S)
         return time.monotonic() - began_s
+
+    def wait_for_frames(self, vehicles: Sequence[VehicleProcess], more: int, outcome: Outcome | None = None) -> float:
+        """Wait until so many more frames of each vehicle have their row (and ended so); how many seconds that took.
+
+        Raises:
+            RigError: they have not within a minute.
+        """
+        wanted = [vehicle.closed(outcome) + more for vehicle in vehicles]
+        return self.wait(
+            lambda: all(vehicle.closed(outcome) >= count for vehicle, count in zip(vehicles, wanted, strict=True)),
+            f"{more} more frames of each vehicle{f' to be {outcome.value}' if outcome else ''}",
+        )
 
     def accounts(self, *vehicles: VehicleProcess) -> Accounts:
         """What became of the frames of vehicles that have ended, each mask held against its own picture."""
@@ -160,7 +191,7 @@ def vehicle_truth(source: Path) -> Callable[[Path], tuple[int, int]]:
                 continue
             index = int(row["frame_index"])
             mask = _read(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
-            picture = _read(pictures[index])
+            picture = _read(pictures[index % len(pictures)])  # `--loop` counts on.
             checked += 1
             wrong += not np.array_equal(mask, expected_labels(picture[..., ::-1]))  # OpenCV reads BGR.
         return checked, wrong

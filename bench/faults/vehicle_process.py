@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edge.cli import READY
 from shared.errors import SkylaneError
-from shared.latency_log import CSV_NAME, LogError, read_rows
+from shared.latency_log import CSV_NAME, LogError, Outcome, read_rows
 
 _READY_S = 60.0
 _KILL_S = 5.0
@@ -89,10 +89,11 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             return list(read_rows(self.folder))
         return []
 
-    def closed(self) -> int:
-        """How many frames have their row."""
+    def closed(self, outcome: Outcome | None = None) -> int:
+        """How many frames have their row; of those that ended so, where an outcome is given."""
         path = self.folder / CSV_NAME
-        return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
+        said = path.read_bytes() if path.exists() else b""
+        return max(0, said.count(b"\n") - 1) if outcome is None else said.count(f",{outcome.value},".encode())
 
     def go(self) -> None:
         """Have it begin."""

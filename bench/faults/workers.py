@@ -30,12 +30,12 @@ def killed_worker(rig: Rig) -> Finding:
     vehicles = _vehicles(rig, broker.url)
     killed_ns = []
     for number in range(_KILLS):
-        _wait_for_frames(rig, vehicles, 30)
+        rig.wait_for_frames(vehicles, 30)
         rig.say(f"kill {number + 1} of {_KILLS}")
         victim = workers.pop(0)
         killed_ns.append(clock.now_ns())
         kill(victim.pid)
-        _wait_for_frames(rig, vehicles, 30)
+        rig.wait_for_frames(vehicles, 30)
         workers.append(rig.worker(broker.url, victim.worker, think_ms=_THINK_MS))
     for vehicle in vehicles:
         vehicle.end()
@@ -58,12 +58,12 @@ def frozen_worker(rig: Rig) -> Finding:
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2, 3)]
     vehicles = _vehicles(rig, broker.url, "--deadline-ms", f"{_DEADLINE_MS:g}")
-    _wait_for_frames(rig, vehicles, 30)
+    rig.wait_for_frames(vehicles, 30)
     frozen_ns = clock.now_ns()
     freeze(workers[0].pid)
     rig.wait(lambda: clock.now_ns() > frozen_ns + _FROZEN_S * _S, "the worker to have stood still long enough")
     resume(workers[0].pid)
-    _wait_for_frames(rig, vehicles, 60)  # By then it has answered what it held.
+    rig.wait_for_frames(vehicles, 60)  # By then it has answered what it held.
     for vehicle in vehicles:
         vehicle.end()
     accounts = rig.accounts(*vehicles)
@@ -91,11 +91,11 @@ def drained_worker(rig: Rig) -> Finding:
     broker = rig.broker()
     workers = [rig.worker(broker.url, f"worker-{number}", think_ms=_THINK_MS) for number in (1, 2)]
     vehicles = _vehicles(rig, broker.url)
-    _wait_for_frames(rig, vehicles, 30)
+    rig.wait_for_frames(vehicles, 30)
     asked_ns = clock.now_ns()
     code = workers[0].drain()
     drained_ns = clock.now_ns()
-    _wait_for_frames(rig, vehicles, 30)
+    rig.wait_for_frames(vehicles, 30)
     for vehicle in vehicles:
         vehicle.end()
     accounts = rig.accounts(*vehicles)
@@ -128,7 +128,7 @@ def no_worker(rig: Rig) -> Finding:
         way: rig.vehicle(broker.url, f"vehicle-{way}", pictures=2 * _PICTURES, rate_hz=_RATE_HZ, flags=flags)
         for way, broker in houses.items()
     }
-    _wait_for_frames(rig, list(vehicles.values()), 20)
+    rig.wait_for_frames(list(vehicles.values()), 20)
     began_ns = clock.now_ns()
     for worker in workers["killed"]:
         kill(worker.pid)
@@ -179,14 +179,6 @@ def answered_since(vehicle: VehicleProcess, since_ns: int) -> list[int]:
 
 def _vehicles(rig: Rig, url: str, *flags: str) -> list[VehicleProcess]:
     return [rig.vehicle(url, f"vehicle-{number}", pictures=_PICTURES, flags=flags) for number in (1, 2)]
-
-
-def _wait_for_frames(rig: Rig, vehicles: Sequence[VehicleProcess], more: int) -> None:
-    wanted = [vehicle.closed() + more for vehicle in vehicles]
-    rig.wait(
-        lambda: all(vehicle.closed() >= count for vehicle, count in zip(vehicles, wanted, strict=True)),
-        f"{more} more frames of each vehicle",
-    )
 
 
 def _worst(recovered_ms: Sequence[float]) -> Figure:
