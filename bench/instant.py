@@ -5,12 +5,14 @@ is asked for. When it takes frames it prints one line of JSON: its session and w
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -129,6 +131,7 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self.session = uuid.uuid4().hex[:12]
         self.is_ready = False  # Whether it takes frames.
         self._told = threading.Event()  # That it is ready, or never will be.
+        self._raised: BaseException | None = None
         self._node = CloudNode([_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
         bus = Connection(broker).open(
             client_id("worker", settings.worker),
@@ -149,8 +152,14 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self._node.stop()
 
     def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until it has ended.
+
+        Raises:
+            SkylaneError: why it did before it was asked to; or whatever else went wrong in it.
+        """
         self._thread.join()
+        if self._raised is not None:
+            raise self._raised
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -159,6 +168,8 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
     def _serve(self, bus: Bus) -> None:
         try:
             self._node.serve(bus, lambda: None, self._ready)
+        except BaseException as error:  # noqa: BLE001 (whoever waits for its end raises it again)
+            self._raised = error
         finally:
             self._told.set()
 
@@ -177,8 +188,9 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         *,
         clock_offset_s: float = 0.0,
         clock_drift_ppm: float = 0.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it, its clock ahead by so much and gaining so much.
+        """Start it, its clock ahead by so much and gaining so much. `environment`: added to this process's.
 
         Raises:
             InstantError: it ended before it was ready; it has told why on standard error.
@@ -186,7 +198,10 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.instant", "--broker", broker, *flags], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "bench.instant", "--broker", broker, *flags],
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            text=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

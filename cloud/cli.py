@@ -25,6 +25,7 @@ from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
 from shared.config import override, read_yaml
 from shared.connection import broker_options
+from shared.name_claim import client_id
 from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
 
@@ -126,7 +127,7 @@ def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> No
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
     _on_signals(lambda *_: node.stop())
     bus = connection_of(settings).open(
-        f"skylane-worker-{worker}",
+        client_id("worker", worker),
         worker_will(worker, session),
         on_connected=node.announce,
         on_fault=node.fault,

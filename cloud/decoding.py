@@ -8,7 +8,6 @@ from cloud.admission import Admission
 from cloud.replies import Replier
 from cloud.request import Refusal, Request
 from cloud.serving import Lane, Serving
-from cloud.tasks import task
 from shared import geometry, images
 from shared.errors import SkylaneError
 from shared.fields import MessageError
@@ -18,6 +17,7 @@ from shared.images import PictureLimits
 from shared.messages import FrameMessage, Status, unpack_frame
 from shared.model_card import ModelCard
 from shared.stages import Stage
+from shared.wants import check_want
 
 
 class Decoder:
@@ -81,7 +81,7 @@ class Decoder:
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)
         card = lane.card
-        task.check(message.want, card)
+        check_want(message.want, card)
         _check_size(message, card)
         picture = images.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)

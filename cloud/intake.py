@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -27,6 +27,7 @@ from shared.messages import (
     pack_status,
     unpack_status,
 )
+from shared.name_claim import NameClaim
 from shared.stages import Stage
 from shared.threads import Handover
 from shared.topics import FrameId, TopicNameError
@@ -62,7 +63,9 @@ class Intake:
         session: str,
         group: str = topics.GROUP,
         qos: int = topics.FRAMES.qos,
+        give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
+        """`give_up` is told, on the network thread, why the worker cannot go on under its name."""
         self._bus = bus
         self._admission = admission
         self._replier = replier
@@ -79,6 +82,7 @@ class Intake:
         self._admitted: set[str] = set()  # Models whose frames are taken.
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = _Unanswered()
+        self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
 
     def open(self) -> None:
         """Take frames from now on.
@@ -88,6 +92,7 @@ class Intake:
         """
         models = self._serving.models
         self._check_alone(models)
+        self._claim.open(self._bus)
         self._bus.subscribe(topics.RETRIES.filter(worker=self._worker), topics.RETRIES.qos, self._received)
         for model in models:
             self._subscribe(model)
@@ -110,18 +115,20 @@ class Intake:
         self._unanswered.wait_until_none(model, _ANSWERED_WITHIN_S)
 
     def announce(self, acknowledged: Acknowledged | None = None) -> None:
-        """Tell where the worker stands and what it serves; again on every reconnect."""
+        """Tell where the worker stands and what it serves, while its name is its own; again on every reconnect."""
         with self._announcing:
-            if self._state is None:
+            if self._state is None or self._claim.is_lost:
                 return
             cards = self._serving.cards() if self._state is NodeState.ONLINE else ()
             served = tuple(card for card in cards if card.name in self._admitted)
             self._bus.publish(
                 topics.WORKER_STATUS.of(worker=self._worker),
-                pack_status(NodeStatus(self._state, self._session, self._admission.max_frames, served)),
+                pack_status(
+                    NodeStatus(self._state, self._session, self._admission.max_frames, served, self._claim.age_ms)
+                ),
                 qos=topics.WORKER_STATUS.qos,
                 retained=True,
-                acknowledged=acknowledged,
+                acknowledged=acknowledged or self._claim.acknowledged,
             )
 
     def stop(self) -> None:
@@ -136,6 +143,7 @@ class Intake:
 
     def close(self) -> None:
         """Leave the broker; every answer must have been published."""
+        self._claim.close()
         self._state = NodeState.OFFLINE
         self.announce()
         self._bus.close()

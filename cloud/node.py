@@ -18,6 +18,7 @@ from cloud.replies import Replier
 from cloud.serving import Lane, Serving
 from shared import topics
 from shared.bus import Bus
+from shared.errors import SkylaneError
 from shared.images import PictureLimits
 from shared.threads import ThreadGroup
 
@@ -61,6 +62,7 @@ class CloudNode:
         self._settings = settings
         self._loader = loader
         self._stopped = threading.Event()
+        self._end: SkylaneError | None = None
         self._threads = ThreadGroup(self._stopped.set)
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
@@ -94,6 +96,11 @@ class CloudNode:
         if self._intake:
             self._intake.announce()
 
+    def end(self, reason: SkylaneError) -> None:
+        """Have the node drain and end for a reason, which `serve` then raises; any thread may call it."""
+        self._end = reason
+        self._stopped.set()
+
     def stop(self) -> None:
         """Ask the node to drain and end; may be called from a signal handler."""
         self._stopped.set()
@@ -104,7 +111,8 @@ class CloudNode:
         `on_tick` is called twice a second, `on_ready` once frames are taken.
 
         Raises:
-            SkylaneError: the broker cannot share the work with the worker it already has.
+            SkylaneError: the broker cannot share the work with the worker it already has, or the worker's name is
+                another's.
         """
         intake = self._intake = Intake(
             bus,
@@ -115,6 +123,7 @@ class CloudNode:
             session=self._settings.session,
             group=self._settings.group,
             qos=self._settings.qos,
+            give_up=self.end,
         )
         exchange = Exchange(self._serving, intake, self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:
@@ -140,6 +149,8 @@ class CloudNode:
                     thread.join(_DRAIN_S)
             intake.close()
         self._threads.join(_DRAIN_S)
+        if self._end is not None:
+            raise self._end
 
     def _start(self, intake: Intake) -> list[Room]:
         """Start all threads; the rooms come back in the order in which frames pass them."""

@@ -17,6 +17,7 @@ import yaml
 
 from cloud.config import CloudConfig, connection_of
 from shared.errors import SkylaneError
+from shared.name_claim import client_id
 from shared.processes import end
 
 _LONGEST_BACK_OFF_S = 30.0
@@ -170,7 +171,7 @@ class Replicas:
 
     def _check_broker(self) -> None:
         """Before any model is loaded."""
-        bus = connection_of(self._settings).open(f"skylane-replicas-{self._worker}", None, on_waiting=self._say)
+        bus = connection_of(self._settings).open(client_id("replicas", self._worker), None, on_waiting=self._say)
         shares = bus.shares_subscriptions
         bus.close()
         if not shares:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge import manifest as run_manifest
 from edge.arrivals import Arrivals
 from edge.config import EdgeConfig
+from edge.hooks import Hooks
 from edge.node import EdgeNode, PlaySettings
 from edge.outcome import answerers_told, retries_told
 from edge.pipeline import Preparation
@@ -32,11 +33,13 @@ from shared.latency_table import outcome_table, stage_table, summarise
 from shared.messages import Want
 from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
+from shared.name_claim import client_id
 from shared.registry import load
 from shared.repair import repair_all
 from shared.resources.sampler import RESOURCES_NAME, Sampler
 from shared.run_manifest import write_manifest
 from shared.topics import checked
+from shared.wants import check_want
 
 READY = "ready: waiting for a line on the standard input"
 
@@ -148,11 +151,11 @@ def run(
             duration_s=config.playback_duration_s,
         )
         stack.callback(source.close)
-        hooks = _Hooks()
+        hooks = Hooks()
         bus = _connected(config, session, hooks, console)
-        transport = stack.enter_context(closing(_transport(bus, config, session)))
+        transport = stack.enter_context(closing(_transport(bus, config, session, hooks)))
         hooks.reconnected = transport.reconnected
-        card = transport.wait_for_card(config.connect_timeout_s)
+        card = _card(transport, config, hooks)
         config = _with_sinks(config, card)
         _close_killed_runs(folder, console)
         log = stack.enter_context(LogWriter(folder))
@@ -167,7 +170,7 @@ def run(
             _sinks(config, folder, card),
             _play_settings(config, session, card, live=kind == "camera"),
         )
-        hooks.fail = node.fault
+        hooks.attach(node)
         on_ready()
         _stop_on_signals(node)
         faults: list[SkylaneError] = []
@@ -215,26 +218,10 @@ def _check_camera(config: EdgeConfig) -> None:
         raise FlagError("a camera's frames are due when it takes them: leave arrivals and burst out")
 
 
-class _Hooks:
-    """What the bus calls back; it connects before there is a node to be told."""
-
-    def __init__(self) -> None:
-        self.reconnected: Callable[[], None] = lambda: None
-        self.fail: Callable[[BaseException], None] = lambda _: None
-
-    def connected(self) -> None:
-        """The bus has connected, for the first time or again."""
-        self.reconnected()
-
-    def fault(self, error: BaseException) -> None:
-        """A handler raised."""
-        self.fail(error)
-
-
-def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console) -> MqttBus:
+def _connected(config: EdgeConfig, session: str, hooks: Hooks, console: Console) -> MqttBus:
     connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
     return connection.open(
-        f"skylane-vehicle-{config.vehicle}",
+        client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         on_connected=hooks.connected,
         on_fault=hooks.fault,
@@ -242,7 +229,7 @@ def _connected(config: EdgeConfig, session: str, hooks: _Hooks, console: Console
     )
 
 
-def _transport(bus: MqttBus, config: EdgeConfig, session: str) -> MqttTransport:
+def _transport(bus: MqttBus, config: EdgeConfig, session: str, hooks: Hooks) -> MqttTransport:
     return MqttTransport(
         bus,
         vehicle=config.vehicle,
@@ -251,7 +238,22 @@ def _transport(bus: MqttBus, config: EdgeConfig, session: str) -> MqttTransport:
         version=config.model_version,
         qos=config.qos,
         most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        give_up=hooks.give_up,
     )
+
+
+def _card(transport: MqttTransport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
+    """The card of the model to play to, once it is sure that it can answer as is wished."""
+    try:
+        card = transport.wait_for_card(config.connect_timeout_s)
+    finally:
+        hooks.check()
+    check_want(_want(config), card)
+    return card
+
+
+def _want(config: EdgeConfig) -> Want:
+    return Want(config.mask_codec, config.mask_size, config.top_k, config.outputs)
 
 
 def _close_killed_runs(folder: Path, console: Console) -> None:
@@ -297,7 +299,7 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
             demosaic=config.demosaic,
             resize=config.resize,
             resize_at=config.resize_at,
-            want=Want(config.mask_codec, config.mask_size, config.top_k, config.outputs),
+            want=_want(config),
             version=config.model_version,
         ),
         window=config.window,

@@ -61,6 +61,7 @@ class EdgeNode:
     ) -> None:
         self._stopped = threading.Event()  # No more frames are taken in.
         self._over = threading.Event()  # No more answers are, either.
+        self._end: SkylaneError | None = None
         self._threads = ThreadGroup(self._fail)
         self._settings = settings
         self._window = Window(settings.window, self._stopped)
@@ -93,8 +94,9 @@ class EdgeNode:
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
-        """What the run survived: why the source ended early, what kept sinks from writing."""
-        return ([self._ahead.fault] if self._ahead.fault else []) + self._feed.faults
+        """What the run survived: why the source or the run ended early, what kept sinks from writing."""
+        early = [fault for fault in (self._ahead.fault, self._end) if fault]
+        return early + self._feed.faults
 
     @property
     def overtaken(self) -> int:
@@ -110,6 +112,11 @@ class EdgeNode:
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
         self._threads.fault(error)
+
+    def end(self, reason: SkylaneError) -> None:
+        """End early and in order: take no more frames, wait for those in flight; any thread may call it."""
+        self._end = reason
+        self.stop()
 
     def stop(self) -> None:
         """Take no more frames; may be called from a signal handler. Frames in flight are waited for, for a while."""

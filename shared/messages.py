@@ -18,6 +18,7 @@ from shared.topics import FrameId
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
+MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
 _MAX_MS = 86_400_000.0
 
 
@@ -101,6 +102,7 @@ class NodeStatus:
     session: str
     capacity: int = 0  # Frames a worker holds at a time before it answers `overloaded`.
     cards: tuple[ModelCard, ...] = ()
+    age_ms: int = 0  # How long the process has been announcing: of two by one name the older one stays.
 
 
 def pack_frame(message: FrameMessage) -> bytes:
@@ -226,6 +228,7 @@ def pack_status(status: NodeStatus) -> bytes:
             "state": status.state.value,
             "session": status.session,
             "capacity": status.capacity,
+            "age_ms": status.age_ms,
             "cards": [card_to_wire(card) for card in status.cards],
         }
     )
@@ -243,6 +246,7 @@ def unpack_status(payload: bytes) -> NodeStatus:
         session=fields.name("session"),
         capacity=fields.integer("capacity", 0, 1 << 20),
         cards=tuple(card_from_wire(Fields(card)) for card in fields.list("cards")),
+        age_ms=fields.integer("age_ms", 0, MAX_AGE_MS) if fields.has("age_ms") else 0,
     )
 
 

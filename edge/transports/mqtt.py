@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge.clocks import Clocks
 from edge.probing import Prober
@@ -11,8 +11,10 @@ from edge.transports.transport import Reply, Unreachable
 from edge.workers import Workers
 from shared import topics
 from shared.bus import Ack, Bus, Delivery, Properties, Will
+from shared.errors import SkylaneError
 from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, NodeState, NodeStatus, pack_status
 from shared.model_card import ModelCard
+from shared.name_claim import NameClaim
 
 MOST_REPLIES = 256
 
@@ -35,8 +37,12 @@ class MqttTransport:
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
         most_replies: int = MOST_REPLIES,
+        give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
-        """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read."""
+        """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read.
+
+        `give_up` is told, on the network thread, why the vehicle cannot go on under its name.
+        """
         self.replies: queue.Queue[Reply | None] = queue.Queue(most_replies)
         self.replies_dropped = 0
         self._bus = bus
@@ -47,6 +53,9 @@ class MqttTransport:
         self._qos = qos
         self._workers = Workers()
         self._prober = Prober(bus, vehicle=vehicle, session=session, online=self.online)
+        self._state = NodeState.ONLINE
+        self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
+        self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
         self.announce()
@@ -56,13 +65,21 @@ class MqttTransport:
         """See Transport."""
         return self._bus.largest_payload
 
-    def announce(self, state: NodeState = NodeState.ONLINE) -> None:
-        """Tell where the vehicle stands."""
+    @property
+    def heard_ns(self) -> int:
+        """See Transport."""
+        return self._bus.heard_ns
+
+    def announce(self) -> None:
+        """Tell where the vehicle stands, unless its name turned out to be another's."""
+        if self._claim.is_lost:
+            return
         self._bus.publish(
             topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
-            pack_status(NodeStatus(state, self._session)),
+            pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms)),
             qos=topics.VEHICLE_STATUS.qos,
             retained=True,
+            acknowledged=self._claim.acknowledged,
         )
 
     def reconnected(self) -> None:
@@ -96,7 +113,7 @@ class MqttTransport:
             if ack.no_subscriber:
                 unreachable("no_worker")
             elif not ack.accepted:
-                unreachable("broker_refused")
+                unreachable(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
         camera = message.id.camera
         budget = message.budget_ms
@@ -121,7 +138,9 @@ class MqttTransport:
 
     def close(self) -> None:
         """See Transport."""
-        self.announce(NodeState.OFFLINE)
+        self._claim.close()
+        self._state = NodeState.OFFLINE
+        self.announce()
         self._bus.close()
 
     def _returned(self, delivery: Delivery) -> None:

@@ -40,6 +40,10 @@ class Transport(Protocol):
     def largest_message(self) -> int:
         """Bytes; a larger message must not be sent."""
 
+    @property
+    def heard_ns(self) -> int:
+        """When the link was last known to carry anything this way, by `shared.clock`."""
+
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """The card of the model that is wanted, from a worker that serves it."""
 

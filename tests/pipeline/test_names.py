@@ -1,0 +1,112 @@
+"""Two processes by one name, on real brokers: the one that came first goes on, the other ends and says why."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from bench.instant import InstantProcess, InstantSettings, InstantWorker
+from cloud.model import Model
+from edge.transports.mqtt import MqttTransport
+from shared import topics
+from shared.bus import Bus
+from shared.errors import SkylaneError
+from shared.latency_log import read_rows
+from shared.messages import NodeState, NodeStatus, unpack_status
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
+
+
+class Statuses:
+    """What is said of a node, in order."""
+
+    def __init__(self, bus: Bus, topic: str) -> None:
+        self._said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+        bus.subscribe(topic, 1, lambda delivery: self._said.put(unpack_status(delivery.payload)))
+
+    def wait_for(self, state: NodeState, session: str) -> None:
+        """Until a process is said to be in a state."""
+        while (said := self._said.get(timeout=WAIT_S)) and (said.state, said.session) != (state, session):
+            pass
+
+
+def kept(url: str, topic: str) -> NodeStatus:
+    """The last word, which the broker keeps."""
+    said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+    with connect(url) as bus:
+        bus.subscribe(topic, 1, lambda delivery: said.put(unpack_status(delivery.payload)))
+        return said.get(timeout=WAIT_S)
+
+
+@contextmanager
+def instant(url: str, **settings: Any) -> Iterator[InstantWorker]:
+    """A worker that answers at once."""
+    with InstantWorker(url, InstantSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
+        assert found.wait_until_ready()
+        yield found
+
+
+def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: str) -> None:
+    """Each would take the other's retries, and vehicles would see one clock jump."""
+    name = f"w-{uuid4().hex[:6]}"
+    topic = topics.WORKER_STATUS.of(worker=name)
+    with instant(mosquitto_url, worker=name, model=name) as first:
+        command = [sys.executable, "-m", "bench.instant", "--broker", mosquitto_url, "--worker", name, "--model", name]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert second.returncode == 1
+        assert f"worker '{name}' runs already (session {first.session}" in second.stderr
+        assert (kept(mosquitto_url, topic).session, kept(mosquitto_url, topic).state) == (
+            first.session,
+            NodeState.ONLINE,
+        )
+    assert kept(mosquitto_url, topic).state is NodeState.OFFLINE
+
+
+@pytest.mark.parametrize("broker", ["mosquitto_url", "embedded_url"])
+def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
+    broker: str,
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    """By MQTT 5 and 3.1.1. What it had sent until it was told is waited for, and the account balances."""
+    url: str = request.getfixturevalue(broker)
+    name = f"car-{uuid4().hex[:6]}"
+    lost: list[SkylaneError] = []
+    with worker(url, model), connect(url) as bus:
+        MqttTransport(bus, vehicle=name, session="first", model="tiny", give_up=lost.append)
+        code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
+        assert (kept(url, topics.VEHICLE_STATUS.of(vehicle=name)).session, lost) == ("first", [])
+    assert code == 1
+    assert f"vehicle '{name}' runs already (session first" in capsys.readouterr().err
+    rows = list(read_rows(tmp_path / name))
+    check(rows)
+    manifest = read_manifest(tmp_path / name)
+    assert manifest["state"] == "complete"
+    assert manifest["frames_read"] == len(rows) == sum(manifest["outcomes"].values())
+
+
+def test_the_will_of_a_dead_predecessor_does_not_have_a_worker_offline(mosquitto_url: str) -> None:
+    """One that stood still dies when its successor is long there: the broker then says that the name is offline."""
+    name = f"w-{uuid4().hex[:6]}"
+    topic = topics.WORKER_STATUS.of(worker=name)
+    with connect(mosquitto_url) as bus:
+        statuses = Statuses(bus, topic)
+        with InstantProcess(mosquitto_url, InstantSettings(name, name, HEIGHT, WIDTH)) as dead:
+            os.kill(dead.pid, signal.SIGSTOP)
+            with instant(mosquitto_url, worker=name, model=name) as living:
+                statuses.wait_for(NodeState.ONLINE, living.session)
+                os.kill(dead.pid, signal.SIGKILL)
+                statuses.wait_for(NodeState.OFFLINE, dead.session)
+                statuses.wait_for(NodeState.ONLINE, living.session)
+                assert kept(mosquitto_url, topic).session == living.session
