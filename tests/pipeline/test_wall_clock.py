@@ -3,19 +3,18 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.faults.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
 from cloud.model import Model
 from shared.latency_log import read_rows
 from tests.pipeline.rig import WAIT_S, check, worker
 
-_FOLDERS = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib64/faketime")
-LIBRARY = next((file for folder in _FOLDERS if (file := Path(folder) / "libfaketimeMT.so.1").is_file()), None)
 HOUR_S = 3600
 # What a process says of two hours, one forward and two back, and what its clock made of them.
 _STEPPED = """
@@ -30,46 +29,25 @@ for line in sys.stdin:
 """
 
 pytestmark = [
-    pytest.mark.skipif(LIBRARY is None, reason="no libfaketime: apt-get install faketime"),
+    pytest.mark.skipif(LIBRARY is None, reason=LIBRARY_MISSING),
     pytest.mark.mosquitto,
 ]
 
 
-class Wall:
-    """A wall clock of the test's own, for the processes that are started with its environment."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.step(0)
-
-    def step(self, seconds: int) -> None:
-        """From now on it is so far off. The file is replaced whole: it is read at any time."""
-        part = self._file.with_suffix(".part")
-        part.write_text(f"{seconds:+d}s\n")
-        part.replace(self._file)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What a process must be started with. As on a real machine, only the wall clock is stepped."""
-        return {
-            **os.environ,
-            "LD_PRELOAD": str(LIBRARY),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
-
-
 @pytest.fixture
-def wall(tmp_path: Path) -> Wall:
+def wall(tmp_path: Path) -> WallClock:
     """A wall clock that is right so far."""
-    return Wall(tmp_path / "wall-clock")
+    return WallClock(tmp_path / "wall-clock")
 
 
-def test_the_step_is_real_and_our_clock_does_not_see_it(wall: Wall) -> None:
+def test_the_step_is_real_and_our_clock_does_not_see_it(wall: WallClock) -> None:
     """Otherwise the test below would prove nothing."""
     with subprocess.Popen(
-        [sys.executable, "-c", _STEPPED], env=wall.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _STEPPED],
+        env={**os.environ, **wall.environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -84,7 +62,7 @@ def test_the_step_is_real_and_our_clock_does_not_see_it(wall: Wall) -> None:
 
 
 def test_no_duration_of_a_run_is_moved(
-    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, wall: Wall
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, wall: WallClock
 ) -> None:
     """A vehicle gets its first GPS fix in the middle of a drive: no latency may jump, none be negative."""
     out = tmp_path / "car-stepped"
@@ -104,7 +82,12 @@ def test_no_duration_of_a_run_is_moved(
         model.infer = infer_and_step  # type: ignore[method-assign]
         try:
             done = subprocess.run(
-                command, env=wall.environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+                command,
+                env={**os.environ, **wall.environment},
+                capture_output=True,
+                text=True,
+                timeout=WAIT_S,
+                check=False,
             )
         finally:
             model.infer = infer  # type: ignore[method-assign]

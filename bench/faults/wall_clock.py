@@ -1,0 +1,38 @@
+"""A wall clock that can be stepped, for single processes, by libfaketime; the machine's own is left alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib64/faketime")
+LIBRARY = next((file for folder in _FOLDERS if (file := Path(folder) / "libfaketimeMT.so.1").is_file()), None)
+LIBRARY_MISSING = "no libfaketime: apt-get install faketime"
+
+
+class WallClock:
+    """The wall clock of the processes that are started with `environment`; right until it is stepped."""
+
+    def __init__(self, file: Path) -> None:
+        """`file` is where those processes read how far off they are."""
+        self._file = file
+        self.step(0)
+
+    def step(self, seconds: int) -> None:
+        """From now on it is so far off. The file is replaced whole: it is read at any time."""
+        part = self._file.with_suffix(".part")
+        part.write_text(f"{seconds:+d}s\n")
+        part.replace(self._file)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process must be started with. As on a real machine, only the wall clock is stepped."""
+        return {
+            "LD_PRELOAD": str(LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+def is_stepped(pid: int) -> bool:
+    """Whether a process runs with a clock that can be stepped."""
+    return LIBRARY is not None and LIBRARY.name in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
