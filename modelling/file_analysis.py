@@ -114,7 +114,7 @@ def openvino_tensors(path: Path) -> Tensors:
     graph = import_module("cloud.engines.openvino_graph")
     heads = import_module("cloud.engines.openvino_heads")
     try:
-        model = import_module("cloud.engines.openvino_library").ov.Core().read_model(path / IR_NAME)
+        model = import_module("cloud.engines.openvino_library").core().read_model(path / IR_NAME)
     except RuntimeError as error:
         raise EngineError(path, f"OpenVINO cannot load this file: {graph.told(error)}") from error
     return tuple(  # type: ignore[return-value]  # Of two.

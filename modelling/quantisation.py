@@ -15,7 +15,7 @@ import numpy as np
 from cloud.agreement import agreement
 from cloud.engines.engine import Outputs, Placement, Precision
 from cloud.engines.openvino_graph import IMAGES, IR_NAME, batch_of, read_whole, rewritten
-from cloud.engines.openvino_library import ov
+from cloud.engines.openvino_library import core, ov
 from cloud.manifest import Manifest, OutputKind
 from cloud.model import Model
 from cloud.repository import MANIFEST_NAME, Repository
@@ -78,7 +78,7 @@ def quantise(
     manifest, path = repository.manifest(name), repository.file(name)
     if manifest.precision is not Precision.FP32:
         raise QuantisationError(f"{name} holds {manifest.precision} numbers already: quantise the model that it is of")
-    whole = read_whole(ov.Core(), path, manifest)
+    whole = read_whole(core(), path, manifest)
     on_step(f"{name}: {precision}")
     if precision is Precision.INT8:
         if batch_of(whole) not in (None, 1):

@@ -8,7 +8,7 @@ import numpy as np
 from cloud.engines.devices import choose
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement, Precision
 from cloud.engines.openvino_graph import batch_of, read_whole, rewritten, told
-from cloud.engines.openvino_library import ov
+from cloud.engines.openvino_library import core
 from cloud.manifest import Manifest
 
 # What OpenVINO calls the numbers that a precision computes in.
@@ -30,25 +30,27 @@ class OpenVinoEngine:
             DeviceError: the device is not there, or does not compute in the precision.
         """
         self.name = "openvino"
-        core = ov.Core()
+        openvino = core()
         # Chosen by itself is the CPU alone: an Intel GPU in a processor is not surely faster.
-        gpus = sum(each.startswith("GPU") for each in core.available_devices) if placement.device != "auto" else 0
+        gpus = sum(each.startswith("GPU") for each in openvino.available_devices) if placement.device != "auto" else 0
         self.device = choose(placement.device, gpus, "OpenVINO", "install Intel's GPU driver")
         self.precision = _precision(path, manifest, placement)
         where = self.device.upper().replace(":", ".")
         config: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
-            "INFERENCE_PRECISION_HINT": _hint(self.precision, core.get_property(where, "OPTIMIZATION_CAPABILITIES")),
+            "INFERENCE_PRECISION_HINT": _hint(
+                self.precision, openvino.get_property(where, "OPTIMIZATION_CAPABILITIES")
+            ),
         }
         if self.device == "cpu":
             # Pinned threads of two processes would share one core while another idles.
             config |= {"ENABLE_CPU_PINNING": False, "INFERENCE_NUM_THREADS": placement.intra_threads}
-        whole = read_whole(core, path, manifest)
+        whole = read_whole(openvino, path, manifest)
         self.batch_size = batch_of(whole)
         sizes = _powers(manifest.batching.max_size) if self.batch_size is None else [self.batch_size]
         try:
-            compiled = {size: core.compile_model(rewritten(whole, size), where, config) for size in sizes}
+            compiled = {size: openvino.compile_model(rewritten(whole, size), where, config) for size in sizes}
         except RuntimeError as error:
             raise EngineError(path, f"OpenVINO cannot compile this model: {told(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}

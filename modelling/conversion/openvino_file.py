@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cloud.engines.openvino_graph import IR_NAME, batch_of, read_whole, told
-from cloud.engines.openvino_library import ov
+from cloud.engines.openvino_library import core, ov
 from cloud.manifest import Manifest
 from modelling.conversion.errors import ConversionError
 
@@ -17,7 +17,7 @@ def write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool) 
         EngineError: the file is not what the manifest says.
         ConversionError: OpenVINO cannot write it.
     """
-    whole = read_whole(ov.Core(), path, manifest)
+    whole = read_whole(core(), path, manifest)
     folder.mkdir()
     try:
         ov.save_model(whole, folder / IR_NAME, compress_to_fp16=half)

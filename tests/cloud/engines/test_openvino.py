@@ -11,7 +11,7 @@ import pytest
 
 from cloud.engines.engine import DeviceError, EngineError, InferenceError, Placement, Precision
 from cloud.engines.openvino_graph import read_whole, rewritten
-from cloud.engines.openvino_library import ops, ov
+from cloud.engines.openvino_library import core, ops, ov
 from cloud.engines.tensorflow_device import tf
 from cloud.repository import Repository
 
@@ -273,7 +273,7 @@ def test_a_precision_that_the_processor_has_not_is_refused(workshop: Any, monkey
         def get_property(self, _device: str, _name: str) -> list[str]:
             return ["FP32", "INT8"]
 
-    monkeypatch.setattr("cloud.engines.openvino.ov.Core", Plain)
+    monkeypatch.setattr("cloud.engines.openvino.core", Plain)
     with pytest.raises(DeviceError, match="does not compute in bf16: use fp32 or int8"):
         workshop.repository.load("m", Placement(precision=Precision.BF16))
 
@@ -298,9 +298,38 @@ def test_the_shipped_model_answers_as_with_tensorflow_and_has_no_phases_left() -
     ):
         assert np.mean(ours.predict(picture) == tensorflow.predict(picture)) > 0.9999
     manifest = repository.manifest("road-small")
-    whole = read_whole(ov.Core(), repository.file("road-small"), manifest)
+    whole = read_whole(core(), repository.file("road-small"), manifest)
     kinds = {node.get_type_name() for node in rewritten(whole, 1).get_ordered_ops()}
     assert not {"SpaceToBatch", "BatchToSpace", "Tile"} & kinds
+
+
+def test_a_signal_after_an_engine_went_in_another_thread_is_only_a_signal() -> None:
+    """A worker that has unloaded a model must drain when it is asked to end, and not die of its signal handler."""
+    script = """if True:
+        import faulthandler, gc, os, signal, threading
+        from pathlib import Path
+        from cloud.engines.engine import Placement
+        from cloud.repository import Repository
+
+        faulthandler.enable()
+        models = [Repository(Path("models")).load("road-small", Placement(device="cpu"), engine="openvino")]
+
+        def unload():
+            models.pop().close()
+            gc.collect()
+
+        thread = threading.Thread(target=unload)
+        thread.start()
+        thread.join()
+        asked = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("asked" if asked else "not asked")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=SHIPPED.parent, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "asked"), done.stderr
 
 
 def test_nobody_is_told_that_openvino_was_imported(tmp_path: Path) -> None:
