@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
 
-.PHONY: venv demo test check bench study lock clean
+.PHONY: venv demo test check bench study faults soak fuzz audit lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -44,6 +44,26 @@ bench: venv
 # Five minutes: the formats of TensorFlow, two codecs, one vehicle and four.
 study: venv
 	@$(BIN)/skylane study run configs/studies/quick.yaml
+
+# Every fault of docs/faults.md, done to real processes; less than 25 minutes.
+faults: venv
+	@.ci/install-real-parts
+	@$(BIN)/skylane bench faults
+
+# Random faults for half an hour, or as long as wanted: make soak MINUTES=240 SEED=7
+MINUTES ?= 30
+soak: venv
+	@.ci/install-real-parts
+	@$(BIN)/skylane bench soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Whatever comes from outside, made up by chance and by what the parsers do with it: make fuzz SECONDS=600
+SECONDS ?= 120
+fuzz: venv
+	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Known holes in what we depend on, and what each image is made of (build/sbom).
+audit: venv
+	@.ci/audit
 
 # Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
