@@ -93,6 +93,7 @@ def frozen_broker(rig: Rig) -> Finding:
 
 
 def _log(rig: Rig, number: int) -> Path:
+    rig.folder.mkdir(parents=True, exist_ok=True)
     return rig.folder / f"broker-{number:02d}.log"
 
 
