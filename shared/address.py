@@ -3,11 +3,14 @@
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from shared.errors import SkylaneError
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
+_PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (where it is, not what it is)
+_PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (the same)
 
 
 class BrokerAddressError(SkylaneError):
@@ -29,10 +32,12 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Read `mqtt://[user@]host[:port]` or `mqtts://…`; the password comes from SKYLANE_BROKER_PASSWORD.
+        """Read `mqtt://[user@]host[:port]` or `mqtts://…`.
+
+        The password comes from SKYLANE_BROKER_PASSWORD, or from the file that SKYLANE_BROKER_PASSWORD_FILE names.
 
         Raises:
-            BrokerAddressError: it is no such URL.
+            BrokerAddressError: it is no such URL, or there is no password in that file.
         """
         try:
             parts = urlsplit(url if "//" in url else f"mqtt://{url}")
@@ -41,14 +46,16 @@ class Address:
             shown = re.sub(r"//.*@", "//…@", url)  # A password may stand there.
             raise BrokerAddressError(f"broker address {shown!r} cannot be read: write mqtt://host:1883") from error
         if not parts.hostname or parts.password is not None or parts.path.strip("/"):
-            hint = "put the password into SKYLANE_BROKER_PASSWORD" if parts.password else "write mqtt://host:1883"
+            hint = (
+                f"put the password into {_PASSWORD} or {_PASSWORD_FILE}" if parts.password else "write mqtt://host:1883"
+            )
             raise BrokerAddressError(f"broker address of host {parts.hostname!r} cannot be used: {hint}")
         return cls(
             host=parts.hostname,
             port=port,
             tls=parts.scheme == "mqtts",
             username=unquote(parts.username) if parts.username else None,
-            password=os.environ.get("SKYLANE_BROKER_PASSWORD"),
+            password=_password(),
         )
 
 
@@ -56,6 +63,28 @@ class Address:
 class Certificates:
     """Files for mutual TLS, in PEM."""
 
-    authority: str
+    authority: str | None = None  # None: whom this machine trusts.
     certificate: str | None = None
     key: str | None = None
+
+
+def _password() -> str | None:
+    """What proves a user name; None where neither variable is set.
+
+    Raises:
+        BrokerAddressError: both are set, or the file cannot be read or holds nothing; never says what it holds.
+    """
+    path = os.environ.get(_PASSWORD_FILE)
+    if path is None:
+        return os.environ.get(_PASSWORD)
+    if _PASSWORD in os.environ:
+        raise BrokerAddressError(f"{_PASSWORD} and {_PASSWORD_FILE} are both set: unset one of them")
+    try:
+        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")  # An editor ends the line.
+    except OSError as error:
+        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} is no text in UTF-8") from None
+    if not password:
+        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} is empty: write the password into it")
+    return password

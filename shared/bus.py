@@ -8,6 +8,9 @@ from typing import Protocol, Self
 
 from shared import clock
 
+LINK_JAMMED = "link_jammed"
+"""Why the bus itself refuses a publication: too much waits for the broker's acknowledgement already."""
+
 
 @dataclass(frozen=True, slots=True)
 class Properties:
@@ -64,6 +67,10 @@ class Bus(Protocol):
         """Bytes; what is larger must not be published: the broker would cut the connection."""
 
     @property
+    def largest_payload_told(self) -> str:
+        """Whose bound that is, and the bound: "the broker takes 67108864"."""
+
+    @property
     def heard_ns(self) -> int:
         """When anything last came from the broker, by `shared.clock`: a message, an acknowledgement, a part of one."""
 
@@ -94,6 +101,11 @@ class MemoryBus:
 
     shares_subscriptions = False
     largest_payload = 1 << 28
+
+    @property
+    def largest_payload_told(self) -> str:
+        """See Bus."""
+        return f"the broker takes {self.largest_payload}"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

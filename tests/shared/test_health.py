@@ -6,9 +6,10 @@ import pytest
 
 from shared.address import Address
 from shared.fields import MessageError
+from shared.first_connect import BrokerUnreachableError
 from shared.health import NotOnlineError, assert_online
 from shared.messages import NodeState, NodeStatus, pack_status
-from shared.mqtt import BrokerUnreachableError, MqttBus
+from shared.mqtt import MqttBus
 from shared.topics import WORKER_STATUS
 
 pytestmark = pytest.mark.mosquitto

@@ -1,0 +1,128 @@
+"""paho's client, watched: who hears what, when it pings, how it opens sockets and how long it waits between tries."""
+
+import socket
+import threading
+from typing import Any, Literal
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+
+from shared import clock
+from shared.back_off import BackOff
+from shared.bus import Will
+from shared.link_watch import LinkWatch
+
+KEEPALIVE_S = 15
+_CONNECT_TIMEOUT_S = 5.0
+_MOST_INFLIGHT = 64
+
+
+class WatchedClient(paho.Client):
+    """A client that tells a watch what it hears, and leaves it to the watch to call a connection dead.
+
+    paho's own keepalive would close a connection on which its ping waits behind large frames, though the broker
+    acknowledges one after the other; and one that only went dead would hold it for two keepalives.
+    """
+
+    def __init__(
+        self, client_id: str, protocol: MQTTProtocolVersion, watch: LinkWatch, *, will: Will | None, timeout_s: float
+    ) -> None:
+        """`timeout_s`: after so long the system gives up what was sent and not acknowledged."""
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=protocol,
+            clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else True,
+        )
+        self._watch = watch
+        self._timeout_s = timeout_s
+        self._back_off = BackOff()
+        self._accepted_ns: int | None = None
+        self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
+        self.network_thread: threading.Thread | None = None  # None: not connected yet.
+        # Given as functions: a client that held itself would hold its sockets until the collector comes.
+        self.on_socket_open = _opened
+        self.on_socket_close = _closed
+        self.on_connect_fail = _closed
+        self.connect_timeout = _CONNECT_TIMEOUT_S
+        self.max_inflight_messages_set(_MOST_INFLIGHT)
+        if will:
+            self.will_set(will.topic, will.payload, qos=1, retain=True)
+
+    def open(self, host: str, port: int) -> None:
+        """Connect, as far as the request to be accepted.
+
+        No properties: a broker of 3.1.1 reads them as something else and waits for the rest. A session then ends with
+        its connection, so that a worker that was away finds no queue of old frames.
+
+        Raises:
+            OSError, ValueError: nobody listens there, or it cannot be reached.
+        """
+        # MQTT 5 asks for a clean start at every connect; 3.1.1 says it once, as its clean session.
+        clean_start: bool | Literal[3] = True if self.protocol == paho.MQTTv5 else 3  # paho.MQTT_CLEAN_START_FIRST_ONLY
+        self.connect(host, port, KEEPALIVE_S, clean_start=clean_start)
+
+    def accepted(self) -> None:
+        """The broker has accepted the connection; to be called by the network thread."""
+        self.network_thread = threading.current_thread()
+        self.turned_ns = self._accepted_ns = clock.now_ns()
+        self._watch.accepted()
+
+    def cut(self) -> None:
+        """Break the connection; the network thread finds it so and connects again. May be called by any thread."""
+        sock = self.socket()
+        if isinstance(sock, socket.socket):
+            try:
+                # Not SSLSocket's own, which pulls the session from under the network thread.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                return  # It is closed already.
+
+    def end(self) -> None:
+        """Leave the broker and end the network thread; `cut` shortens it where nobody listens."""
+        self.disconnect()
+        self.loop_stop()
+        if threading.current_thread() is not self.network_thread:
+            self._reset_sockets()
+
+    def loop_misc(self) -> MQTTErrorCode:
+        """Come round; in place of paho's keepalive. A ping would wait behind what is still to be written."""
+        self.turned_ns = clock.now_ns()
+        if not self.want_write() and self._watch.wants_ping(self.turned_ns):
+            self._send_pingreq()
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def opened(self, sock: Any) -> None:
+        """A socket stands."""
+        # Nagle's algorithm, with QoS 1, holds a frame back until the peer's delayed acknowledgement, 40 ms later.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._timeout_s * 1e3))
+        self.turned_ns = clock.now_ns()
+        self._watch.opened(self.turned_ns)
+
+    def closed(self) -> None:
+        """A socket is gone, or there came to be none.
+
+        The wait before the next is drawn here: paho's own knows no chance, and nodes that lost one broker together must
+        not return together.
+        """
+        self._watch.closed()
+        held_s = 0.0 if self._accepted_ns is None else (clock.now_ns() - self._accepted_ns) / 1e9
+        self._accepted_ns = None
+        wait_s: Any = self._back_off.wait_s(held_s)  # paho takes fractions, though it declares whole seconds.
+        self.reconnect_delay_set(wait_s, wait_s)
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        data = super()._sock_recv(bufsize)
+        if data:
+            self._watch.heard(clock.now_ns())
+        return data
+
+
+def _opened(client: Any, _data: Any, sock: Any) -> None:
+    client.opened(sock)
+
+
+def _closed(client: Any, *_: Any) -> None:
+    client.closed()
