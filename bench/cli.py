@@ -23,6 +23,7 @@ from bench.saturation import saturation
 from bench.stamping import stamping
 from bench.swap import swap
 from bench.tensorflow_cli import tensorflow
+from bench.tls import tls
 from cloud.repository import default_root
 
 _SAMPLE_FRAMES = 40
@@ -43,6 +44,7 @@ bench.add_command(saturation)
 bench.add_command(stamping)
 bench.add_command(swap)
 bench.add_command(tensorflow)
+bench.add_command(tls)
 
 
 @bench.command()

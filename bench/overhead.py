@@ -150,8 +150,12 @@ def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:
     return took_ms[_SETTLING:]
 
 
-def played(plan: Plan, broker: str, folder: Path, *, window: int, sinks: Sequence[str] = ()) -> list[dict[str, str]]:
+def played(
+    plan: Plan, broker: str, folder: Path, *, window: int, sinks: Sequence[str] = (), flags: Sequence[str] = ()
+) -> list[dict[str, str]]:
     """The rows of one run of the vehicle node, in a process of its own, without the settling frames.
+
+    `flags`: more of `skylane edge play`, as a user would write them.
 
     Raises:
         BenchError: it failed, or a frame was not answered.
@@ -160,6 +164,7 @@ def played(plan: Plan, broker: str, folder: Path, *, window: int, sinks: Sequenc
     arguments += ["--quality", plan.quality, "--closed-loop", "--out", folder, "--frames"]
     arguments += [plan.frames + _SETTLING, "--loop"]
     arguments += [flag for sink in sinks for flag in ("--sink", sink)] if sinks else ["--no-sinks"]
+    arguments += flags
     command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
