@@ -129,6 +129,7 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, s
     bus = connection_of(settings).open(
         client_id("worker", worker),
         worker_will(worker, session),
+        name=worker,
         on_connected=node.announce,
         on_fault=node.fault,
         on_waiting=_say,

@@ -18,6 +18,7 @@ class CloudConfig(Section):
 
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = Field(default=10.0, gt=0, le=86_400)
+    certs: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -60,7 +60,9 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     )
     worker = topics.checked("worker", told["worker"])
     given = {key: told[key] for key in Connection.__dataclass_fields__ if told.get(key) is not None}
-    bus = Connection(**given).open(f"skylane-operator-{request.nonce[:12]}", None)
+    bus = Connection(**given).open(
+        f"skylane-operator-{request.nonce[:12]}", None, name=request.operator
+    )
     console = Console(stderr=True)
     try:
         _check_online(bus, worker)

@@ -171,7 +171,9 @@ class Replicas:
 
     def _check_broker(self) -> None:
         """Before any model is loaded."""
-        bus = connection_of(self._settings).open(client_id("replicas", self._worker), None, on_waiting=self._say)
+        bus = connection_of(self._settings).open(
+            client_id("replicas", self._worker), None, name=self._worker, on_waiting=self._say
+        )
         shares = bus.shares_subscriptions
         bus.close()
         if not shares:

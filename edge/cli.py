@@ -42,6 +42,7 @@ from shared.topics import checked
 from shared.wants import check_want
 
 READY = "ready: waiting for a line on the standard input"
+_FEW = 8  # Messages beside frames that may wait for the broker.
 
 
 class RejectedError(SkylaneError):
@@ -58,6 +59,12 @@ def edge() -> None:
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
 @broker_options
 @click.option("--vehicle", help="This vehicle's name. [vehicle]")
+@click.option(
+    "--min-bandwidth",
+    "min_bandwidth_mbps",
+    type=float,
+    help="Mbit/s of the narrowest link to expect; frames that would hold it for too long are refused. [none]",
+)
 @click.option("--model", help="The model to ask for. [road-small]")
 @click.option("--model-version", help="Of the model; the run stays with it. [the worker's current one]")
 @click.option("--output", "outputs", multiple=True, help="Of a model of raw tensors, this one; again for more. [all]")
@@ -223,6 +230,8 @@ def _connected(config: EdgeConfig, session: str, hooks: Hooks, console: Console)
     return connection.open(
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
+        name=config.vehicle,
+        most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
         on_connected=hooks.connected,
         on_fault=hooks.fault,
         on_waiting=lambda text: console.print(text, markup=False, highlight=False),

@@ -19,9 +19,11 @@ class EdgeConfig(Section):
 
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = Field(default=10.0, gt=0, le=_DAY_S)
+    certs: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Of the narrowest link to expect.
     vehicle: str = "vehicle"
     model: str = "road-small"
     model_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")  # None: the worker's current one.

@@ -92,8 +92,8 @@ class Sender:
         message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)
         payload = pack_frame(message)
         if len(payload) > self._transport.largest_message:
-            limit = self._transport.largest_message
-            self._ledger.drop(journey, f"too_large: {len(payload)} bytes, the broker takes {limit}")
+            bound = self._transport.largest_message_told
+            self._ledger.drop(journey, f"too_large: {len(payload)} bytes, {bound}")
             return
         journey.bytes_up = len(payload)
         journey.message = message if self._keeps else None

@@ -10,6 +10,8 @@ import click
 from shared.address import Address, Certificates
 from shared.bus import Will
 from shared.mqtt import MqttBus
+from shared.tls import CertificateError
+from shared.unacknowledged import MOST_WAITING
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,45 +20,62 @@ DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the broker is and how long to knock."""
+    """Where the broker is, how long to knock, what to be let in by, and the narrowest link on the way."""
 
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = 10.0
+    certs: Path | None = None
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    min_bandwidth_mbps: float | None = None
 
     def open(
         self,
         client_id: str,
         will: Will | None,
         *,
+        name: str | None = None,
+        most_waiting: int = MOST_WAITING,
         on_connected: Callable[[], None] | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
     ) -> MqttBus:
-        """Connect; `will`: None for whom nobody would miss.
+        """Connect as the node of this `name`, by which its certificate is found; None: as nobody in particular.
+
+        `will`: None for whom nobody would miss. For the others see `MqttBus`.
 
         Raises:
-            SkylaneError: the address cannot be read, nothing answers in time, or the broker says no.
+            SkylaneError: the address cannot be read, nothing answers in time, or one of both sides refuses the other.
         """
-        certificates = None
-        if self.tls_ca:
-            certificates = Certificates(
-                str(self.tls_ca),
-                str(self.tls_cert) if self.tls_cert else None,
-                str(self.tls_key) if self.tls_key else None,
-            )
         return MqttBus(
             Address.parse(self.broker),
             client_id,
             will=will,
-            certificates=certificates,
+            certificates=self.certificates(name),
             connect_timeout_s=self.connect_timeout_s,
+            min_bandwidth_mbps=self.min_bandwidth_mbps,
+            most_waiting=most_waiting,
             on_connected=on_connected,
             on_fault=on_fault,
             on_waiting=on_waiting,
         )
+
+    def certificates(self, name: str | None) -> Certificates | None:
+        """The files by which the node of this `name` knows the broker and is known by it; None: none were given.
+
+        Raises:
+            CertificateError: the folder has no such file.
+        """
+        authority, certificate, key = self.tls_ca, self.tls_cert, self.tls_key
+        if self.certs is not None:
+            authority = authority or _found(self.certs / "ca.crt", "--tls-ca")
+            if name is not None and certificate is None and key is None:
+                certificate = _found(self.certs / f"{name}.crt", "--tls-cert")
+                key = _found(self.certs / f"{name}.key", "--tls-key")
+        if authority is None and certificate is None and key is None:
+            return None
+        return Certificates(*(str(path) if path else None for path in (authority, certificate, key)))
 
 
 def broker_options(command: Command) -> Command:
@@ -66,10 +85,16 @@ def broker_options(command: Command) -> Command:
         click.option(
             "--broker",
             envvar="SKYLANE_BROKER",
-            help=f"mqtt://[user@]host[:port], or mqtts:// for TLS; password in SKYLANE_BROKER_PASSWORD. [{DEFAULT_BROKER}]",
+            help="mqtt://[user@]host[:port], or mqtts:// for TLS; password in SKYLANE_BROKER_PASSWORD, or in the file "
+            f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
         click.option(
             "--connect-timeout", "connect_timeout_s", type=click.FloatRange(0.1), help="Seconds to knock. [10]"
+        ),
+        click.option(
+            "--certs",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="Folder of ca.crt and, by this node's name, its certificate and key: <name>.crt, <name>.key.",
         ),
         click.option("--tls-ca", type=existing, help="The authority that signed the broker's certificate, PEM."),
         click.option("--tls-cert", type=existing, help="This node's certificate, PEM."),
@@ -78,3 +103,11 @@ def broker_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _found(path: Path, flag: str) -> Path:
+    if not path.is_file():
+        raise CertificateError(
+            f"certs: there is no {path}: make it with 'skylane broker certs', or name another file with {flag}"
+        )
+    return path

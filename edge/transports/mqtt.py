@@ -66,6 +66,11 @@ class MqttTransport:
         return self._bus.largest_payload
 
     @property
+    def largest_message_told(self) -> str:
+        """See Transport."""
+        return self._bus.largest_payload_told
+
+    @property
     def heard_ns(self) -> int:
         """See Transport."""
         return self._bus.heard_ns

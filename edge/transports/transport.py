@@ -41,6 +41,10 @@ class Transport(Protocol):
         """Bytes; a larger message must not be sent."""
 
     @property
+    def largest_message_told(self) -> str:
+        """Whose bound that is, and the bound."""
+
+    @property
     def heard_ns(self) -> int:
         """When the link was last known to carry anything this way, by `shared.clock`."""
 
