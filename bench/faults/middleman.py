@@ -1,0 +1,136 @@
+"""A middleman on the way to the broker who speaks MQTT: it sees whole packets, and may drop, repeat or swap them."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from bench.link.link import LOOPBACK
+
+PUBLISH, PUBACK = 3, 4  # Kinds of packets, MQTT 5, section 2.1.2.
+_LENGTH_BYTES = 4  # Of a packet's length, at most.
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One MQTT packet, as it is on the wire."""
+
+    data: bytes
+    body: int  # Where it begins, behind the kind and the length.
+
+    @property
+    def kind(self) -> int:
+        """What it is, such as PUBLISH."""
+        return self.data[0] >> 4
+
+    @property
+    def topic(self) -> str:
+        """Of a PUBLISH, where it goes; of others, nothing."""
+        if self.kind != PUBLISH:
+            return ""
+        start = self.body + 2
+        return self.data[start : start + int.from_bytes(self.data[self.body : start])].decode()
+
+
+Rule = Callable[[Packet], Sequence[Packet]]  # What goes on in the place of a packet.
+
+
+def as_it_is(packet: Packet) -> Sequence[Packet]:
+    """Let a packet pass."""
+    return (packet,)
+
+
+class Middleman(AbstractContextManager["Middleman"]):
+    """Carries connections to a broker on this machine, packet by packet, each through the rule of its direction.
+
+    `to_broker` and `to_client` may be changed at any time; each is called by one thread at a time.
+    """
+
+    def __init__(self, to: tuple[str, int]) -> None:
+        self.to_broker: Rule = as_it_is
+        self.to_client: Rule = as_it_is
+        self._to = to
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.url = f"mqtt://{LOOPBACK}:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._start(self._accept)
+
+    def hang_up(self) -> None:
+        """End all connections; what was read is passed on before."""
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RD)
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, body: Callable[[], None]) -> None:
+        thread = threading.Thread(target=body, name="middleman")
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._start(partial(self._serve, client))
+
+    def _serve(self, client: socket.socket) -> None:
+        """Carry a connection in both directions until both have ended."""
+        with client, socket.create_connection(self._to) as broker:
+            for end in (client, broker):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._ends += [client, broker]
+            back = threading.Thread(target=_carry, args=(broker, client, lambda: self.to_client), name="middleman-back")
+            back.start()
+            _carry(client, broker, lambda: self.to_broker)
+            back.join()
+            with self._lock:
+                self._ends = [end for end in self._ends if end not in (client, broker)]
+
+
+def _carry(source: socket.socket, sink: socket.socket, rule: Callable[[], Rule]) -> None:
+    """Carry one direction to its end, each packet by the rule that holds as it comes."""
+    with suppress(OSError):  # An end that breaks has had its last packet.
+        for packet in packets(iter(lambda: source.recv(_READ_BYTES), b"")):
+            for passed in rule()(packet):
+                sink.sendall(passed.data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+def packets(pieces: Iterator[bytes]) -> Iterator[Packet]:
+    """The packets of a stream that comes in pieces; a last one that is cut off is left out."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        while (ends := _ends(held)) and len(held) >= ends[1]:
+            body, end = ends
+            yield Packet(bytes(held[:end]), body)
+            del held[:end]
+
+
+def _ends(held: bytes | bytearray) -> tuple[int, int] | None:
+    """Where the body of the first packet begins, and where it ends; None while its length is not all there."""
+    length = 0
+    for place in range(_LENGTH_BYTES):
+        if len(held) < place + 2:
+            return None
+        length |= (held[place + 1] & 0x7F) << 7 * place
+        if not held[place + 1] & 0x80:
+            return place + 2, place + 2 + length
+    raise OSError("no MQTT: a length of more than four bytes")
