@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.faults.catalogue import chosen
-from bench.faults.rig import Rig
+from bench.faults.rig import OVERLOAD_S, Rig
 from bench.faults.scenario import Finding, Scenario, UnavailableError
 from bench.machine_line import machine_line
 from shared.errors import SkylaneError
@@ -74,12 +74,15 @@ class Played:
         }
 
 
-def play(scenario: Scenario, folder: Path, seed: int, console: Console) -> Played:
+def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overload_s: float = OVERLOAD_S) -> Played:
     """Play one scenario; what goes wrong in it is part of what it came to."""
     shutil.rmtree(folder, ignore_errors=True)
     began_s = time.monotonic()
     told = f"{scenario.number} {scenario.name}: {scenario.fault}"
-    with console.status(told) as status, Rig(folder, seed, lambda step: status.update(f"{told}: {step}")) as rig:
+    with (
+        console.status(told) as status,
+        Rig(folder, seed, lambda step: status.update(f"{told}: {step}"), overload_s=overload_s) as rig,
+    ):
         try:
             finding = scenario.run(rig)
         except UnavailableError as error:
@@ -92,12 +95,26 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console) -> Playe
 @click.command()
 @click.argument("scenarios", nargs=-1)
 @click.option("--seed", type=click.IntRange(0), help="Of what is left to chance. [drawn, and printed]")
+@click.option(
+    "--overload-s",
+    type=click.FloatRange(30),
+    default=OVERLOAD_S,
+    show_default=True,
+    help="Seconds that the overload lasts.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/faults"), show_default=True)
 @click.option("--list", "only_list", is_flag=True, help="Show the scenarios and play none.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table there as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def faults(
-    scenarios: Sequence[str], *, seed: int | None, out: Path, only_list: bool, markdown: Path | None, as_json: bool
+    scenarios: Sequence[str],
+    *,
+    seed: int | None,
+    overload_s: float,
+    out: Path,
+    only_list: bool,
+    markdown: Path | None,
+    as_json: bool,
 ) -> None:
     """Break what SCENARIOS name (numbers or names; all without any) and see that every frame is accounted for.
 
@@ -111,7 +128,8 @@ def faults(
     seed = secrets.randbits(32) if seed is None else seed
     played = []
     for scenario in wanted:
-        played.append(play(scenario, out / f"{scenario.number:02d}-{scenario.name}", seed, errors))
+        folder = out / f"{scenario.number:02d}-{scenario.name}"
+        played.append(play(scenario, folder, seed, errors, overload_s=overload_s))
         if not as_json:
             _print_line(played[-1], console)
     program = find_mosquitto()

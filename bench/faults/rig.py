@@ -25,6 +25,7 @@ from shared.topics import camera_name
 
 MODEL = "instant"
 HEIGHT, WIDTH = 48, 80  # Pixels of every picture and of the model's input: small, so that a scenario costs little.
+OVERLOAD_S = 300.0
 _LOOK_S = 0.02
 
 Entered = TypeVar("Entered")
@@ -40,11 +41,22 @@ class Rig(AbstractContextManager["Rig"]):
     `chance` is seeded by whoever runs the bench: a scenario that draws from it can be played again.
     """
 
-    def __init__(self, folder: Path, seed: int, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """`folder` takes the runs, and is kept; `on_step` is told what is being done."""
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        on_step: Callable[[str], None] = lambda _: None,
+        *,
+        overload_s: float = OVERLOAD_S,
+    ) -> None:
+        """`folder` takes the runs, and is kept; `on_step` is told what is being done.
+
+        `overload_s`: how long the scenario of that name lasts.
+        """
         self.folder = folder
         self.chance = random.Random(seed)
         self.say = on_step
+        self.overload_s = overload_s
         self._stack = ExitStack()
         self._pictures: dict[tuple[int, int, int], Path] = {}
 
@@ -180,8 +192,11 @@ def rss_bytes(pid: int) -> int:
     return size
 
 
-def vehicle_truth(source: Path) -> Callable[[Path], tuple[int, int]]:
-    """Holds the masks that a run of a folder of pictures wrote against what each picture's own pixels tell."""
+def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path], tuple[int, int]]:
+    """Holds the masks that a run of a folder of pictures wrote against what each picture's own pixels tell.
+
+    `only_written`: one that is not on the disk is no fault, as where the vehicle was killed.
+    """
     pictures = sorted(source.iterdir())
 
     def check(run: Path) -> tuple[int, int]:
@@ -191,6 +206,8 @@ def vehicle_truth(source: Path) -> Callable[[Path], tuple[int, int]]:
                 continue
             index = int(row["frame_index"])
             mask = _read(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
+            if only_written and not mask.size:
+                continue
             picture = _read(pictures[index % len(pictures)])  # `--loop` counts on.
             checked += 1
             wrong += not np.array_equal(mask, expected_labels(picture[..., ::-1]))  # OpenCV reads BGR.

@@ -1,0 +1,102 @@
+"""Overload: more than the workers can do, for minutes."""
+
+import time
+from collections.abc import Sequence
+
+from bench.faults.rig import Rig
+from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.vehicle_process import VehicleProcess
+from bench.process_log import Life, ProcessLog
+from bench.spread import spread
+from shared import clock
+from shared.latency_log import Outcome
+
+_S, _MS = 1e9, 1e6
+_VEHICLES = 8
+_FACTOR = 2.0  # Times what the worker can do.
+_THINK_MS = 40.0  # The worker's capacity is what this allows: a wait, so that eight vehicles have the processor.
+_CAPACITY_HZ = 1e3 / _THINK_MS
+_RATE_HZ = _FACTOR * _CAPACITY_HZ / _VEHICLES
+_WINDOW = 2  # Sixteen frames wait 640 ms at most.
+_DEADLINE_MS = 1500.0
+_SETTLED_S = 60.0  # Of a shorter run: a third.
+_LEAST_SHARE = 0.95
+_MOST_AGE_MS = 1.25 * 1e3 / _RATE_HZ  # A newer frame comes after one period, and takes its place.
+_SLOPE_MB = 0.5  # A minute.
+_WORKER_MB, _BROKER_MB, _VEHICLE_MB = 1500.0, 64.0, 400.0
+
+
+def overload(rig: Rig) -> Finding:
+    """Eight vehicles offer a worker twice what it can do; what is answered, what is given up, and who grows."""
+    broker = rig.broker()
+    worker = rig.worker(broker.url, think_ms=_THINK_MS)
+    flags = ["--loop", "--window", str(_WINDOW), "--deadline-ms", f"{_DEADLINE_MS:g}"]
+    vehicles = []
+    for number in range(1, _VEHICLES + 1):
+        rig.say(f"starting vehicle {number} of {_VEHICLES}")
+        vehicles.append(rig.vehicle(broker.url, f"vehicle-{number}", rate_hz=_RATE_HZ, flags=flags, waits_for_go=True))
+    with ProcessLog(rig.folder / "processes.csv") as log:
+        log.watch("broker", "broker", broker.pid)
+        log.watch("worker", worker.worker, worker.pid)
+        for vehicle in vehicles:
+            log.watch("vehicle", vehicle.name, vehicle.pid)
+            vehicle.go()
+        rig.wait_for_frames(vehicles, 10)
+        rig.say(f"{_FACTOR:g} times the capacity for {rig.overload_s:g} s")
+        began_ns = clock.now_ns()
+        time.sleep(rig.overload_s)
+        ended_ns = clock.now_ns()
+    for vehicle in vehicles:
+        vehicle.stop()
+    for vehicle in vehicles:
+        vehicle.end()
+    accounts = rig.accounts(*vehicles)
+    share, ages_ms = _judged(vehicles, began_ns, ended_ns)
+    return Finding(
+        (
+            Figure("capacity not used", 100 * (1 - share), "%", most=100 * (1 - _LEAST_SHARE)),
+            Figure("age of frames when sent p99", spread(ages_ms)["p99"] if ages_ms else None, "ms", most=_MOST_AGE_MS),
+            Figure("dropped by newer ones", 100 * accounts.reasons["dropped(window)"] / accounts.read, "%"),
+            *_memory(log.lives, rig.overload_s),
+        ),
+        accounts,
+        remarks=(f"{_VEHICLES} vehicles offer {_FACTOR:g} × {_CAPACITY_HZ:g} frames/s for {rig.overload_s:g} s",),
+    )
+
+
+def _judged(vehicles: Sequence[VehicleProcess], began_ns: int, ended_ns: int) -> tuple[float, list[float]]:
+    """What was answered in time between two moments, of the worker's capacity; and the age of each frame when sent, ms."""
+    answered, ages_ms = 0, []
+    for vehicle in vehicles:
+        for row in vehicle.rows():
+            answered += row["outcome"] == Outcome.ANSWERED and began_ns < int(row["t_mask_decoded_ns"]) <= ended_ns
+            if row["t_sent_ns"] and row["attempts"] == "1":
+                ages_ms.append((int(row["t_sent_ns"]) - int(row["t_due_ns"])) / _MS)
+    return answered * _S / (ended_ns - began_ns) / _CAPACITY_HZ, ages_ms
+
+
+def _memory(lives: Sequence[Life], seconds: float) -> list[Figure]:
+    """Of each role: the worst slope of its processes once they have settled, and the most that one held."""
+    settled_s = min(_SETTLED_S, seconds / 3)
+    figures = []
+    for role, bound_mb in (("broker", _BROKER_MB), ("worker", _WORKER_MB), ("vehicle", _VEHICLE_MB)):
+        ours = [life for life in lives if life.role == role]
+        slopes = [life.slope("rss_bytes", settled_s=settled_s) for life in ours]
+        known = [60 * each / 1e6 for each in slopes if each is not None]
+        most = [each for life in ours if (each := life.most("rss_bytes")) is not None]
+        figures += [
+            Figure(f"{role}'s memory slope", max(known, default=None), "MB/min", most=_SLOPE_MB),
+            Figure(f"{role}'s memory", max(most) / 1e6 if most else None, "MB", most=bound_mb),
+        ]
+    return figures
+
+
+SCENARIOS = (
+    Scenario(
+        12,
+        "overload",
+        f"{_VEHICLES} vehicles offer {_FACTOR:g} times what the worker can do",
+        f"the newest frames are answered, at {_LEAST_SHARE:g} of the capacity or more; nobody's memory grows",
+        overload,
+    ),
+)
