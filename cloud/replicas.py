@@ -191,6 +191,9 @@ class Replicas:
             "replicas": 1,
             "threads": settings.threads or max(1, cores // settings.replicas),
         }
+        files = connection_of(settings).certificates(self._worker)
+        if files is not None:  # A certificate for the worker is one for all its replicas.
+            own |= {"tls_ca": files.authority, "tls_cert": files.certificate, "tls_key": files.key}
         path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | own), encoding="utf-8")
         return _Replica(name, ("--config", str(path), "--supervised"), self._resources, self._back_off_s)

@@ -10,7 +10,7 @@ from edge.probing import Prober
 from edge.transports.transport import Reply, Unreachable
 from edge.workers import Workers
 from shared import topics
-from shared.bus import Ack, Bus, Delivery, Properties, Will
+from shared.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
 from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, NodeState, NodeStatus, pack_status
 from shared.model_card import ModelCard
@@ -117,6 +117,8 @@ class MqttTransport:
         def acknowledged(ack: Ack) -> None:
             if ack.no_subscriber:
                 unreachable("no_worker")
+            elif ack.reason == LINK_JAMMED:
+                unreachable(LINK_JAMMED)
             elif not ack.accepted:
                 unreachable(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
