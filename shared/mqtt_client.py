@@ -119,6 +119,17 @@ class WatchedClient(paho.Client):
             self._watch.heard(clock.now_ns())
         return data
 
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        """As much as the system takes: TLS takes 16 KiB at a call, and paho copies all that is left before each."""
+        sent = super()._sock_send(buf)
+        left: Any = memoryview(buf)  # paho declares bytes, and sockets take either.
+        while sent < len(buf):
+            try:
+                sent += super()._sock_send(left[sent:])
+            except BlockingIOError:
+                break
+        return sent
+
 
 def _opened(client: Any, _data: Any, sock: Any) -> None:
     client.opened(sock)
