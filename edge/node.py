@@ -13,6 +13,7 @@ from edge.receiver import Receiver
 from edge.replay import Pace, Pacer, ReadAhead, Schedule
 from edge.retrying import Retrier
 from edge.sender import Sender, Window
+from edge.silence import SILENCE_S, Silence
 from edge.sinks.sink import Sink, SinkFeed
 from edge.slot import Slot
 from edge.suspicion import Suspicions
@@ -41,6 +42,7 @@ class PlaySettings:
     answer_timeout_s: float = 30.0
     retries: bool = True  # Whether a frame that meets silence is sent once more.
     retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
+    silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
 
     @property
     def node(self) -> str:
@@ -83,8 +85,21 @@ class EdgeNode:
         self._ahead = ReadAhead(source, settings.schedule, self._stopped)
         self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
         patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
+        silence = Silence(
+            self._pulse,
+            self._clocks,
+            heard_ns=lambda: transport.heard_ns,
+            ask=transport.announce,
+            enough_s=settings.silence_s,
+        )
         sender = Sender(
-            transport, self._ledger, self._window, node=settings.node, patience_s=patience_s, keeps=settings.retries
+            transport,
+            self._ledger,
+            self._window,
+            node=settings.node,
+            silence=silence,
+            patience_s=patience_s,
+            keeps=settings.retries,
         )
         suspicions = Suspicions(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)

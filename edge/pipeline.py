@@ -41,7 +41,8 @@ class Pipeline:
 
     def run(self) -> None:
         """Work until the slot is closed and empty; the body of the pipeline thread."""
-        while self._window.wait_for_place():
+        # Where nobody would answer, frames are told so at once: they need no place among those that wait for answers.
+        while self._window.wait_for_place(unless=self._sender.is_in_vain):
             taken = self._slot.take()
             if taken is None:
                 return
@@ -52,6 +53,9 @@ class Pipeline:
         refusal = self._sender.refusal(journey)
         if refusal:
             self._ledger.drop(journey, refusal)
+            return
+        if not self._window.wait_for_place():  # Someone came back before those that are in flight had ended.
+            self._ledger.drop(journey, "stopped")
             return
         try:
             message = prepare(frame, journey, self._preparation)

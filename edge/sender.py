@@ -1,9 +1,11 @@
 """The sender: a window of unanswered frames, and the last word on whether a frame is worth sending."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from edge.ledger import Journey, Ledger
+from edge.silence import Silence
 from edge.transports.transport import Transport
 from shared import clock
 from shared.messages import FrameMessage, pack_frame
@@ -26,13 +28,19 @@ class Window:
         """Whether no more frames are to be sent."""
         return self._stop.is_set()
 
-    def wait_for_place(self) -> bool:
-        """Wait until there is a place; False when stopped."""
-        with self._condition:
-            while not self._condition.wait_for(lambda: self._unanswered < self._size, timeout=_LOOK_S):
-                if self._stop.is_set():
-                    return False
-        return not self._stop.is_set()
+    def wait_for_place(self, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until there is a place, or none is needed because of `unless`; False when stopped."""
+        while not self._stop.is_set():
+            if unless():
+                return True
+            with self._condition:
+                if self._condition.wait_for(lambda: self._unanswered < self._size, timeout=_LOOK_S):
+                    return not self._stop.is_set()
+        return False
+
+    def rest(self) -> None:
+        """Wait for a moment, or until stopped."""
+        self._stop.wait(_LOOK_S)
 
     def take_place(self) -> None:
         """A frame is about to be sent."""
@@ -56,10 +64,13 @@ class Sender:
         window: Window,
         *,
         node: str,
+        silence: Silence | None = None,
         patience_s: float = 0.0,
         keeps: bool = False,
     ) -> None:
-        """`patience_s`: how long a frame may wait for a worker to come back; 0 where newer frames come anyway.
+        """`silence`: tells when the workers that are online stand still; None: that is found out by time alone.
+
+        `patience_s`: how long a frame may wait for a worker to come back; 0 where newer frames come anyway.
 
         `keeps`: frames stay at hand while in flight, for they may have to be sent again; the window bounds how many.
         """
@@ -67,19 +78,29 @@ class Sender:
         self._ledger = ledger
         self._window = window
         self._node = node
+        self._silence = silence
         self._patience_ns = round(patience_s * 1e9)
         self._keeps = keeps
+
+    def is_in_vain(self) -> bool:
+        """Whether nobody would answer: no worker serves the model, or all that do stand still."""
+        if not self._transport.wait_until_served(0.0):
+            return True
+        return self._silence is not None and self._silence.is_total(self._transport.online())
 
     def refusal(self, journey: Journey) -> str | None:
         """Why a frame is not worth any work, or None."""
         if journey.deadline_ns is not None and clock.now_ns() >= journey.deadline_ns:
             return "deadline"
-        if self._transport.wait_until_served(0.0):
+        if not self.is_in_vain():
             return None
         until_ns = clock.now_ns() + self._patience_ns
         while clock.now_ns() < until_ns and not self._window.is_stopped:
-            if self._transport.wait_until_served(_LOOK_S):
+            if not self._transport.wait_until_served(_LOOK_S):
+                continue
+            if not self.is_in_vain():
                 return None
+            self._window.rest()
         self._patience_ns = 0  # Once given up on, no frame waits again.
         return "no_worker"
 

@@ -109,7 +109,7 @@ class Vehicle:
         asked = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
         self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **asked)
         self.card = card = self._transport.wait_for_card(WAIT_S)
-        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms")
+        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms", "silence_s")
         play = {key: settings.pop(key) for key in of_play if key in settings}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)
@@ -145,6 +145,10 @@ class Vehicle:
         check(rows)
         assert len(rows) == self.tally().read
         return rows
+
+    def rows(self) -> Rows:
+        """The rows so far."""
+        return list(read_rows(self.out))
 
     def answered(self) -> int:
         """How many frames were answered so far."""

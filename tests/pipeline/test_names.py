@@ -25,6 +25,13 @@ from shared.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
 
 
+@pytest.fixture(params=["mosquitto_url", "embedded_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A broker of MQTT 5, and one of 3.1.1."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
 class Statuses:
     """What is said of a node, in order."""
 
@@ -70,17 +77,10 @@ def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: s
     assert kept(mosquitto_url, topic).state is NodeState.OFFLINE
 
 
-@pytest.mark.parametrize("broker", ["mosquitto_url", "embedded_url"])
 def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
-    broker: str,
-    model: Model,
-    pictures: Callable[[int], Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
+    url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By MQTT 5 and 3.1.1. What it had sent until it was told is waited for, and the account balances."""
-    url: str = request.getfixturevalue(broker)
     name = f"car-{uuid4().hex[:6]}"
     lost: list[SkylaneError] = []
     with worker(url, model), connect(url) as bus:
