@@ -48,6 +48,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         self.source = source
         self.folder = folder
         self.name = folder.name
+        self._is_asked = False
         self._said = folder.with_name(f"{folder.name}.log")
         self._said.parent.mkdir(parents=True, exist_ok=True)
         command = [*wrapper, sys.executable, "-m", "skylane", "edge", "play", str(source), *flags]
@@ -103,8 +104,10 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             self._process.stdin.flush()
 
     def stop(self) -> None:
-        """Ask it to drain and end, as Ctrl-C does."""
-        self._process.send_signal(signal.SIGINT)
+        """Ask it to drain and end, as Ctrl-C does; asked twice, it is told once: a second Ctrl-C ends it at once."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._process.send_signal(signal.SIGINT)
 
     def wait(self, limit_s: float = 120.0) -> int:
         """Wait until it has ended; its exit code.
