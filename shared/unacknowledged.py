@@ -18,7 +18,11 @@ class Written(Protocol):
     """A publication of QoS 0 on its way out."""
 
     def is_published(self) -> bool:
-        """Whether it has left, or was given up with its connection."""
+        """Whether it has left.
+
+        Raises:
+            RuntimeError: it never will: there is no connection, or it went with its connection.
+        """
 
 
 class Unacknowledged:
@@ -98,7 +102,7 @@ class Unacknowledged:
     def has_room_to_write(self, size: int) -> bool:
         """Whether a publication of QoS 0 may be handed over, by what of the earlier ones is still to be written."""
         with self._lock:
-            while self._unwritten and self._unwritten[0][0].is_published():
+            while self._unwritten and _is_over(self._unwritten[0][0]):
                 self._unwritten.popleft()
             waiting = sum(waits for _, waits in self._unwritten)
             return not waiting or (len(self._unwritten) < MOST_WAITING and waiting + size <= MOST_WAITING_BYTES)
@@ -110,3 +114,10 @@ class Unacknowledged:
 
     def _changed(self) -> None:
         self._on_change(len(self._publications) + self._subscriptions)
+
+
+def _is_over(publication: Written) -> bool:
+    try:
+        return publication.is_published()
+    except RuntimeError:
+        return True
