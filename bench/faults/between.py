@@ -15,6 +15,7 @@ from shared.topics import PREFIX
 
 _TIMES = 3
 _STEP = 60  # Frames of each part of the run.
+_SWALLOWED = 12  # Acknowledgements; a broker lets 20 messages wait for theirs.
 _LIMIT_BYTES = 100_000
 _LARGER = (240, 320)  # Pixels: raw, more than twice the limit.
 
@@ -63,7 +64,7 @@ def repeated(rig: Rig) -> Finding:
         return ()
 
     middleman.to_client = without_acknowledgements
-    rig.wait(lambda: len(swallowed) > _STEP // 2, "acknowledgements to swallow")
+    rig.wait(lambda: len(swallowed) >= _SWALLOWED, "acknowledgements to swallow")
     middleman.hang_up()
     middleman.to_client = masks
     rig.wait_for_frames([vehicle], _STEP)
@@ -94,8 +95,8 @@ def too_large(rig: Rig) -> Finding:
         (source / f"{picture.stem}-larger.png").write_bytes(picture.read_bytes())
     vehicles, reconnects = [], 0
     for name, setting in (("told", "max_packet_size"), ("not-told", "message_size_limit")):
-        log = rig.folder / f"{name}.log"
-        broker = rig.broker(config=_limited(rig.folder / f"{name}.conf", setting), log=log)
+        log = rig.folder / f"broker-{name}.log"
+        broker = rig.broker(config=_limited(rig.folder / f"broker-{name}.conf", setting), log=log)
         rig.worker(broker.url, f"worker-{name}")
         vehicle = rig.vehicle(broker.url, name, source=source, flags=("--resize-at", "cloud", "--resize", "stretch"))
         vehicle.wait()
