@@ -14,6 +14,7 @@ class WallClock:
     def __init__(self, file: Path) -> None:
         """`file` is where those processes read how far off they are."""
         self._file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
         self.step(0)
 
     def step(self, seconds: int) -> None:
