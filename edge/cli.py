@@ -37,7 +37,7 @@ from shared.name_claim import client_id
 from shared.registry import load
 from shared.repair import repair_all
 from shared.resources.sampler import RESOURCES_NAME, Sampler
-from shared.run_manifest import write_manifest
+from shared.run_manifest import keep_room, write_manifest
 from shared.topics import checked
 from shared.wants import check_want
 
@@ -170,6 +170,7 @@ def run(
         sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
+        keep_room(folder)
         node = EdgeNode(
             source,
             transport,
