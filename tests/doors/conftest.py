@@ -28,9 +28,9 @@ def certs(authority: Authority) -> Path:
     return authority.folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured(certs: Path) -> Iterator[Broker]:
-    """Mosquitto with the secured settings: use topics of your own, or expect others' messages on none."""
+    """Mosquitto with the secured settings, for the tests of a module: what they had it retain is no other's."""
     need_mosquitto()
     with Broker.start(secured=certs) as broker:
         yield broker
