@@ -47,13 +47,6 @@ class BusEcho(AbstractContextManager["BusEcho"]):
         end(self._process, _STOP_S)
 
 
-def connection(broker: str, certs: Path | None, name: str) -> Connection:
-    """Where a broker is, with the certificate of `name` where there are certificates."""
-    if certs is None:
-        return Connection(broker)
-    return Connection(broker, tls_ca=certs / "ca.crt", tls_cert=certs / f"{name}.crt", tls_key=certs / f"{name}.key")
-
-
 @click.command()
 @click.option("--broker", required=True)
 @click.option("--certs", type=click.Path(path_type=Path))
@@ -61,7 +54,7 @@ def connection(broker: str, certs: Path | None, name: str) -> Connection:
 def main(broker: str, certs: Path | None, name: str) -> None:
     """Answer frames until the standard input ends."""
     answer = bytes(ANSWER_BYTES)
-    with connection(broker, certs, name).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None) as bus:
+    with Connection(broker, certs=certs).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
 
         def echo(delivery: Delivery) -> None:
             names = FRAMES.names_in(delivery.topic)

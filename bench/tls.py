@@ -24,17 +24,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import overhead
-from bench.bus_echo import MODEL, BusEcho, connection
+from bench.bus_echo import MODEL, BusEcho
 from bench.machine_line import machine_line
 from bench.overhead import BenchError
 from bench.sample import sample_bag
 from bench.spread import spread
 from bench.worker import Worker
 from cloud.repository import default_root
-from shared.address import Address, Certificates
+from shared.address import Address
 from shared.authority import Authority, Role
 from shared.broker import Broker
 from shared.bus import Bus, Delivery
+from shared.connection import Connection
 from shared.machine import machine
 from shared.tls import context_of
 from shared.topics import FRAMES, MASKS
@@ -66,12 +67,10 @@ class Door:
     broker: Broker
     certs: Path | None
 
-    def flags(self, name: str) -> list[str]:
-        """What a command needs to be let in as `name`."""
-        if self.certs is None:
-            return []
-        files = {"--tls-ca": "ca.crt", "--tls-cert": f"{name}.crt", "--tls-key": f"{name}.key"}
-        return [part for flag, file in files.items() for part in (flag, str(self.certs / file))]
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a command needs to be let in; by its name it finds its certificate."""
+        return () if self.certs is None else ("--certs", str(self.certs))
 
 
 @dataclass(slots=True)
@@ -185,7 +184,9 @@ class _Wire:
 def _wire(door: Door) -> Iterator[_Wire]:
     with (
         BusEcho(door.broker.url, door.certs, _WORKER),
-        connection(door.broker.url, door.certs, _VEHICLE).open(f"bench-{uuid.uuid4().hex[:12]}", None) as bus,
+        Connection(door.broker.url, certs=door.certs).open(
+            f"bench-{uuid.uuid4().hex[:12]}", None, name=_VEHICLE
+        ) as bus,
     ):
         yield _Wire(bus)
 
@@ -198,10 +199,10 @@ def _measure_journey(
         for door in doors:
             on_step(f"starting a worker, {door.name}")
             worker = partial(Worker, models=plan.models, model=plan.model, name=_WORKER, device="cpu")
-            stack.enter_context(worker(door.broker.url, flags=door.flags(_WORKER)))
+            stack.enter_context(worker(door.broker.url, flags=door.flags))
         for number, door in _alternating(plan.rounds, doors):
             on_step(f"with an engine, round {number + 1} of {plan.rounds}, {door.name}")
-            flags = ["--vehicle", _VEHICLE, *door.flags(_VEHICLE)]
+            flags = ["--vehicle", _VEHICLE, *door.flags]
             run = folder / f"{door.name}-{number}"
             one = overhead.played(played, door.broker.url, run / "latency", window=1, flags=flags)
             many = overhead.played(played, door.broker.url, run / "throughput", window=plan.window, flags=flags)
@@ -231,10 +232,8 @@ def _compared(by_round: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 def _cipher(door: Door) -> str:
     """What a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
-    assert door.certs is not None
-    files = [str(door.certs / name) for name in ("ca.crt", f"{_VEHICLE}.crt", f"{_VEHICLE}.key")]
     address = Address.parse(door.broker.url)
-    context = context_of(address, Certificates(*files))
+    context = context_of(address, Connection(certs=door.certs).certificates(_VEHICLE))
     with (
         socket.create_connection((address.host, address.port), timeout=_ANSWER_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,
