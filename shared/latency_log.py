@@ -16,6 +16,7 @@ from typing import Self
 
 from shared.clock import Offset
 from shared.errors import SkylaneError
+from shared.lost_rows import LostRows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
 
 CSV_NAME = "latency.csv"
@@ -152,7 +153,8 @@ _CLOSED = -1  # A thread that outlives its log must not write to whatever has th
 class LogWriter:
     """Writes a run's log: rows as they close, one system call a row, so that a kill leaves only whole rows.
 
-    A full disk does not stop the run: what could not be written is counted in `rows_lost`, `fault` says why.
+    A full disk does not stop the run: what could not be written is counted in `rows_lost`, `fault` says why, and
+    `shared.lost_rows` keeps which frames that were.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,6 +166,7 @@ class LogWriter:
         self.rows_lost = 0
         self.fault: OSError | None = None
         self._folder = folder
+        self._lost: LostRows | None = None  # It takes what the log itself leaves.
         try:
             folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
@@ -178,6 +181,7 @@ class LogWriter:
         if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
             self.__exit__()
             raise LogError(f"{folder} cannot be written: {self.fault}: make room or choose another --out")
+        self._lost = LostRows(folder)
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +190,8 @@ class LogWriter:
         os.close(self._csv)
         os.close(self._journal)
         self._csv = self._journal = _CLOSED
+        if self._lost is not None:
+            self._lost.close()
 
     def open(self, row: Row) -> None:
         """Note a frame in the journal before it is published; `row.outcome` is what a death would make of it."""
@@ -195,6 +201,8 @@ class LogWriter:
         """Write a frame's row."""
         if not self._append(self._csv, line_of(fields_of(row))):
             self.rows_lost += 1
+            if self._lost is not None:
+                self._lost.note(row.sequence, row.outcome)
 
     def _append(self, file: int, text: str) -> bool:
         data = text.encode(errors="backslashreplace")  # The name of a folder need not be UTF-8.

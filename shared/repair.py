@@ -1,10 +1,14 @@
-"""Closing what a killed run left open: frames that are in the journal, or were passed over, and not in the log."""
+"""Closing what a killed run left open: frames that are in the journal, or were passed over, and not in the log.
+
+Of frames whose rows a full disk did not take, the outcome may be known all the same: `shared.lost_rows`.
+"""
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from shared.latency_log import (
     COLUMNS,
@@ -17,8 +21,10 @@ from shared.latency_log import (
     read_lines,
     read_rows,
 )
+from shared.lost_rows import FRAMES, lost_beyond, read_lost
 from shared.run_manifest import MANIFEST_NAME, read_manifest, write_manifest
 
+_BY_LETTER = {outcome.value[0]: outcome for outcome in Outcome if outcome is not Outcome.ABORTED}
 _MOST_UNSENT = 1 << 17  # Twice as many as an edge node lets wait; a number beyond was not written by one.
 
 
@@ -38,7 +44,10 @@ def repair_all(parent: Path) -> dict[Path, int]:
 
 
 def repair(folder: Path) -> int:
-    """Close what a killed run left open as `aborted`; returns how many frames that were. Doing it twice does no more.
+    """Close what has no row as `aborted`; returns how many frames that were. Doing it twice does no more.
+
+    The reason says which were open when the vehicle node died, and which had ended, and how, when a full disk did not
+    take their rows.
 
     Frames that were read and not yet due when it died are not known of, and of those that were due after every frame
     with a row or a line of its own nothing is left to tell.
@@ -50,12 +59,40 @@ def repair(folder: Path) -> int:
         closed = {_frame(row): row for row in read_rows(folder)}
         # A frame that was sent twice has two lines; the last one knows more.
         opened = {_frame(row): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
-        lost = [row for frame, row in opened.items() if frame not in closed]
-        lost += _unsent(opened | closed)
-        _append_rows(folder / CSV_NAME, [row | {"reason": "edge_died"} for row in lost])
+        known = _lost(folder, opened | closed) | opened | closed
+        missing = [row for frame, row in known.items() if frame not in closed] + _unsent(known)
+        why = _Reasons(folder)
+        _append_rows(folder / CSV_NAME, [row | {"reason": why.of(row)} for row in missing])
         if (folder / MANIFEST_NAME).exists():  # It is written a moment later than the log begins.
             _close_manifest(folder)
-    return len(lost)
+    return len(missing)
+
+
+class _Reasons:
+    """Why a frame has no row."""
+
+    def __init__(self, folder: Path) -> None:
+        self._letters = read_lost(folder)
+        self._beyond_from = min(self._letters, default=0) + FRAMES if lost_beyond(folder) else None
+
+    def of(self, row: Mapping[str, str]) -> str:
+        sequence = int(row["sequence"])
+        if letter := self._letters.get(sequence):
+            return f"row_lost: {_BY_LETTER.get(letter, letter)}"
+        is_beyond = self._beyond_from is not None and sequence >= self._beyond_from
+        return "row_lost or edge_died" if is_beyond else "edge_died"
+
+
+def _lost(folder: Path, known: Mapping[tuple[str, int], Mapping[str, str]]) -> dict[tuple[str, int], dict[str, str]]:
+    """What is known of the frames whose rows were lost, where nothing else is: a full disk takes no journal either."""
+    sequences = read_lost(folder)
+    if not sequences:
+        return {}
+    told: Mapping[str, Any] = next(iter(known.values())) if known else read_manifest(folder)
+    vehicle, session = str(told.get("vehicle", "")), str(told.get("session", ""))
+    cameras = {row["camera"] for row in known.values()}
+    row = {"vehicle": vehicle, "camera": _only(cameras), "session": session, "outcome": Outcome.ABORTED.value}
+    return {(session, sequence): row | {"sequence": str(sequence)} for sequence in sequences}
 
 
 def _frame(row: Mapping[str, str]) -> tuple[str, int]:
@@ -77,7 +114,7 @@ def _unsent(known: Mapping[tuple[str, int], Mapping[str, str]]) -> list[dict[str
     return [
         {
             "vehicle": known[session, end]["vehicle"],
-            "camera": "".join(cameras[session]) if len(cameras[session]) == 1 else "",
+            "camera": _only(cameras[session]),
             "session": session,
             "sequence": str(sequence),
             "outcome": Outcome.ABORTED.value,
@@ -86,6 +123,11 @@ def _unsent(known: Mapping[tuple[str, int], Mapping[str, str]]) -> list[dict[str
         for sequence in range(end)
         if (session, sequence) not in known
     ]
+
+
+def _only(cameras: Collection[str]) -> str:
+    """The camera, where there is one; of several none is guessed."""
+    return "".join(cameras) if len(cameras) == 1 else ""
 
 
 @contextmanager

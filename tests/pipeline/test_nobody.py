@@ -78,7 +78,8 @@ def test_workers_that_stand_still_are_nobody_until_one_goes_on(
                     os.kill(pid, signal.SIGSTOP)
                 stopped.append(vehicle.answered())
             elif stopped and not resumed and ("dropped", "no_worker") in count_outcomes(vehicle.rows()):
-                os.kill(pids[0], signal.SIGCONT)
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
                 resumed.append(vehicle.answered())
             elif resumed and vehicle.answered() >= resumed[0] + 20:
                 vehicle.stop()
