@@ -132,7 +132,7 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self.is_ready = False  # Whether it takes frames.
         self._told = threading.Event()  # That it is ready, or never will be.
         self._raised: BaseException | None = None
-        self._node = CloudNode([_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
+        self._node = CloudNode([instant_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
         bus = Connection(broker).open(
             client_id("worker", settings.worker),
             worker_will(settings.worker, self.session),
@@ -242,7 +242,8 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
                 self._process.stdout.close()
 
 
-def _model(settings: InstantSettings) -> Model:
+def instant_model(settings: InstantSettings) -> Model:
+    """The model that an instant worker serves."""
     labels = read_labels(_LABELS)
     manifest = Manifest.model_validate(
         {

@@ -43,7 +43,7 @@ class Echoes:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many probes got no echo: they were `unreadable`, or came `too_often`."""
+        """How many probes got no echo: they were `unreadable`, came `too_often` or by a `topic` that names no vehicle."""
         return dict(self._refused)
 
     def open(self, bus: Bus) -> None:
@@ -53,6 +53,7 @@ class Echoes:
     def _received(self, bus: Bus, delivery: Delivery) -> None:
         names = topics.PROBES.names_in(delivery.topic)
         if names is None:
+            self._refused["topic"] += 1
             return
         vehicle = names["vehicle"]  # The broker proved it; what the payload says of itself is only given back.
         if not self._allowance(vehicle, delivery.received_ns).take(delivery.received_ns):

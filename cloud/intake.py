@@ -82,7 +82,17 @@ class Intake:
         self._admitted: set[str] = set()  # Models whose frames are taken.
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = _Unanswered()
+        self._ignored: Counter[str] = Counter()  # By the network thread alone.
         self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """How many frames got no word back, by the reason.
+
+        `topic`: it names no vehicle and camera; `model`: it is none of this worker's; `refusals_full`: so many refusals
+        waited to be told that one more would have cost memory without end.
+        """
+        return dict(self._ignored)
 
     def open(self) -> None:
         """Take frames from now on.
@@ -179,7 +189,11 @@ class Intake:
     def _received(self, delivery: Delivery) -> None:
         retried = topics.RETRIES.names_in(delivery.topic)
         names = retried or topics.FRAMES.names_in(delivery.topic)
-        if names is None or (retried is None and names["model"] not in self._ever_admitted):
+        if names is None:
+            self._ignored["topic"] += 1
+            return
+        if retried is None and names["model"] not in self._ever_admitted:
+            self._ignored["model"] += 1
             return
         reply_topic = topics.MASKS.of(vehicle=names["vehicle"], camera=names["camera"])
         correlation = _correlation(delivery.properties, names)
@@ -211,6 +225,7 @@ class Intake:
         self._count_refused(len(request.payload))
         if not self._refused.offer((request, status, reason)):
             # Beyond so many unanswered refusals silence is the only bound left; the edge closes it by time.
+            self._ignored["refusals_full"] += 1
             self._count_refused(-len(request.payload))
             if request.correlation is not None:
                 self._unanswered.left(request.model)

@@ -75,8 +75,10 @@ class CloudNode:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many frames were answered how, and how many probes and control requests were refused."""
+        """How many frames were answered how or could not be, and how many probes and control requests were refused."""
         refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
+        if self._intake:
+            refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
         if self._control:
             refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return {**self._replier.counts, **refused}

@@ -146,10 +146,13 @@ class Prober:
         except queue.Empty:
             return
         names = topics.ECHOES.names_in(delivery.topic)
-        if names is not None:
-            probes.echoed(names["worker"], delivery.payload, delivery.received_ns)
+        assert names is not None, "an echo that names no worker is not held"
+        probes.echoed(names["worker"], delivery.payload, delivery.received_ns)
 
     def _returned(self, clocks: Clocks, delivery: Delivery) -> None:
+        if topics.ECHOES.names_in(delivery.topic) is None:
+            clocks.ignore("topic")
+            return
         if len(delivery.payload) > MAX_PROBE_BYTES:  # Not to be held: a queue of such would fill the memory.
             clocks.ignore("unreadable")
             return

@@ -79,6 +79,14 @@ def test_what_cannot_be_read_is_counted(wall: Wall) -> None:
     assert wall.echoes.refused == {"unreadable": 3}
 
 
+def test_a_topic_that_names_nobody_is_counted(wall: Wall) -> None:
+    """A subscription's wildcard takes in what no name may be."""
+    wall.bus.publish("skylane/v1/probes/w/a b", pack_probe(Probe("s1", 0, 1)), qos=0)
+    wall.call(pack_probe(Probe("s1", 3, 1)))
+    assert wall.heard.get(timeout=WAIT_S)[1].sequence == 3
+    assert wall.echoes.refused == {"topic": 1}
+
+
 def test_a_flood_is_not_answered_and_harms_no_other_vehicle(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
     """An echo is work on the network thread, where frames are received."""
     now_ns = clock.now_ns()

@@ -128,6 +128,26 @@ def test_overloaded_frames_take_no_memory() -> None:
         assert door.intake._refused_bytes <= (64 << 20) + (2 << 20)
 
 
+def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
+    """Without end they would be the memory that admission is there to bound; uncounted, a frame would be gone."""
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True
+        door = Door(bus, Admission(max_frames=1))
+        door.intake.open()  # And nobody runs what tells the refusals.
+        for _ in range(1 + 1024 + 7):
+            door.send(b"")
+        door.settle()
+    assert door.intake.ignored == {"refusals_full": 7}
+
+
+def test_frames_for_nobody_here_are_counted() -> None:
+    """A subscription's wildcard takes in what no name may be."""
+    with _open_door(Admission()) as door:
+        door.bus.publish("skylane/v1/frames/tiny/a b/left", b"", qos=1)
+        door.settle()
+        assert door.intake.ignored == {"topic": 1}
+
+
 def test_a_worker_says_when_it_comes_and_when_it_goes() -> None:
     """Its cards only while it serves; vehicles send to nobody else."""
     with _open_door(Admission(max_frames=5)) as door:

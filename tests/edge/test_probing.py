@@ -216,3 +216,12 @@ def test_the_thread_leaves_its_topic_behind(clocks: Clocks) -> None:
         with probing(bus, clocks):
             pass
         assert not bus._subscriptions
+
+
+def test_an_echo_by_a_topic_that_names_no_worker_is_counted(clocks: Clocks) -> None:
+    """A subscription's wildcard takes in what no name may be."""
+    with MemoryBus() as bus:
+        prober = Prober(bus, vehicle="car", session="s1", online=list)
+        prober._returned(clocks, Delivery("skylane/v1/echoes/car/a b", b"", received_ns=1))
+    assert not prober._echoes.qsize()
+    assert clocks.ignored == {"topic": 1}
