@@ -116,10 +116,10 @@ class FirstConnect:
             client.open(self._address.host, self._address.port)
         except (OSError, ValueError) as error:
             client.end()
+            if self._context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
+                return (0, "it hung up on a handshake of TLS: if it speaks none on that port, write mqtt://")
             if isinstance(error, ssl.SSLError):
                 self._refuse(told(error, self._address, self._certificates), error)
-            elif self._context and isinstance(error, ConnectionResetError):
-                self._refuse(refusal(self._address, self._context, self._certificates), error)
             return (0, str(error) or type(error).__name__)
         client.loop_start()
         outcome = answer.wait(min(_ANSWER_S, max(0.5, deadline - time.monotonic())))

@@ -86,7 +86,9 @@ class MqttBus:
         context = context_of(address, certificates) if address.tls else None
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
-            client = WatchedClient(client_id, protocol, self._watch, will=will, timeout_s=link_timeout_s)
+            client = WatchedClient(
+                client_id, protocol, self._watch, will=will, context=context, timeout_s=link_timeout_s
+            )
             client.on_connect = self._connected
             client.on_disconnect = self._disconnected
             client.on_subscribe = self._subscribed
@@ -94,8 +96,6 @@ class MqttBus:
             client.on_publish = self._published
             if address.username:
                 client.username_pw_set(address.username, address.password)
-            if context:
-                client.tls_set_context(context)
             return client
 
         self._client = FirstConnect(

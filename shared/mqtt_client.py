@@ -1,6 +1,7 @@
 """paho's client, watched: who hears what, when it pings, how it opens sockets and how long it waits between tries."""
 
 import socket
+import ssl
 import threading
 from typing import Any, Literal
 
@@ -25,9 +26,16 @@ class WatchedClient(paho.Client):
     """
 
     def __init__(
-        self, client_id: str, protocol: MQTTProtocolVersion, watch: LinkWatch, *, will: Will | None, timeout_s: float
+        self,
+        client_id: str,
+        protocol: MQTTProtocolVersion,
+        watch: LinkWatch,
+        *,
+        will: Will | None,
+        context: ssl.SSLContext | None,
+        timeout_s: float,
     ) -> None:
-        """`timeout_s`: after so long the system gives up what was sent and not acknowledged."""
+        """`timeout_s`: after so long the system gives up what was sent and not acknowledged. `context`: for TLS."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -35,6 +43,7 @@ class WatchedClient(paho.Client):
             clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else True,
         )
         self._watch = watch
+        self._context = context
         self._timeout_s = timeout_s
         self._back_off = BackOff()
         self._accepted_ns: int | None = None
@@ -46,6 +55,8 @@ class WatchedClient(paho.Client):
         self.on_connect_fail = _closed
         self.connect_timeout = _CONNECT_TIMEOUT_S
         self.max_inflight_messages_set(_MOST_INFLIGHT)
+        if context:
+            self.tls_set_context(context)
         if will:
             self.will_set(will.topic, will.payload, qos=1, retain=True)
 
@@ -129,6 +140,18 @@ class WatchedClient(paho.Client):
             except BlockingIOError:
                 break
         return sent
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        """As paho's, which leaves the socket open where the handshake fails."""
+        assert self._context is not None
+        sock = self._context.wrap_socket(tcp_sock, server_hostname=self.host, do_handshake_on_connect=False)
+        try:
+            sock.settimeout(_CONNECT_TIMEOUT_S)
+            sock.do_handshake()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 def _opened(client: Any, _data: Any, sock: Any) -> None:

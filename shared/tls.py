@@ -168,4 +168,4 @@ _ALERTS = {
     "UNKNOWN_CA": ("it is not signed by an authority the broker knows", _ISSUE),
     "DECRYPT_ERROR": ("its key does not prove it", _ISSUE),
 }
-_PLAIN = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+_PLAIN = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")  # What is no TLS, read as such.

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,38 @@ def test_the_password_comes_from_the_environment_and_stays_out_of_every_text(mon
     address = Address.parse("mqtt://car@host")
     assert address.password == "secret"
     assert "secret" not in f"{address} {address!r}"
+
+
+def test_the_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As container secrets do: an environment is inherited by every child, and shown by whoever runs them."""
+    secret = tmp_path / "password"
+    secret.write_text(" pass word\n")
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(secret))
+    assert Address.parse("mqtt://car@host").password == " pass word"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "cannot be read"), (b"\n", "is empty"), (b"secret\xff", "is no text")]
+)
+def test_a_password_file_that_holds_none_is_named_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
+) -> None:
+    """To go on without a password would end in "not authorised", which says nothing of the file."""
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(path))
+    with pytest.raises(BrokerAddressError, match=f"SKYLANE_BROKER_PASSWORD_FILE: .*password {reason}") as caught:
+        Address.parse("mqtt://car@host")
+    assert "secret" not in str(caught.value)
+
+
+def test_two_passwords_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is meant nobody can know."""
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "secret")
+    with pytest.raises(BrokerAddressError, match="are both set"):
+        Address.parse("mqtt://car@host")
 
 
 @given(st.text(max_size=60))
