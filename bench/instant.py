@@ -37,9 +37,9 @@ from shared.name_claim import client_id
 from shared.processes import end
 
 MODEL = "instant"
-_LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
+LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
 _READINGS = 100
-_LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
+LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
 _STOP_S = 30.0
 
 
@@ -80,7 +80,7 @@ class ClockReading:
 
 def expected_labels(pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Class ids 0 to 11 that follow from a picture's red alone: uint8 …×H×W×3 in RGB to …×H×W. A wrong one shows."""
-    labels: npt.NDArray[np.uint8] = pictures[..., 0] // _LEVELS_PER_CLASS
+    labels: npt.NDArray[np.uint8] = pictures[..., 0] // LEVELS_PER_CLASS
     return labels
 
 
@@ -117,6 +117,7 @@ class InstantSettings:
     width: int = 968
     think_ms: float = 0.0
     labels_from_pixels: bool = False
+    certs: Path | None = None  # The folder of its certificate, where the broker wants one.
 
 
 class InstantWorker(AbstractContextManager["InstantWorker"]):
@@ -133,9 +134,10 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self._told = threading.Event()  # That it is ready, or never will be.
         self._raised: BaseException | None = None
         self._node = CloudNode([instant_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
-        bus = Connection(broker).open(
+        bus = Connection(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),
             worker_will(settings.worker, self.session),
+            name=settings.worker,
             on_connected=self._node.announce,
             on_fault=self._node.fault,
         )
@@ -196,7 +198,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
             InstantError: it ended before it was ready; it has told why on standard error.
         """
         told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items()]
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.instant", "--broker", broker, *flags],
             stdout=subprocess.PIPE,
@@ -244,7 +246,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
 
 def instant_model(settings: InstantSettings) -> Model:
     """The model that an instant worker serves."""
-    labels = read_labels(_LABELS)
+    labels = read_labels(LABELS)
     manifest = Manifest.model_validate(
         {
             "format": "frozen_graph",
@@ -280,6 +282,7 @@ def instant_model(settings: InstantSettings) -> Model:
 @click.option("--width", type=click.IntRange(1), default=968, show_default=True)
 @click.option("--think-ms", type=click.FloatRange(0), default=0.0, help="What an inference takes: a wait, no work.")
 @click.option("--labels-from-pixels", type=bool, default=False, help="Masks that follow from the pictures.")
+@click.option("--certs", type=click.Path(path_type=Path), help="The folder of its certificate.")
 @click.option("--clock-offset-s", type=float, default=0.0, help="How far its clock is ahead.")
 @click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
 def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:

@@ -117,3 +117,11 @@ class ProcessLog(AbstractContextManager["ProcessLog"]):
             for measure, value in zip(MEASURES, seen, strict=True):
                 getattr(life, measure).append(value)
             self._rows.writerow((f"{life.times_s[-1]:.3f}", life.role, life.name, life.pid, *seen))
+
+
+def children(pid: int, module: str) -> set[int]:
+    """The numbers of a process's children that run a module; none where one of them ends while it is looked at."""
+    try:
+        return {child.pid for child in psutil.Process(pid).children() if module in child.cmdline()}
+    except psutil.Error:
+        return set()
