@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from cloud.node import CloudNode
+from cloud.node import CloudNode, WorkerSettings
 from shared.address import Certificates
 from shared.broker import Broker
 from shared.bus import Bus
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.name_claim import IdentityError
 from shared.topics import FrameId
 from tests.cloud.channel import frame, model
 from tests.doors.client import NOT_AUTHORIZED, TIMEOUT_S, Client
@@ -26,13 +27,14 @@ VICTIMS = FrameId("car-2", "left", "s9", 7)
 @pytest.fixture
 def worker(secured: Broker, certs: Path) -> Iterator[CloudNode]:
     """A worker behind the secured broker, in the group of all workers, with a certificate of its own."""
-
-    def bus(node: CloudNode) -> Bus:
-        files = [str(certs / name) for name in ("ca.crt", "worker-1.crt", "worker-1.key")]
-        return connect(secured.url, certificates=Certificates(*files), on_connected=node.announce, on_fault=node.fault)
-
-    with serving(bus, model()) as node:
+    with serving(lambda node: bus_of(node, secured, certs, "worker-1"), model()) as node:
         yield node
+
+
+def bus_of(node: CloudNode, broker: Broker, certs: Path, name: str) -> Bus:
+    """A worker's bus, with the certificate of `name`."""
+    files = [str(certs / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")]
+    return connect(broker.url, certificates=Certificates(*files), on_connected=node.announce, on_fault=node.fault)
 
 
 @pytest.fixture
@@ -159,3 +161,15 @@ def test_frames_that_pretend_to_be_anothers_never_arrive(
         assert car_1.publish(topic, lie, **properties(VICTIMS)) == NOT_AUTHORIZED
     hears_nothing(car_2, group)
     counted(worker, answered=1)
+
+
+def test_a_vehicles_certificate_makes_no_worker(secured: Broker, certs: Path, car_2: Client) -> None:
+    """It would wait for frames that the broker withholds, online by its own account alone: it ends, and says why."""
+    node = CloudNode([model()], WorkerSettings(worker="worker-9", session="s1"))
+    car_2.subscribe("status/worker/worker-9")
+    with pytest.raises(IdentityError, match="worker-9"):
+        node.serve(bus_of(node, secured, certs, "car-1"), lambda: None)
+    with Client(secured, certs, "worker-1") as worker:
+        assert worker.may_publish("masks/car-2/canary")
+    assert car_2.next()[0] == "masks/car-2/canary"
+    assert car_2.messages.empty()
