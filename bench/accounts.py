@@ -37,8 +37,9 @@ class Accounts:
         rows, manifest = list(read_rows(folder)), read_manifest(folder)
         frames = {(row["session"], row["sequence"]) for row in rows}
         answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
-        self.read += manifest["frames_read"]
-        self.unaccounted += abs(manifest["frames_read"] - len(frames))
+        read = manifest.get("frames_read", 0)  # A run that was killed and not repaired tells none.
+        self.read += read
+        self.unaccounted += abs(read - len(frames))
         self.accepted_twice += len(answered) - len({(row["session"], row["sequence"]) for row in answered})
         self.outcomes.update(row["outcome"] for row in rows)
         self.reasons.update(f"{row['outcome']}({row['reason']})" for row in rows if row["outcome"] != Outcome.ANSWERED)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.accounts import Accounts
-from bench.faults.rig import Rig, kill, vehicle_truth
+from bench.faults.rig import Rig, RigError, kill, vehicle_truth
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.faults.small_disk import small_disk
 from bench.faults.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, is_stepped
@@ -63,7 +63,9 @@ def full_disk(rig: Rig) -> Finding:
         vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, wrapper=wrapper)
         code = vehicle.wait()
         manifest, rows = read_manifest(vehicle.folder), vehicle.rows()
-    read, lost = manifest["frames_read"], manifest.get("rows_lost", 0)
+    if "frames_read" not in manifest:
+        raise RigError(f"{vehicle.name} could not write how its run ended: its manifest says {manifest['state']!r}")
+    read, lost = manifest["frames_read"], manifest["rows_lost"]
     accounts = Accounts(read, abs(read - len(rows) - lost), outcomes=Counter(manifest["outcomes"]))
     broken = [] if lost else ["no row was lost: the disk did not fill"]
     if not code or f"{lost} rows of" not in vehicle.said:
@@ -128,8 +130,13 @@ def negatives(row: Mapping[str, str]) -> int:
 
 
 def untrue_offsets(rows: Iterable[Mapping[str, str]], truth_ms: float) -> tuple[float | None, int]:
-    """How far the worst offset of the worker's clock is off [ms], and how many are off by more than their error."""
-    off_ms = [(abs(float(row["clock_offset_ms"]) - truth_ms), float(row["clock_error_ms"])) for row in rows]
+    """How far the worst offset of the worker's clock is off [ms], and how many are off by more than their error.
+
+    A row that tells no offset counts as one that is.
+    """
+    off_ms = [
+        (abs(float(row["clock_offset_ms"] or "inf") - truth_ms), float(row["clock_error_ms"] or 0)) for row in rows
+    ]
     return max((off for off, _ in off_ms), default=None), sum(off > error + _SLACK_MS for off, error in off_ms)
 
 

@@ -23,6 +23,11 @@ def test_an_offset_is_held_to_its_own_error(offset_ms: float, untrue: int) -> No
     assert counted == untrue
 
 
+def test_an_offset_that_is_not_told_is_not_right() -> None:
+    """A vehicle that gives the worker's clock up must not pass for one that knows it."""
+    assert untrue_offsets([{"clock_offset_ms": "", "clock_error_ms": ""}], truth_ms=1000.0)[1] == 1
+
+
 def test_a_frame_that_was_sent_and_has_no_row_is_open(tmp_path: Path) -> None:
     """Sent twice it is still one."""
     rows = [Row("car", "left", "s1", sequence, Outcome.ABORTED, "edge_died") for sequence in range(3)]
