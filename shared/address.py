@@ -11,6 +11,7 @@ from shared.errors import SkylaneError
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (where it is, not what it is)
 _PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (the same)
+SECRETS = (_PASSWORD, _PASSWORD_FILE)  # Variables that no process needs to see but one that speaks to the broker.
 
 
 class BrokerAddressError(SkylaneError):

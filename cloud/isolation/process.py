@@ -13,6 +13,7 @@ import numpy as np
 from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.memory import SharedMemory, SharedMemoryError
+from shared.address import SECRETS
 from shared.processes import end
 
 _LEAVING_S = 5.0
@@ -41,7 +42,7 @@ class EngineProcess:
             [sys.executable, "-P", "-m", "cloud.isolation.child", *map(str, fds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            env=_environment(),
             pass_fds=fds,
             start_new_session=True,
         )
@@ -141,3 +142,9 @@ class EngineProcess:
     def _let_go(memory: SharedMemory | None) -> None:
         if memory is not None:
             memory.close()
+
+
+def _environment() -> dict[str, str]:
+    """The worker's own, without what lets it in at the broker: a model is code, and might look for that."""
+    own = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    return own | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
