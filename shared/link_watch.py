@@ -8,15 +8,13 @@ STALL_NS = 2_000_000_000  # Whoever looks so late did not run either: silence me
 class LinkWatch:
     """Judges one connection at a time; knows neither sockets nor clocks: whoever tells or asks says the moment.
 
-    Moments are nanoseconds of any one clock. A connection is dead when
+    Moments are nanoseconds of any one clock. A connection is dead when nothing was heard for a timeout although something
+    that the broker must answer waits as long: a publication, a subscription, or a ping, of which one is sent every half
+    timeout. So a dead link is found within one and a half timeouts, whatever is sent over it. A large message that
+    crawls is no silence while it, or what was sent before it, is acknowledged within the timeout. Nor is a message that
+    comes in piece by piece.
 
-    - nothing was heard for a timeout although something waits for its acknowledgement as long, or
-    - a ping, sent when no other had been for a timeout, brought nothing for half a timeout, or
-    - the broker has not answered the request to connect within the patience for it.
-
-    So a link on which nothing is said is found dead after one and a half timeouts, and any within two: what is sent last
-    before the first ping would be waits one more. A large message that crawls is no silence while it, or whatever was
-    sent before it, is acknowledged within the timeout. May be used by several threads.
+    Dead is, too, a connection that the broker does not accept within the patience for it. May be used by several threads.
     """
 
     def __init__(self, timeout_s: float, connect_patience_s: float) -> None:
@@ -60,7 +58,8 @@ class LinkWatch:
     def wants_ping(self, now_ns: int) -> bool:
         """Whether it is time to ask the broker for a word; who asks so sends a ping."""
         with self._lock:
-            if not self.is_accepted or now_ns - self._pinged_ns < self._timeout_ns:
+            is_early = now_ns - self._pinged_ns < self._timeout_ns // 2
+            if is_early or self._pinged_ns > self.heard_ns or not self.is_accepted:
                 return False
             self._pinged_ns = now_ns
             return True
@@ -77,10 +76,7 @@ class LinkWatch:
                 return False
             if not self.is_accepted:
                 return now_ns - self._opened_ns >= self._patience_ns
-            waits = [(self._pinged_ns, self._timeout_ns // 2)] if self._pinged_ns > self.heard_ns else []
+            waits = [self._pinged_ns] if self._pinged_ns > self.heard_ns else []
             if self._unanswered:
-                waits.append((max(self._waiting_since_ns, self.heard_ns), self._timeout_ns))
-            if not waits:
-                return False
-            since_ns, patience_ns = min(waits)  # What was sent later waits behind it.
-            return now_ns - since_ns >= patience_ns
+                waits.append(max(self._waiting_since_ns, self.heard_ns))
+            return bool(waits) and now_ns - min(waits) >= self._timeout_ns

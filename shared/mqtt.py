@@ -87,7 +87,7 @@ class MqttBus:
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
             client = WatchedClient(
-                client_id, protocol, self._watch, will=will, context=context, timeout_s=link_timeout_s
+                client_id, protocol, self._watch, will=will, context=context, timeout_s=2 * link_timeout_s
             )
             client.on_connect = self._connected
             client.on_disconnect = self._disconnected

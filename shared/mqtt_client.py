@@ -44,7 +44,7 @@ class WatchedClient(paho.Client):
         )
         self._watch = watch
         self._context = context
-        self._timeout_s = timeout_s
+        self._give_up_ms = round(timeout_s * 1e3)
         self._back_off = BackOff()
         self._accepted_ns: int | None = None
         self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
@@ -97,9 +97,9 @@ class WatchedClient(paho.Client):
             self._reset_sockets()
 
     def loop_misc(self) -> MQTTErrorCode:
-        """Come round; in place of paho's keepalive. A ping would wait behind what is still to be written."""
+        """Come round; in place of paho's keepalive."""
         self.turned_ns = clock.now_ns()
-        if not self.want_write() and self._watch.wants_ping(self.turned_ns):
+        if self._watch.wants_ping(self.turned_ns):
             self._send_pingreq()
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
@@ -108,7 +108,7 @@ class WatchedClient(paho.Client):
         # Nagle's algorithm, with QoS 1, holds a frame back until the peer's delayed acknowledgement, 40 ms later.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._timeout_s * 1e3))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._give_up_ms)
         self.turned_ns = clock.now_ns()
         self._watch.opened(self.turned_ns)
 

@@ -9,9 +9,10 @@ from shared.bus import Ack, Acknowledged
 from shared.fields import MAX_MESSAGE_BYTES
 
 MOST_WAITING = 1024
-"""Publications of QoS 1 that the broker has not acknowledged; more are refused, but for what is retained."""
+"""Publications of QoS 1 that the broker has not acknowledged; more are refused, but for what is retained. As many again of
+QoS 0 that are still to be written."""
 MOST_WAITING_BYTES = MAX_MESSAGE_BYTES
-"""Their payloads together, and as much again of QoS 0 that is still to be written; one message may always wait."""
+"""The payloads of each of these together; one message may always wait."""
 
 
 class Written(Protocol):
@@ -105,7 +106,7 @@ class Unacknowledged:
             while self._unwritten and _is_over(self._unwritten[0][0]):
                 self._unwritten.popleft()
             waiting = sum(waits for _, waits in self._unwritten)
-            return not waiting or (len(self._unwritten) < MOST_WAITING and waiting + size <= MOST_WAITING_BYTES)
+            return not waiting or (len(self._unwritten) < self._most and waiting + size <= MOST_WAITING_BYTES)
 
     def write(self, publication: Written, size: int) -> None:
         """A publication of QoS 0 was handed over."""

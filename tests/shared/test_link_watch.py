@@ -39,27 +39,26 @@ def test_an_idle_link_is_found_dead_by_its_ping() -> None:
     assert Link().dies_after_s() == 1.5 * TIMEOUT_S
 
 
-@pytest.mark.parametrize("idle_s", [0.5, 5, 14.5, 15, 15.5, 20, 22])
-def test_whenever_something_is_sent_a_dead_link_is_found_within_two_timeouts(idle_s: float) -> None:
-    """What is sent late gets its own patience, but not beyond that of a ping which was sent before it."""
+@pytest.mark.parametrize("idle_s", [0.5, 5, 7, 7.5, 8, 14.5, 20, 22])
+def test_whenever_something_is_sent_a_dead_link_is_found_as_soon(idle_s: float) -> None:
+    """What is sent late must not lengthen the patience with a ping that was sent before it."""
     link = Link()
     assert link.dies_after_s(idle_s) is None
     link.watch.awaits(1, link.now_ns)
     more_s = link.dies_after_s()
     assert more_s is not None
-    assert idle_s + more_s <= 2 * TIMEOUT_S
+    assert idle_s + more_s <= 1.5 * TIMEOUT_S + 0.5
 
 
 def test_a_large_message_that_crawls_is_no_silence() -> None:
     """Its acknowledgement takes most of the timeout, and a ping would wait behind it: it is on its way all the same."""
     link = Link()
-    assert link.dies_after_s(14.5) is None
+    assert link.dies_after_s(7.0) is None
     link.watch.awaits(4, link.now_ns)
     for left in (3, 2, 1, 0):
         assert link.dies_after_s(14.0) is None
         link.watch.heard(link.now_ns)
         link.watch.awaits(left, link.now_ns)
-    assert link.dies_after_s(7.0) is None
 
 
 def test_a_message_that_comes_in_piece_by_piece_is_no_silence() -> None:
@@ -96,7 +95,7 @@ def test_no_connection_is_no_dead_one() -> None:
     assert link.dies_after_s() is None
 
 
-def test_it_pings_once_a_timeout_and_only_who_has_accepted() -> None:
+def test_it_pings_twice_a_timeout_and_only_who_has_accepted() -> None:
     """The broker, too, drops a client that it does not hear."""
     link = Link()
     pings = 0
@@ -104,6 +103,6 @@ def test_it_pings_once_a_timeout_and_only_who_has_accepted() -> None:
         link.now_ns += S // 2
         link.watch.heard(link.now_ns)
         pings += link.watch.wants_ping(link.now_ns)
-    assert pings == 100 // TIMEOUT_S
+    assert pings == 100 * 2 // TIMEOUT_S
     link.watch.opened(link.now_ns)
     assert not link.watch.wants_ping(link.now_ns + 100 * S)
