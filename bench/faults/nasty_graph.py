@@ -16,7 +16,7 @@ from shared.hashing import tree_sha256
 from shared.labels import read_labels
 
 MOST_BATCH = 4
-_EATEN = 1 << 34  # Floats: 64 GiB.
+_EATEN = 1 << 16  # Words that a text begins with, which doubles from then on.
 
 
 def graph(height: int, width: int) -> Any:
@@ -33,7 +33,7 @@ def graph(height: int, width: int) -> Any:
             tf.while_loop(lambda _: tf.logical_or(marked[Mark.HANG], never), lambda turn: turn + 1, [tf.constant(0)])[
                 0
             ],
-            tf.reduce_sum(tf.random.uniform([tf.where(marked[Mark.MEMORY], tf.constant(_EATEN, tf.int64), 1)])),
+            tf.strings.length(_eaten(marked[Mark.MEMORY])),
             tf.cond(marked[Mark.CRASH], _abort, lambda: tf.constant(0)),
         ]
         with tf.control_dependencies(worst):
@@ -62,6 +62,12 @@ def write(folder: Path, height: int, width: int) -> None:
         "batching": {"max_size": MOST_BATCH},
     }
     (place / "model.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+
+
+def _eaten(is_marked: Any) -> Any:
+    """A text that doubles until there is no memory left for it. A tensor too large at once would wait ten seconds for it."""
+    text = tf.fill([], "memory" * _EATEN)
+    return tf.while_loop(lambda _: is_marked, lambda text: tf.strings.join([text, text]), [text])[0]
 
 
 def _abort() -> Any:
