@@ -1,7 +1,6 @@
 """`make audit`: what it makes of pip-audit's answers, and what a bill of materials lists."""
 
 import datetime as dt
-import importlib.util
 import io
 import json
 import re
@@ -10,13 +9,13 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-CI = Path(__file__).parents[1] / ".ci"
+from tests.ci_script import CI, ci_script
+
 TODAY = dt.date(2026, 11, 21)
 KNOWN = {"name": "urllib3", "version": "1.24.1", "vulns": [{"id": "PYSEC-1", "aliases": [], "fix_versions": ["2"]}]}
 CLEAN = {"name": "click", "version": "8.5.1", "vulns": []}
@@ -31,18 +30,8 @@ sys.exit(f"Traceback\\nConnectionError: no {{service}}") if answer is None else 
 """
 
 
-def script(name: str) -> Any:
-    """A program of .ci as a module."""
-    spec = importlib.util.spec_from_file_location(name, CI / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-advisories = script("advisories")
-sbom = script("sbom")
+advisories = ci_script("advisories")
+sbom = ci_script("sbom")
 Audit = Callable[..., tuple[int, str]]
 
 
