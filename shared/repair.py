@@ -53,9 +53,11 @@ def repair(folder: Path) -> int:
     with a row or a line of its own nothing is left to tell.
 
     Raises:
-        LogError: `folder` holds no run or one that still goes on, or cannot be written.
+        LogError: `folder` holds no run, one that still goes on or one that ended by itself short of rows; or it cannot
+            be written.
     """
     with _locked(folder / JOURNAL_NAME):
+        _check_was_killed(folder)
         closed = {_frame(row): row for row in read_rows(folder)}
         # A frame that was sent twice has two lines; the last one knows more.
         opened = {_frame(row): row for row in read_lines(folder / JOURNAL_NAME, header=COLUMNS)}
@@ -93,6 +95,16 @@ def _lost(folder: Path, known: Mapping[tuple[str, int], Mapping[str, str]]) -> d
     cameras = {row["camera"] for row in known.values()}
     row = {"vehicle": vehicle, "camera": _only(cameras), "session": session, "outcome": Outcome.ABORTED.value}
     return {(session, sequence): row | {"sequence": str(sequence)} for sequence in sequences}
+
+
+def _check_was_killed(folder: Path) -> None:
+    """A row that found no room on the disk is not one that was open: what became of its frame, the manifest counts."""
+    manifest = read_manifest(folder) if (folder / MANIFEST_NAME).exists() else {}
+    if manifest.get("state") == "incomplete":
+        raise LogError(
+            f"{folder} was not killed: {manifest.get('rows_lost')} rows found no room on the disk and cannot be had back; "
+            f"{MANIFEST_NAME} counts what became of all frames"
+        )
 
 
 def _frame(row: Mapping[str, str]) -> tuple[str, int]:

@@ -45,6 +45,14 @@ def test_what_is_no_run_does_not_hold_the_next_one_up(tmp_path: Path) -> None:
     assert repair_all(tmp_path) == {}
 
 
+def test_rows_that_a_full_disk_took_are_not_made_up(tmp_path: Path) -> None:
+    """Their frames were answered: a row that says `aborted` would be untrue."""
+    _killed(tmp_path, state="incomplete")
+    with pytest.raises(LogError, match="was not killed"):
+        repair(tmp_path)
+    assert len(list(read_rows(tmp_path))) == 1
+
+
 def test_frames_that_were_passed_over_on_their_way_are_closed(tmp_path: Path) -> None:
     """A frame that was being encoded when its vehicle died is in no file: the gap in the sequence is all that tells."""
     folder = tmp_path / "killed"
