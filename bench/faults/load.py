@@ -23,7 +23,7 @@ _SETTLED_S = 60.0  # Of a shorter run: a third.
 _LEAST_SHARE = 0.95
 _MOST_AGE_MS = 1.25 * 1e3 / _RATE_HZ  # A newer frame comes after one period, and takes its place.
 _SLOPE_MB = 0.5  # A minute.
-_WORKER_MB, _BROKER_MB, _VEHICLE_MB = 1500.0, 64.0, 400.0
+_MOST_MB = {"broker": 64.0, "worker": 256.0, "vehicle": 256.0}
 
 
 def overload(rig: Rig) -> Finding:
@@ -51,9 +51,11 @@ def overload(rig: Rig) -> Finding:
     for vehicle in vehicles:
         vehicle.end()
     accounts = rig.accounts(*vehicles)
-    share, ages_ms = _judged(vehicles, began_ns, ended_ns)
+    answered_hz, share = _goodput(vehicles, began_ns, ended_ns)
+    ages_ms = _ages_ms(vehicles)
     return Finding(
         (
+            Figure("answered in time", answered_hz, "frames/s"),
             Figure("capacity not used", 100 * (1 - share), "%", most=100 * (1 - _LEAST_SHARE)),
             Figure("age of frames when sent p99", spread(ages_ms)["p99"] if ages_ms else None, "ms", most=_MOST_AGE_MS),
             Figure("dropped by newer ones", 100 * accounts.reasons["dropped(window)"] / accounts.read, "%"),
@@ -64,22 +66,36 @@ def overload(rig: Rig) -> Finding:
     )
 
 
-def _judged(vehicles: Sequence[VehicleProcess], began_ns: int, ended_ns: int) -> tuple[float, list[float]]:
-    """What was answered in time between two moments, of the worker's capacity; and the age of each frame when sent, ms."""
-    answered, ages_ms = 0, []
-    for vehicle in vehicles:
-        for row in vehicle.rows():
-            answered += row["outcome"] == Outcome.ANSWERED and began_ns < int(row["t_mask_decoded_ns"]) <= ended_ns
-            if row["t_sent_ns"] and row["attempts"] == "1":
-                ages_ms.append((int(row["t_sent_ns"]) - int(row["t_due_ns"])) / _MS)
-    return answered * _S / (ended_ns - began_ns) / _CAPACITY_HZ, ages_ms
+def _goodput(vehicles: Sequence[VehicleProcess], began_ns: int, ended_ns: int) -> tuple[float, float]:
+    """Frames answered a second between two moments, and the share of that time that their inferences took.
+
+    The second is the goodput over the capacity: in the time that an inference takes the engine alone could not do more,
+    and what it infers in vain is not answered.
+    """
+    inferred_ms = [
+        float(row["inferred_ms"])
+        for vehicle in vehicles
+        for row in vehicle.rows()
+        if row["outcome"] == Outcome.ANSWERED and began_ns < int(row["t_mask_decoded_ns"]) <= ended_ns
+    ]
+    return len(inferred_ms) * _S / (ended_ns - began_ns), sum(inferred_ms) * _MS / (ended_ns - began_ns)
+
+
+def _ages_ms(vehicles: Sequence[VehicleProcess]) -> list[float]:
+    """How old each frame was when it was sent."""
+    return [
+        (int(row["t_sent_ns"]) - int(row["t_due_ns"])) / _MS
+        for vehicle in vehicles
+        for row in vehicle.rows()
+        if row["attempts"] == "1"
+    ]
 
 
 def _memory(lives: Sequence[Life], seconds: float) -> list[Figure]:
     """Of each role: the worst slope of its processes once they have settled, and the most that one held."""
     settled_s = min(_SETTLED_S, seconds / 3)
     figures = []
-    for role, bound_mb in (("broker", _BROKER_MB), ("worker", _WORKER_MB), ("vehicle", _VEHICLE_MB)):
+    for role, bound_mb in _MOST_MB.items():
         ours = [life for life in lives if life.role == role]
         slopes = [life.slope("rss_bytes", settled_s=settled_s) for life in ours]
         known = [60 * each / 1e6 for each in slopes if each is not None]
