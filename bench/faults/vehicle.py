@@ -21,6 +21,7 @@ _DISK_BYTES = 192 << 10
 _LOG_BYTES = 48 << 10  # Where no disk can be mounted: no file can be larger.
 _HOUR_S = 3600
 _STEP_MS = _HOUR_S * _MS / 2  # A duration with a step in it is longer than this.
+_DEADLINE_MS = 20_000.0
 _AHEAD_S = 7.25  # The worker's clock from the start on: an offset of zero could be right by chance.
 _SLACK_MS = 1.0  # Two processes read the wall clock apart.
 _SIGNED = frozenset({"clock_offset_ms"})  # The other times of a row are how long something took.
@@ -90,7 +91,8 @@ def stepped_clock(rig: Rig) -> Finding:
     walls = {node: WallClock(rig.folder / f"wall-clock-{node}") for node in ("vehicle", "worker")}
     # Under libfaketime `time.sleep` fails, so this worker answers at once.
     worker = rig.worker(broker.url, think_ms=0, clock_offset_s=_AHEAD_S, environment=walls["worker"].environment)
-    vehicle = rig.vehicle(broker.url, pictures=_PICTURES, environment=walls["vehicle"].environment)
+    flags = ["--deadline-ms", f"{_DEADLINE_MS:g}"]  # An hour's jump that a deadline saw would expire every frame.
+    vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, environment=walls["vehicle"].environment)
     steps = [(node, step_s) for step_s in (_HOUR_S, -_HOUR_S) for node in walls]
     blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not is_stepped(pid)]
     for node, step_s in steps:
