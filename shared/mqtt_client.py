@@ -16,6 +16,8 @@ from shared.link_watch import LinkWatch
 KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
+_TOO_LARGE = b"\x95"  # Reason codes: "Packet too large", and "Implementation specific error".
+_OF_ITS_OWN = b"\x83"
 
 
 class WatchedClient(paho.Client):
@@ -123,6 +125,16 @@ class WatchedClient(paho.Client):
         self._accepted_ns = None
         wait_s: Any = self._back_off.wait_s(held_s)  # paho takes fractions, though it declares whole seconds.
         self.reconnect_delay_set(wait_s, wait_s)
+
+    def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
+        """As paho's, which fails at what Mosquitto says of a message over its `message_size_limit`.
+
+        MQTT has that code, but not for an acknowledgement. paho would connect and send the message again, for ever.
+        """
+        packet = self._in_packet["packet"]
+        if self.protocol == MQTTProtocolVersion.MQTTv5 and packet[2:3] == _TOO_LARGE:
+            self._in_packet["packet"] = packet[:2] + _OF_ITS_OWN
+        return super()._handle_pubackcomp(cmd)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         data = super()._sock_recv(bufsize)

@@ -310,3 +310,17 @@ def test_the_trace_of_a_frame_travels_beside_it(mosquitto_url: str) -> None:
         bus.subscribe("skylane/test/trace", 1, heard.put)
         bus.publish("skylane/test/trace", b"", qos=1, properties=Properties(traceparent=trace))
         assert heard.get(timeout=10).properties.traceparent == trace
+
+
+@pytest.mark.mosquitto
+def test_what_a_broker_refuses_for_its_size_is_refused_once_and_not_sent_for_ever(tmp_path: Path) -> None:
+    """A broker with a `message_size_limit` tells it to nobody, and refuses with a code that paho cannot read.
+
+    It then connected, sent the message and was disconnected again, for as long as the vehicle ran.
+    """
+    acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+    with _broker(tmp_path, "allow_anonymous true", "message_size_limit 1000") as broker, _bus(broker.url) as bus:
+        bus.publish("test/large", bytes(2000), qos=1, acknowledged=acks.put)
+        bus.publish("test/small", b"x", qos=1, acknowledged=acks.put)
+        assert [acks.get(timeout=10).accepted for _ in range(2)] == [False, True]
+        assert bus.reconnects == 0
