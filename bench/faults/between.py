@@ -92,7 +92,7 @@ def too_large(rig: Rig) -> Finding:
     """Every other frame is larger than the broker takes; of one broker that tells its limit, of one that does not."""
     source = rig.pictures(40)
     for picture in rig.pictures(40, *_LARGER).iterdir():
-        (source / f"{picture.stem}-larger.png").write_bytes(picture.read_bytes())
+        (source / f"{picture.stem}~larger.png").write_bytes(picture.read_bytes())
     vehicles, reconnects = [], 0
     for name, setting in (("told", "max_packet_size"), ("not-told", "message_size_limit")):
         log = rig.folder / f"broker-{name}.log"

@@ -1,0 +1,100 @@
+"""A client that is none of ours: it says what it likes where it likes, and keeps all that it is told."""
+
+import threading
+import uuid
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.faults.rig import HEIGHT, MODEL, WIDTH
+from bench.faults.scenario import UnavailableError
+from shared.bus import Ack, Delivery, Properties
+from shared.connection import Connection
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, pack_frame
+from shared.topics import PREFIX, FrameId
+
+CAMERA = "left"
+_ANSWER_S = 10.0
+_VERSION = b"\xa1v\x01"  # How every message says which version of the protocol it is.
+_OTHER_VERSION = b"\xa1v\x63"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Something that an intruder publishes, under the protocol's prefix."""
+
+    what: str
+    topic: str
+    payload: bytes = b"x"
+    response_topic: str | None = None
+
+
+class Intruder(AbstractContextManager["Intruder"]):
+    """Connected, and subscribed to all there is, from the constructor to the end of the block."""
+
+    def __init__(self, url: str, name: str, certs: Path | None, client_id: str | None = None) -> None:
+        """`name`: whom it may be, by its certificate in `certs`.
+
+        Raises:
+            SkylaneError: the broker does not let it in.
+        """
+        self.came: list[Delivery] = []
+        self._name = name
+        self._bus = Connection(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
+
+    def listen(self, topic_filter: str) -> None:
+        """Ask for messages; whether any come is the broker's to say."""
+        self._bus.subscribe(topic_filter, 1, self.came.append)
+
+    def publish(self, attempt: Attempt) -> Ack:
+        """Publish, and wait for what the broker says to that.
+
+        Raises:
+            UnavailableError: it says nothing.
+        """
+        said: list[Ack] = []
+        has_said = threading.Event()
+
+        def acknowledged(ack: Ack) -> None:
+            said.append(ack)
+            has_said.set()
+
+        self._bus.publish(
+            f"{PREFIX}/{attempt.topic}",
+            attempt.payload,
+            qos=1,
+            properties=Properties(
+                content_type=FRAME_CONTENT_TYPE,
+                response_topic=attempt.response_topic,
+                correlation=str(FrameId(self._name, CAMERA, uuid.uuid4().hex[:12], 0)).encode(),
+            ),
+            acknowledged=acknowledged,
+        )
+        if not has_said.wait(_ANSWER_S):
+            raise UnavailableError(f"the broker says nothing to {attempt.what}")
+        return said[0]
+
+    def close(self) -> None:
+        """Leave."""
+        self._bus.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def frame(vehicle: str, *, claims: str | None = None, model: str = MODEL, other_version: bool = False) -> bytes:
+    """A frame as `vehicle` would send it; `claims`: to be another's, `model`: for another, `other_version`: of no protocol."""
+    message = FrameMessage(
+        id=FrameId(claims or vehicle, CAMERA, uuid.uuid4().hex[:12], 0),
+        model=model,
+        layout=Layout.RGB8,
+        shape=(HEIGHT, WIDTH, 3),
+        codec="raw",
+        geometry=plan(Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
+        frame_stamp_ns=0,
+        data=bytes(HEIGHT * WIDTH * 3),
+    )
+    packed = pack_frame(message)
+    return packed.replace(_VERSION, _OTHER_VERSION, 1) if other_version else packed
