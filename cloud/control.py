@@ -1,6 +1,5 @@
 """Control: answers what operators ask of this worker over the broker, beside the frames and never in their way."""
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from cloud.exchange import Exchange, ExchangeError
@@ -21,7 +20,7 @@ from shared.control import (
 )
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard
-from shared.threads import Handover
+from shared.threads import Counts, Handover
 
 _MAX_REQUESTS = 32  # That wait to be read.
 _MAX_CHANGES = 4  # Loads and unloads that wait for the one under way.
@@ -39,13 +38,13 @@ class Control:
         self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
         self._changes: Handover[ControlRequest] = Handover(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
-        self._refused: Counter[str] = Counter()
+        self._refused = Counts()
         self._bus: Bus | None = None
 
     @property
     def refused(self) -> Mapping[str, int]:
         """How many requests were refused, by the reason: unreadable, busy, operator, response_topic, request, failed."""
-        return dict(self._refused)
+        return self._refused.by_name()
 
     def open(self, bus: Bus) -> None:
         """Answer what comes over `bus`."""
@@ -80,9 +79,9 @@ class Control:
 
     def _received(self, delivery: Delivery) -> None:
         if len(delivery.payload) > MAX_REQUEST_BYTES:
-            self._refused["unreadable"] += 1
+            self._refused.add("unreadable")
         elif not self._requests.offer(delivery):
-            self._refused["busy"] += 1
+            self._refused.add("busy")
 
     def _read(self, delivery: Delivery) -> None:
         names = topics.CONTROL.names_in(delivery.topic)
@@ -90,7 +89,7 @@ class Control:
             request = unpack_request(delivery.payload, names["verb"] if names else "")
         except ControlError as error:
             if error.reply_to is None:
-                self._refused["unreadable"] += 1
+                self._refused.add("unreadable")
             else:
                 self._refuse("request", *error.reply_to, str(error))
             return
@@ -183,7 +182,7 @@ class Control:
 
     def _refuse(self, reason: str, operator: str, nonce: str, error: str) -> None:
         """Count a refusal and tell it to whoever asked."""
-        self._refused[reason] += 1
+        self._refused.add(reason)
         self._reply(operator, ControlReply(nonce, self._worker, error=error))
 
     def _reply(self, operator: str, reply: ControlReply) -> None:

@@ -1,6 +1,6 @@
 """Echoes: a worker answers the vehicles' probes at once, so that they learn what its clock says."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +9,7 @@ from shared import clock, topics
 from shared.bus import Bus, Delivery
 from shared.fields import MessageError
 from shared.probes import Echo, pack_echo, unpack_probe
+from shared.threads import Counts
 
 _BURST = 40.0  # Probes that a vehicle may send at once, and
 _RATE_HZ = 10.0  # how many a second it may go on with: a node sends a burst of 16 and then two a second.
@@ -39,12 +40,12 @@ class Echoes:
         self._worker = worker
         self._node = node
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
-        self._refused: Counter[str] = Counter()
+        self._refused = Counts()
 
     @property
     def refused(self) -> Mapping[str, int]:
         """How many probes got no echo: they were `unreadable`, came `too_often` or by a `topic` that names no vehicle."""
-        return dict(self._refused)
+        return self._refused.by_name()
 
     def open(self, bus: Bus) -> None:
         """Answer what comes over `bus` as long as it is open."""
@@ -53,16 +54,16 @@ class Echoes:
     def _received(self, bus: Bus, delivery: Delivery) -> None:
         names = topics.PROBES.names_in(delivery.topic)
         if names is None:
-            self._refused["topic"] += 1
+            self._refused.add("topic")
             return
         vehicle = names["vehicle"]  # The broker proved it; what the payload says of itself is only given back.
         if not self._allowance(vehicle, delivery.received_ns).take(delivery.received_ns):
-            self._refused["too_often"] += 1
+            self._refused.add("too_often")
             return
         try:
             probe = unpack_probe(delivery.payload)
         except MessageError:
-            self._refused["unreadable"] += 1
+            self._refused.add("unreadable")
             return
         echo = Echo(
             session=probe.session,

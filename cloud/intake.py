@@ -44,6 +44,10 @@ class SecondWorkerError(SkylaneError):
     """A broker that cannot share a subscription already has a worker for the model."""
 
 
+class StoppingError(SkylaneError):
+    """A worker that is leaving takes on nothing new."""
+
+
 def worker_will(worker: str, session: str) -> Will:
     """What the broker says when the worker goes without a word."""
     return Will(topics.WORKER_STATUS.of(worker=worker), pack_status(NodeStatus(NodeState.OFFLINE, session)))
@@ -79,6 +83,7 @@ class Intake:
         self._lock = threading.Lock()
         self._state: NodeState | None = None  # None: nothing was announced yet.
         self._announcing = threading.Lock()  # What is told last must be what is so.
+        self._admitting = threading.Lock()  # A model that is loaded late must not be subscribed to after we left.
         self._admitted: set[str] = set()  # Models whose frames are taken.
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = _Unanswered()
@@ -114,9 +119,13 @@ class Intake:
 
         Raises:
             SecondWorkerError: as `open`.
+            StoppingError: the worker has begun to leave.
         """
         self._check_alone((model,))
-        self._subscribe(model)
+        with self._admitting:
+            if self._state is not NodeState.ONLINE:
+                raise StoppingError(f"the worker is stopping: it takes no frames of {model} any more")
+            self._subscribe(model)
 
     def dismiss(self, model: str) -> None:
         """Take a model's frames no more; returns when those that came have been answered, or after ten seconds."""
@@ -143,8 +152,9 @@ class Intake:
 
     def stop(self) -> None:
         """Take no more frames; what came until the broker knows of it is still answered."""
-        self._state = NodeState.STOPPING
-        filters = [self._filter(model) for model in self._admitted]
+        with self._admitting:
+            self._state = NodeState.STOPPING
+            filters = [self._filter(model) for model in self._admitted]
         self._leave([*filters, topics.RETRIES.filter(worker=self._worker)])
 
     def end_refusals(self) -> None:

@@ -142,6 +142,7 @@ class Replicas:
         self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
         self._listeners: list[threading.Thread] = []
         self._was_ready = False  # Whether all were, once.
+        self._undrained: list[str] = []  # Replicas that ended in another way than asked, and how.
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -152,7 +153,8 @@ class Replicas:
         """Run until stopped.
 
         Raises:
-            SkylaneError: the broker cannot be reached or cannot share frames, or a replica ended before all were ready.
+            SkylaneError: the broker cannot be reached or cannot share frames, a replica ended before all were ready, or
+                did not drain in the end.
         """
         self._check_broker()
         with tempfile.TemporaryDirectory(prefix="skylane-replicas-") as folder:
@@ -227,9 +229,11 @@ class Replicas:
 
     def _ended(self, replica: _Replica) -> None:
         code, back_off_s = replica.ended()
-        if self._stopped.is_set():
-            return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if self._stopped.is_set():
+            if code and replica.is_ready:  # Otherwise it held nothing yet.
+                self._undrained.append(f"{replica.name} {how}")
+            return
         if not self._was_ready:
             last_words = " / ".join(replica.said).replace("skylane: ", "") or "it said nothing"
             raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
@@ -241,3 +245,9 @@ class Replicas:
             replica.terminate()
         while any(replica.process for replica in replicas) and time.monotonic() < deadline_s:
             self._hear(replicas)
+        late = [f"{replica.name} did not end within {_DRAIN_S:g} s" for replica in replicas if replica.process]
+        if self._undrained or late:
+            raise ReplicasError(
+                f"not all replicas drained: {', '.join((*self._undrained, *late))}; "
+                "vehicles send what they held again, or count it as lost"
+            )

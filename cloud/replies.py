@@ -1,7 +1,5 @@
 """Replies: every frame that came in is answered through the door it came by, and counted."""
 
-import threading
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +11,7 @@ from shared.messages import MaskMessage, Status
 from shared.model_card import ModelCard, Task
 from shared.results import Result
 from shared.stages import Stage, Stamp
+from shared.threads import Counts
 
 # What makes an answer smaller, by task.
 _SMALLER = {Task.SEGMENTATION: "another mask codec or size", Task.TENSORS: "fewer outputs or another codec"}
@@ -28,14 +27,12 @@ class Replier:
     def __init__(self, worker: str, node: str) -> None:
         self._worker = worker
         self._node = node
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts = Counts()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """How many frames were answered how; `unreadable` ones could not be answered at all."""
-        with self._lock:
-            return dict(self._counts)
+        return self._counts.by_name()
 
     def result(self, request: Request, card: ModelCard, result: Result) -> None:
         """Answer with what the model said."""
@@ -72,7 +69,7 @@ class Replier:
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
         if request.id is None:
-            self._count("unreadable")
+            self._counts.add("unreadable")
             return
         self._send(
             request,
@@ -97,8 +94,4 @@ class Replier:
 
     def _send(self, request: Request, message: MaskMessage) -> None:
         request.answer(message)
-        self._count(message.status.value)
-
-    def _count(self, what: str) -> None:
-        with self._lock:
-            self._counts[what] += 1
+        self._counts.add(message.status.value)

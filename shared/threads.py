@@ -3,6 +3,7 @@
 import os
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
@@ -63,6 +64,24 @@ class ThreadGroup:
             body()
         except BaseException as error:  # noqa: BLE001 (whatever it is, the main thread raises it again)
             self.fault(error)
+
+
+class Counts:
+    """How often things happened, by name. Any thread may count, and read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str) -> None:
+        """It happened once more."""
+        with self._lock:
+            self._counts[name] += 1
+
+    def by_name(self) -> dict[str, int]:
+        """All of them, at one moment."""
+        with self._lock:
+            return dict(self._counts)
 
 
 class Handover(Generic[T]):

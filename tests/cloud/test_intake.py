@@ -8,7 +8,7 @@ import pytest
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
-from cloud.intake import Intake, SecondWorkerError, worker_will
+from cloud.intake import Intake, SecondWorkerError, StoppingError, worker_will
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.serving import Lane, Serving
@@ -264,6 +264,18 @@ def test_a_model_is_dismissed_when_its_last_frame_is_answered() -> None:
         door.replier.refuse(_taken(door.admission), Status.FAILED, "test")
         thread.join(WAIT_S)
         assert not thread.is_alive()
+
+
+def test_a_model_that_was_loaded_too_late_is_not_subscribed_to() -> None:
+    """Its frames would come to a worker that has left, and be acknowledged by it."""
+    with _open_door(Admission()) as door:
+        door.serving.place(_lane(door.admission, door.replier, "other"))
+        door.intake.stop()
+        with pytest.raises(StoppingError, match="is stopping: it takes no frames of other any more"):
+            door.intake.admit("other")
+        door.send(pack_frame(frame(1, "other")), name="other")
+        door.settle()
+        assert door.admission.depth == 0
 
 
 def test_a_worker_that_is_stopping_is_not_announced_as_online_again() -> None:

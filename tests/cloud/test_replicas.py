@@ -122,11 +122,27 @@ def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repos
         first.kill()
         command.wait_for("worker w-1: was killed by SIGKILL; starting it again in 1 s")
         command.wait_for("worker w-1: ready", times=2)
-        assert command.end() == 0
+        assert command.end() == 0, command.lines
         for name in ("w-1", "w-2"):
             assert f"worker {name}: drained and gone" in command.lines
         assert command.lines[-1] == "worker w: all replicas drained and gone"
     assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
+
+
+def test_a_replica_that_is_killed_over_its_draining_is_not_called_drained(
+    mosquitto_broker: Broker, repository: Path
+) -> None:
+    """What it held was not answered: whoever updates a fleet must be told."""
+    with _running(mosquitto_broker.url, repository) as command:
+        command.wait_for("worker w: ready, 2 replicas")
+        first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
+        first.suspend()
+        command.process.send_signal(signal.SIGTERM)
+        command.wait_for("worker w-2: drained and gone")
+        first.kill()
+        assert command.process.wait(WAIT_S) == 1
+        command.end()
+        assert "not all replicas drained: w-1 was killed by SIGKILL; " in command.lines[-1]
 
 
 def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, repository: Path) -> None:

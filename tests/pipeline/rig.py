@@ -131,6 +131,7 @@ class Vehicle:
         self.tally = self._node.tally
         self.clocks = self._node._clocks
         self.reconnected = self._transport.reconnected
+        self.online = self._transport.online
 
     def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:
         """Play to the end, leave, and read the log."""
