@@ -23,7 +23,8 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
     command = [mount, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UnavailableError(f"no disk may be mounted here: {done.stderr.strip()}")
+        why = next(iter(done.stderr.splitlines()), f"exit code {done.returncode}")
+        raise UnavailableError(f"no disk may be mounted here: {why}")
     try:
         yield
     finally:  # Lazily: a process that a failing scenario left behind may still write there.
