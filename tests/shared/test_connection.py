@@ -91,3 +91,10 @@ def test_a_file_that_the_folder_lacks_is_named(certs: Path, missing: str) -> Non
     (certs / missing).unlink()
     with pytest.raises(CertificateError, match=rf"there is no .*/{missing}: make it with 'skylane broker certs'"):
         Connection(certs=certs).certificates("car-1")
+
+
+@pytest.mark.mosquitto
+def test_the_narrowest_link_reaches_the_bus(mosquitto_url: str) -> None:
+    """A bound that stayed on the way would let a frame through that never arrives."""
+    with Connection(mosquitto_url, min_bandwidth_mbps=1).open("test-narrow", None) as bus:
+        assert bus.largest_payload == 1_500_000

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from shared.address import Address
+from shared.connection import Connection
 from shared.fields import MessageError
 from shared.first_connect import BrokerUnreachableError
 from shared.health import NotOnlineError, assert_online
@@ -27,7 +28,7 @@ def announce(url: str, payload: bytes) -> None:
 def test_a_worker_that_announced_itself_is_online(mosquitto_url: str) -> None:
     """Compose starts the vehicle once this holds: too early, and the first frames have no worker."""
     announce(mosquitto_url, pack_status(NodeStatus(NodeState.ONLINE, "session")))
-    assert_online(mosquitto_url, "worker", "health-test", timeout_s=10)
+    assert_online(Connection(mosquitto_url), "worker", "health-test")
     program = [sys.executable, "-m", "shared.health", "--broker", mosquitto_url, "worker", "health-test"]
     assert subprocess.run(program, check=False).returncode == 0
 
@@ -37,14 +38,14 @@ def test_a_worker_that_said_goodbye_is_not_online(mosquitto_url: str, state: Nod
     """The last will says `offline` for a node that was killed: its container must not stay healthy."""
     announce(mosquitto_url, pack_status(NodeStatus(state, "session")))
     with pytest.raises(NotOnlineError, match=f"worker health-test is {state.value}"):
-        assert_online(mosquitto_url, "worker", "health-test", timeout_s=10)
+        assert_online(Connection(mosquitto_url), "worker", "health-test")
 
 
 def test_a_broken_announcement_is_not_online(mosquitto_url: str) -> None:
     """What cannot be read proves nothing."""
     announce(mosquitto_url, b"\xc1")
     with pytest.raises(MessageError):
-        assert_online(mosquitto_url, "worker", "health-test", timeout_s=10)
+        assert_online(Connection(mosquitto_url), "worker", "health-test")
 
 
 def test_a_node_that_never_announced_itself_is_told_in_one_line(mosquitto_url: str) -> None:
@@ -68,4 +69,4 @@ def test_a_node_that_never_announced_itself_is_told_in_one_line(mosquitto_url: s
 def test_a_broker_that_is_gone_is_not_health() -> None:
     """A node nobody can reach is of no use, however alive its process."""
     with pytest.raises(BrokerUnreachableError):
-        assert_online("mqtt://127.0.0.1:1", "worker", "health-test", timeout_s=0.3)
+        assert_online(Connection("mqtt://127.0.0.1:1", connect_timeout_s=0.3), "worker", "health-test")
