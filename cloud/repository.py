@@ -55,10 +55,12 @@ class Repository:
 
         Raises:
             UnknownNameError: there is no such model; the nearest names are offered.
+            RepositoryError: its folder is a link to outside the repository.
         """
         names = self.names()
         if name not in names:
             raise UnknownNameError("model", name, names)
+        self._check_inside(self.root / name)
         if (self.root / name / MANIFEST_NAME).is_file():
             return (read_yaml(self.root / name / MANIFEST_NAME, Manifest).version,)
         return tuple(folder.name for folder in _version_folders(self.root / name))
@@ -73,7 +75,9 @@ class Repository:
         if version is not None and version not in versions:
             raise UnknownNameError(f"version of model {name}", version, versions)
         folder = self.root / name
-        return folder if (folder / MANIFEST_NAME).is_file() else folder / (version or versions[-1])
+        folder = folder if (folder / MANIFEST_NAME).is_file() else folder / (version or versions[-1])
+        self._check_inside(folder)
+        return folder
 
     def manifest(self, name: str, version: str | None = None) -> Manifest:
         """A manifest, checked.
@@ -149,15 +153,7 @@ class Repository:
             raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
         if not path.exists():
             raise RepositoryError(f"{path} is missing: build it with `skylane model build {name}`, or copy it there")
-        try:
-            found = tree_sha256(path)
-        except OSError as error:
-            raise RepositoryError(f"{path} cannot be read ({error.strerror})") from error
-        if found != manifest.sha256:
-            raise RepositoryError(
-                f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
-                "it was changed or is incomplete; get it again, or write its manifest anew with `skylane model inspect`"
-            )
+        _check_hash(path, manifest)
         return path
 
     def load(
@@ -203,10 +199,21 @@ class Repository:
             return taken
         manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
         chosen = engine_of(manifest.format, engine or manifest.engine)
+        opened: Engine
         if isolated:
-            return Model(manifest, card, IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits))
-        opened: Engine = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
+            opened = IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits)
+        else:
+            opened = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
+        try:
+            _check_hash(path, manifest)  # Opening takes seconds, in which somebody may put another file there.
+        except RepositoryError:
+            opened.close()
+            raise
         return Model(manifest, card, opened)
+
+    def _check_inside(self, folder: Path) -> None:
+        if not folder.resolve().is_relative_to(self.root.resolve()):
+            raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
 
 
 def engine_of(form: str, engine: str | None) -> str:
@@ -224,6 +231,18 @@ def engine_of(form: str, engine: str | None) -> str:
         readers = ", ".join(name for name, entry in ENGINES.items() if form in entry.formats)
         raise RepositoryError(f"engine {engine!r} does not read {form}: use {readers}, or convert the model")
     return engine
+
+
+def _check_hash(path: Path, manifest: Manifest) -> None:
+    try:
+        found = tree_sha256(path)
+    except OSError as error:
+        raise RepositoryError(f"{path} cannot be read ({error.strerror})") from error
+    if found != manifest.sha256:
+        raise RepositoryError(
+            f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
+            "it was changed or is incomplete; get it again, or write its manifest anew with `skylane model inspect`"
+        )
 
 
 def version_rank(version: str) -> tuple[bool, int, str]:

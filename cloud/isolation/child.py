@@ -24,6 +24,7 @@ from cloud.isolation.memory import SharedMemory
 from cloud.manifest import Manifest
 from shared import registry
 from shared.errors import SkylaneError
+from shared.hashing import tree_sha256
 
 _ALIGNED = 64  # Bytes, as vector instructions like it.
 _FIRST_TO_GO = "500"  # Of 1000: when memory runs out, the kernel ends this process and not the worker.
@@ -76,9 +77,17 @@ def _opened(opening: Mapping[str, Any], channel: Channel) -> Engine | None:
         channel.send({"kind": "other", "problem": str(error)})
     else:
         facts = {"device": engine.device, "precision": engine.precision.value, "batch_size": engine.batch_size}
-        channel.send({"kind": "open", **facts})
+        channel.send({"kind": "open", **facts, "sha256": _sha256(Path(opening["file"]))})
         return engine
     return None
+
+
+def _sha256(file: Path) -> str | None:
+    """The hash of what was opened: a process that comes later, in place of this one, must have opened the same."""
+    try:
+        return tree_sha256(file)
+    except OSError:
+        return None
 
 
 def _serve(engine: Engine, channel: Channel) -> None:

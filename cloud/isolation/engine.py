@@ -80,9 +80,10 @@ class IsolatedEngine:
             "warm_up": 0,  # The first one's is the caller's, who wants to know how long it takes.
         }
         self._quickest_s: float | None = None  # Of one picture.
+        self._facts: Any = None  # What the first process said of itself.
         self._process = EngineProcess(self._opening)
         try:
-            facts = self._opened(self._process)
+            facts = self._facts = self._opened(self._process)
         except ProcessLostError as error:
             self._process.kill()
             bytes_ = limits.memory_bytes
@@ -135,6 +136,8 @@ class IsolatedEngine:
         facts = process.opened(self._limits.start_s)
         match facts["kind"]:
             case "open":
+                if self._facts and facts["sha256"] != self._facts["sha256"]:
+                    raise IsolationError(f"{self._path} was changed since it was loaded: load it again")
                 return facts
             case "engine":
                 raise EngineError(self._path, facts["problem"])

@@ -7,6 +7,7 @@ import pytest
 from cloud.engines.tensorflow_device import tf
 from cloud.model import ImagesError, OutputError
 from cloud.repository import Repository, RepositoryError, default_root
+from shared import registry
 from shared.config import ConfigError
 from shared.errors import SkylaneError, UnknownNameError
 from shared.frames import Layout
@@ -167,6 +168,41 @@ def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> N
     (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
     with pytest.raises(RepositoryError, match="leads outside"):
         workshop.repository.load("m")
+
+
+def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
+    workshop: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A name that an operator may send must not reach a file that nobody put into the repository."""
+    outside = tmp_path_factory.mktemp("elsewhere") / "m"
+    workshop.add("m", b"").rename(outside)
+    (workshop.root / "m").symlink_to(outside)
+    (workshop.root / "several").mkdir()
+    (workshop.root / "several" / "2").symlink_to(outside)
+    for name in ("m", "several"):
+        with pytest.raises(RepositoryError, match="leads outside the repository: copy the model into it"):
+            workshop.repository.manifest(name)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening takes seconds: the hash that masks tell must be that of what answers."""
+    folder = workshop.add("m", _graph(workshop))
+    load = registry.load
+    closed = []
+
+    def meanwhile(*names: Any) -> Any:
+        def opening(*how: Any) -> Any:
+            engine = load(*names)(*how)
+            monkeypatch.setattr(engine, "close", lambda: closed.append(engine))
+            (folder / "model.pb").write_bytes(b"another")
+            return engine
+
+        return opening
+
+    monkeypatch.setattr(registry, "load", meanwhile)
+    with pytest.raises(RepositoryError, match="it was changed or is incomplete"):
+        workshop.repository.load("m")
+    assert len(closed) == 1
 
 
 def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:

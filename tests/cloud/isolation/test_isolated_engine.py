@@ -172,3 +172,19 @@ def test_the_process_ends_with_its_worker_whatever_it_is_at(number: int) -> None
     assert gone
     assert not alive
     assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def test_a_process_that_takes_over_runs_the_file_that_was_loaded(tmp_path: Path) -> None:
+    """Each mask says the hash of its model: another file in its place would answer under that hash."""
+    (tmp_path / "model").write_bytes(b"loaded")
+    engine = _nasty(str(tmp_path / "model"))
+    try:
+        (tmp_path / "model").write_bytes(b"another")
+        with pytest.raises(ProcessLostError):
+            engine.infer(nasty.pictures(nasty.CRASH))
+        with pytest.raises(InferenceError, match=r"model was changed since it was loaded: load it again"):
+            engine.infer(nasty.pictures(0))
+        (tmp_path / "model").write_bytes(b"loaded")
+        engine.infer(nasty.pictures(0))
+    finally:
+        engine.close()
