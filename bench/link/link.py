@@ -1,9 +1,11 @@
 """The link between a vehicle and its broker, made as bad as a study wants it: what it is like, and a running one."""
 
 import json
+import select
 import subprocess
 import sys
 import threading
+import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,11 +17,17 @@ from shared.config import Section
 from shared.errors import SkylaneError
 
 LOOPBACK = "127.0.0.1"
+_START_S = 60.0  # A new process imports for seconds where the machine is busy.
 _END_S = 5.0
+_READ_BYTES = 1 << 16
 
 
 class LinkError(SkylaneError):
     """A link cannot be run as asked."""
+
+
+class LinkSilentError(LinkError):
+    """A link's process is there and does not answer."""
 
 
 class LinkSpec(Section):
@@ -108,9 +116,18 @@ class Link(AbstractContextManager["Link"]):
     """
 
     def __init__(
-        self, spec: LinkSpec, to_host: str, to_port: int, listen_port: int = 0, *, listen_host: str = LOOPBACK
+        self,
+        spec: LinkSpec,
+        to_host: str,
+        to_port: int,
+        listen_port: int = 0,
+        *,
+        listen_host: str = LOOPBACK,
+        answer_s: float = 5.0,
     ) -> None:
         """Start a link to `to_host`:`to_port`; `listen_port` 0 takes a free one. It need not be reachable yet.
+
+        `answer_s`: how long it is waited for when it is asked or told something: it may stand still.
 
         Raises:
             LinkError: the port is taken, or the address cannot be listened on.
@@ -125,10 +142,13 @@ class Link(AbstractContextManager["Link"]):
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
+        self._answer_s = answer_s
+        self._heard = b""
+        self._owed = 0  # Answers to questions that were given up on, which come before the next one's.
         try:
-            self.port: int = self._answer()["port"]
+            self.port: int = self._answer(_START_S)["port"]
         except BaseException:
             self._end()
             raise
@@ -155,7 +175,7 @@ class Link(AbstractContextManager["Link"]):
         return self.counts().bytes_down
 
     def counts(self) -> LinkCounts:
-        """What it has done so far; once it has ended, what it had done by then."""
+        """What it has done so far; once it has ended, or while it stands still, what was last known."""
         if self._process.poll() is None:
             with suppress(LinkError):
                 self._last = LinkCounts(**self._ask({"counts": True}))
@@ -165,7 +185,7 @@ class Link(AbstractContextManager["Link"]):
         """Be like `spec` from now on. What is under way keeps its time; `half_open_after_s` counts from now.
 
         Raises:
-            LinkError: the proxy is gone.
+            LinkError: the proxy is gone, or stands still; what it was told it does when it goes on.
         """
         self._ask({"set": spec.model_dump()})
         self.spec = spec
@@ -182,21 +202,39 @@ class Link(AbstractContextManager["Link"]):
         assert self._process.stdin is not None
         with self._lock:
             try:
-                self._process.stdin.write(json.dumps(question) + "\n")
-                self._process.stdin.flush()
+                self._process.stdin.write(json.dumps(question).encode() + b"\n")
             except (OSError, ValueError) as error:
                 raise LinkError(f"the link's process {self.pid} is gone: start the link again") from error
-            return self._answer()
+            try:
+                while self._owed:
+                    self._line(self._answer_s)
+                    self._owed -= 1
+                return self._answer(self._answer_s)
+            except LinkSilentError:
+                self._owed += 1
+                raise
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise LinkError(f"the link's process {self.pid} is gone: start the link again")
-        answer: dict[str, Any] = json.loads(line)
+    def _answer(self, patience_s: float) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._line(patience_s))
         if "error" in answer:
             raise LinkError(answer["error"])
         return answer
+
+    def _line(self, patience_s: float) -> bytes:
+        """The next line that the proxy says."""
+        assert self._process.stdout is not None
+        until_s = time.monotonic() + patience_s
+        while b"\n" not in self._heard:
+            if not select.select([self._process.stdout], [], [], max(0.0, until_s - time.monotonic()))[0]:
+                raise LinkSilentError(
+                    f"the link's process {self.pid} has not answered for {patience_s:g} s: does it stand still?"
+                )
+            piece = self._process.stdout.read(_READ_BYTES)
+            if not piece:
+                raise LinkError(f"the link's process {self.pid} is gone: start the link again")
+            self._heard += piece
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line
 
     def _end(self) -> None:
         assert self._process.stdin is not None

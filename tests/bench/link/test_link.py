@@ -1,6 +1,7 @@
 import os
 import queue
 import random
+import signal
 import socket
 import struct
 import threading
@@ -319,3 +320,19 @@ def test_mqtt_goes_through_and_comes_back_after_a_reset(mosquitto_broker: Broker
             bus.publish("link/test", b"again", qos=1)
             assert came.get(timeout=WAIT_S) == b"again"
         assert link.bytes_up > len(BULK) < link.bytes_down
+
+
+def test_a_link_that_stands_still_holds_nobody_up(far: Far) -> None:
+    """A fault bench stops processes: it must not stop with them, and what it said late is not taken for an answer."""
+    with Link(LinkSpec(), "127.0.0.1", far.port, answer_s=0.2) as link:
+        os.kill(link.pid, signal.SIGSTOP)
+        try:
+            assert link.counts().connections == 0
+            with pytest.raises(LinkError, match=r"has not answered for 0.2 s: does it stand still\?"):
+                link.set(LinkSpec(delay_ms=1))
+        finally:
+            os.kill(link.pid, signal.SIGCONT)
+        link._answer_s = WAIT_S
+        with closing(socket.create_connection((link.host, link.port), WAIT_S)):
+            far.accept()
+            assert link.counts().connections == 1
