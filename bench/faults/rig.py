@@ -54,6 +54,7 @@ class Rig(AbstractContextManager["Rig"]):
         `overload_s`: how long the scenario of that name lasts.
         """
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.chance = random.Random(seed)
         self.say = on_step
         self.overload_s = overload_s
