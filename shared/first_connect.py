@@ -65,15 +65,15 @@ class FirstConnect:
         client_id: str,
         *,
         make: Callable[[MQTTProtocolVersion], WatchedClient],
-        context: ssl.SSLContext | None = None,
+        secure: Callable[[], ssl.SSLContext] | None = None,
         certificates: Certificates | None = None,
         waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`make` gives a new client. `waiting` is told, after a failed try, why there is no connection yet."""
+        """`make` gives a new client, `secure` what secures it. `waiting` is told, after a failed try, why there is no connection yet."""
         self._address = address
         self._client_id = client_id
         self._make = make
-        self._context = context
+        self._secure = secure
         self._certificates = certificates
         self._waiting = waiting or (lambda _: None)
 
@@ -116,7 +116,7 @@ class FirstConnect:
             client.open(self._address.host, self._address.port)
         except (OSError, ValueError) as error:
             client.end()
-            if self._context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
+            if self._secure and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
                 return (0, "it hung up on a handshake of TLS: if it speaks none on that port, write mqtt://")
             if isinstance(error, ssl.SSLError):
                 self._refuse(told(error, self._address, self._certificates), error)
@@ -128,8 +128,8 @@ class FirstConnect:
         client.end()
         if outcome != (_UNSPECIFIED, _HUNG_UP):
             return outcome
-        if self._context:
-            self._refuse(refusal(self._address, self._context, self._certificates))
+        if self._secure:
+            self._refuse(refusal(self._address, self._secure, self._certificates))
         elif speaks_tls(self._address):
             self._refuse(f"broker {self._address} speaks TLS on that port: write mqtts://")
         return outcome

@@ -21,7 +21,7 @@ from shared.link_watch import LinkWatch
 from shared.mqtt_client import KEEPALIVE_S, WatchedClient
 from shared.mqtt_properties import from_paho, to_paho
 from shared.mqtt_watchdog import Watchdog
-from shared.tls import context_of
+from shared.tls import context_of, refusal
 from shared.unacknowledged import MOST_WAITING, Unacknowledged
 
 _CONNECT_PATIENCE_S = 5.0
@@ -66,6 +66,7 @@ class MqttBus:
             CertificateError: the certificates cannot be used.
         """
         self._address = address
+        self._certificates = certificates
         self._on_connected = on_connected
         self._on_fault = on_fault
         self._on_waiting = on_waiting or (lambda _: None)
@@ -83,11 +84,11 @@ class MqttBus:
         self.refused = 0  # Publications that found no room.
         self.link_losses = 0
         self.reconnects = -1  # The first connect is none.
-        context = context_of(address, certificates) if address.tls else None
+        self._secure = partial(context_of, address, certificates) if address.tls else None
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
             client = WatchedClient(
-                client_id, protocol, self._watch, will=will, context=context, timeout_s=2 * link_timeout_s
+                client_id, protocol, self._watch, will=will, secure=self._secure, timeout_s=2 * link_timeout_s
             )
             client.on_connect = self._connected
             client.on_disconnect = self._disconnected
@@ -99,10 +100,15 @@ class MqttBus:
             return client
 
         self._client = FirstConnect(
-            address, client_id, make=client_of, context=context, certificates=certificates, waiting=on_waiting
+            address, client_id, make=client_of, secure=self._secure, certificates=certificates, waiting=on_waiting
         ).within(connect_timeout_s)
         self._watchdog = Watchdog(
-            self._client, self._watch, timeout_s=KEEPALIVE_S, on_loss=self._lost, on_fault=self._fault
+            self._client,
+            self._watch,
+            timeout_s=KEEPALIVE_S,
+            on_loss=self._lost,
+            on_away=self._away,
+            on_fault=self._fault,
         )
 
     def __enter__(self) -> Self:
@@ -245,6 +251,10 @@ class MqttBus:
         self.link_losses += 1
         silent_s = (clock.now_ns() - self.heard_ns) / 1e9
         self._on_waiting(f"broker {self._address} has not been heard for {silent_s:.0f} s: connecting again")
+
+    def _away(self) -> None:
+        why = refusal(self._address, self._secure, self._certificates) if self._secure else None
+        self._on_waiting(why or f"no broker at {self._address} any more; trying again")
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a callback; what it raises would kill paho's thread while it still says it is connected."""

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any, Literal
 
 import paho.mqtt.client as paho
@@ -11,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersi
 from shared import clock
 from shared.back_off import BackOff
 from shared.bus import Will
+from shared.errors import SkylaneError
 from shared.link_watch import LinkWatch
 
 KEEPALIVE_S = 15
@@ -34,10 +36,13 @@ class WatchedClient(paho.Client):
         watch: LinkWatch,
         *,
         will: Will | None,
-        context: ssl.SSLContext | None,
+        secure: Callable[[], ssl.SSLContext] | None,
         timeout_s: float,
     ) -> None:
-        """`timeout_s`: after so long the system gives up what was sent and not acknowledged. `context`: for TLS."""
+        """`secure` gives what secures a connection, anew for each: a certificate may be renewed under a node that runs.
+
+        `timeout_s`: after so long the system gives up what was sent and not acknowledged.
+        """
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -45,7 +50,7 @@ class WatchedClient(paho.Client):
             clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else True,
         )
         self._watch = watch
-        self._context = context
+        self._secure = secure
         self._give_up_ms = round(timeout_s * 1e3)
         self._back_off = BackOff()
         self._accepted_ns: int | None = None
@@ -57,8 +62,8 @@ class WatchedClient(paho.Client):
         self.on_connect_fail = _closed
         self.connect_timeout = _CONNECT_TIMEOUT_S
         self.max_inflight_messages_set(_MOST_INFLIGHT)
-        if context:
-            self.tls_set_context(context)
+        if secure:
+            self.tls_set_context(secure())
         if will:
             self.will_set(will.topic, will.payload, qos=1, retain=True)
 
@@ -155,8 +160,13 @@ class WatchedClient(paho.Client):
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         """As paho's, which leaves the socket open where the handshake fails."""
-        assert self._context is not None
-        sock = self._context.wrap_socket(tcp_sock, server_hostname=self.host, do_handshake_on_connect=False)
+        assert self._secure is not None
+        try:
+            context = self._secure()
+        except SkylaneError as error:  # The network thread survives errors of the network alone.
+            tcp_sock.close()
+            raise ConnectionError(str(error)) from error
+        sock = context.wrap_socket(tcp_sock, server_hostname=self.host, do_handshake_on_connect=False)
         try:
             sock.settimeout(_CONNECT_TIMEOUT_S)
             sock.do_handshake()

@@ -10,6 +10,7 @@ from shared.link_watch import STALL_NS, LinkWatch
 from shared.mqtt_client import WatchedClient
 
 _LOOK_S = 0.5
+_AWAY_NS = 10_000_000_000
 _GRACE_NS = 1_000_000_000  # For what is still to be written when a connection is given up on purpose.
 
 
@@ -27,18 +28,23 @@ class Watchdog:
         *,
         timeout_s: float,
         on_loss: Callable[[], None],
+        on_away: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         """Start it. `on_loss` is told of each dead connection, `on_fault` of a `NetworkThreadError`.
 
-        `timeout_s`: how long a callback may keep the network thread.
+        `on_away` is told, once each time, that there has been no connection for a while. `timeout_s`: how long a
+        callback may keep the network thread.
         """
         self._client = client
         self._watch = watch
         self._timeout_ns = round(timeout_s * 1e9)
         self._on_loss = on_loss
+        self._on_away = on_away
         self._on_fault = on_fault
         self._closing_ns: int | None = None
+        self._away_since_ns: int | None = None  # None: connected.
+        self._is_away_told = False
         self._looked_ns = clock.now_ns()
         self._told_of_ns = 0  # The last turn of the network thread that it did not come back from in time.
         self._ended = threading.Event()
@@ -78,6 +84,17 @@ class Watchdog:
             self._client.cut()
             if was_accepted:
                 self._on_loss()
+        else:
+            self._tell_if_away(now_ns)
+
+    def _tell_if_away(self, now_ns: int) -> None:
+        if self._client.is_connected():
+            self._away_since_ns, self._is_away_told = None, False
+        elif self._away_since_ns is None:
+            self._away_since_ns = now_ns
+        elif now_ns - self._away_since_ns >= _AWAY_NS and not self._is_away_told:
+            self._is_away_told = True
+            self._on_away()
 
     def _tell_if_stuck(self, thread: threading.Thread | None, now_ns: int) -> None:
         turned_ns = self._client.turned_ns

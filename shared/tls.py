@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from shared.address import Address, Certificates
@@ -41,13 +42,14 @@ def distrust(error: ssl.SSLCertVerificationError, address: Address) -> str:
     return f"the certificate of broker {address} {why}: {cure}"
 
 
-def refusal(address: Address, context: ssl.SSLContext, certificates: Certificates | None) -> str | None:
+def refusal(address: Address, secure: Callable[[], ssl.SSLContext], certificates: Certificates | None) -> str | None:
     """Why the broker refuses us, found by a handshake of our own; None where certificates are not the reason.
 
     With TLS 1.3 a broker looks at our certificate when the handshake is over for us, and its word is lost where
     something was sent meanwhile. So nothing is sent here, and one byte awaited.
     """
     try:
+        context = secure()
         with (
             socket.create_connection((address.host, address.port), timeout=_PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname=address.host) as secured,
@@ -55,6 +57,8 @@ def refusal(address: Address, context: ssl.SSLContext, certificates: Certificate
             secured.recv(1)
     except ssl.SSLError as error:
         return told(error, address, certificates)
+    except CertificateError as error:  # The files were good once.
+        return str(error)
     except (OSError, ValueError):
         return None
     return None

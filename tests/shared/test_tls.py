@@ -1,5 +1,6 @@
 """Who distrusts whom, and why: a real Mosquitto that wants certificates, and those that it or we refuse."""
 
+import queue
 import shutil
 import socket
 import ssl
@@ -7,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,6 +21,8 @@ from shared.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt import MqttBus
 from shared.tls import CertificateError, context_of
 from tests.conftest import need_mosquitto
+
+WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,13 @@ def secured(authority: Authority) -> Iterator[Broker]:
         yield broker
 
 
-def _bus(url: str, folder: Path, name: str | None, *, authority: Path | None = None, timeout_s: float = 5.0) -> MqttBus:
+def _bus(
+    url: str, folder: Path, name: str | None, *, authority: Path | None = None, timeout_s: float = 5.0, **options: Any
+) -> MqttBus:
     pair = (str(folder / f"{name}.crt"), str(folder / f"{name}.key")) if name else (None, None)
     certificates = Certificates(str(authority or folder / "ca.crt"), *pair)
     client_id = f"test-{uuid4().hex[:12]}"
-    return MqttBus(Address.parse(url), client_id, certificates=certificates, connect_timeout_s=timeout_s)
+    return MqttBus(Address.parse(url), client_id, certificates=certificates, connect_timeout_s=timeout_s, **options)
 
 
 def _beside(authority: Authority, folder: Path, name: str, then: datetime, days: int) -> Path:
@@ -155,6 +161,38 @@ def test_a_broker_that_is_not_there_is_no_matter_of_certificates(authority: Auth
             certificates=Certificates(str(authority.certificate_file)),
             connect_timeout_s=0.2,
         )
+
+
+def test_a_connection_with_tls_is_made_anew_when_it_is_cut(secured: Broker, authority: Authority) -> None:
+    """A dead link is cut by another thread than the one that reads it, and TLS keeps a state of its own between them."""
+    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with _bus(secured.url, authority.folder, "car-1", on_connected=lambda: connected.put(None)) as bus:
+        for _ in range(3):
+            connected.get(timeout=WAIT_S)
+            bus._client.cut()
+        connected.get(timeout=WAIT_S)
+
+
+def test_a_certificate_may_be_renewed_under_a_node_that_runs(
+    secured: Broker, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are short-lived, and a worker is not. One that no longer holds is told, and not tried in silence."""
+    monkeypatch.setattr("shared.mqtt_watchdog._AWAY_NS", 0)
+    for name in ("ca.crt", "car-1.crt", "car-1.key"):
+        shutil.copy(authority.folder / name, tmp_path)
+    other = Authority(tmp_path / "other")
+    other.node(Role.VEHICLE, "car-1", 1)
+    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with _bus(secured.url, tmp_path, "car-1", on_connected=lambda: connected.put(None), on_waiting=told.put) as bus:
+        connected.get(timeout=WAIT_S)
+        for name in ("car-1.crt", "car-1.key"):
+            shutil.copy(other.folder / name, tmp_path)
+        bus._client.cut()
+        assert "not signed by an authority the broker knows" in told.get(timeout=WAIT_S)
+        for name in ("car-1.crt", "car-1.key"):
+            shutil.copy(authority.folder / name, tmp_path)
+        connected.get(timeout=WAIT_S)
 
 
 ADDRESS = Address("broker", 8883, tls=True)
