@@ -20,6 +20,7 @@ from bench.machine_line import machine_line
 from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.saturation import saturation
+from bench.soak_cli import soak
 from bench.stamping import stamping
 from bench.swap import swap
 from bench.tensorflow_cli import tensorflow
@@ -41,6 +42,7 @@ bench.add_command(faults)
 bench.add_command(link)
 bench.add_command(report)
 bench.add_command(saturation)
+bench.add_command(soak)
 bench.add_command(stamping)
 bench.add_command(swap)
 bench.add_command(tensorflow)

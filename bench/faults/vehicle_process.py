@@ -37,22 +37,24 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
         waits_for_go: bool = False,
+        vehicle: str | None = None,
     ) -> None:
         """`environment`: added to this process's. `wrapper`: a command before it, such as `ip netns exec NAME`.
 
-        `waits_for_go`: it begins with `go()` only, so that several can begin together.
+        `waits_for_go`: it begins with `go()` only, so that several can begin together. `vehicle`: what it is called; None:
+        as its folder.
 
         Raises:
             VehicleError: it ended, or was not ready in time; its last words are told.
         """
         self.source = source
         self.folder = folder
-        self.name = folder.name
+        self.name = vehicle or folder.name
         self._is_asked = False
         self._said = folder.with_name(f"{folder.name}.log")
         self._said.parent.mkdir(parents=True, exist_ok=True)
         command = [*wrapper, sys.executable, "-m", "skylane", "edge", "play", str(source), *flags]
-        command += ["--vehicle", folder.name, "--out", str(folder), "--wait-for-go"]
+        command += ["--vehicle", self.name, "--out", str(folder), "--wait-for-go"]
         with self._said.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -78,6 +80,12 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
     def said(self) -> str:
         """All that it has printed so far."""
         return self._said.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it printed."""
+        lines = self.said.strip().splitlines()
+        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"
 
     @property
     def is_running(self) -> bool:
@@ -118,7 +126,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired as error:
-            raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self._last_words()}") from error
+            raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self.last_words}") from error
 
     def end(self, limit_s: float = 60.0) -> None:
         """Ask it to end, and see that it does so in order.
@@ -130,7 +138,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             self.stop()
         code = self.wait(limit_s)
         if code:
-            raise VehicleError(f"{self.name} ended with exit code {code}: {self._last_words()}")
+            raise VehicleError(f"{self.name} ended with exit code {code}: {self.last_words}")
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -143,11 +151,7 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         until_s = time.monotonic() + _READY_S
         while READY not in self.said:
             if not self.is_running:
-                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self._last_words()}")
+                raise VehicleError(f"{self.name} ended with exit code {self._process.returncode}: {self.last_words}")
             if time.monotonic() > until_s:
-                raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self._last_words()}")
+                raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.last_words}")
             time.sleep(_LOOK_S)
-
-    def _last_words(self) -> str:
-        lines = self.said.strip().splitlines()
-        return lines[-1].removeprefix("skylane: ") if lines else "it said nothing"

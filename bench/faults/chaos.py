@@ -1,0 +1,144 @@
+"""Chaos: faults drawn by chance, done to a site one after the other."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from bench.faults.messages import answers_to, for_vehicle, for_worker
+from bench.faults.rig import HEIGHT, MODEL, WIDTH, freeze, resume
+from bench.faults.site import Site
+from bench.link.link import LinkSpec
+from shared.address import Address
+from shared.mqtt import MqttBus
+from shared.topics import FrameId
+
+_AWAY_S = (0.0, 3.0)  # How long one that was killed is gone; and
+_FROZEN_S = (1.0, 12.0)  # how long one stands still, or a link is bad. A keepalive and a half ends a connection.
+_DARK_S = (2.0, 20.0)
+_JUNK = 100  # Messages to the worker, and as many to the vehicle.
+_SLOW = LinkSpec(delay_ms=100, jitter_ms=30, bandwidth_mbps=0.5)
+_FLAPPING = LinkSpec(reset_after_s=1.0)
+_LOSSY = LinkSpec(delay_ms=40, loss_percent=5)
+_DARK = LinkSpec(half_open_after_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """A fault that was done."""
+
+    at_s: float  # Since the first.
+    fault: str
+    to: str
+    seconds: float  # How long it lasted, until whoever was killed was started again.
+
+
+class Chaos:
+    """Draws what happens next and does it; `site.rig.chance` is its seed.
+
+    The first worker and the first vehicle are frozen, cut off and lied to, but never ended, and the broker is killed only
+    `while_broker_may_die`: what they hold tells how memory goes over the whole time.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.deeds: list[Deed] = []
+        self._site = site
+        self._chance = site.rig.chance
+        self._began_s = time.monotonic()
+
+    def strike(self, *, most_s: float, may_kill_broker: bool) -> None:
+        """Do one fault, of `most_s` at the most, and wait until it is over.
+
+        Raises:
+            SkylaneError: somebody did not come back.
+        """
+        draw = self._chance.choices(list(_FAULTS), [fault.weight for fault in _FAULTS.values()])[0]
+        name = "freeze broker" if draw == "kill broker" and not may_kill_broker else draw
+        fault = _FAULTS[name]
+        to = self._chance.choice(fault.among(self._site))
+        seconds = min(most_s, self._chance.uniform(*fault.between_s))
+        self._site.rig.say(f"{name}: {to}")
+        began_s = time.monotonic()
+        fault.do(self._site, to, seconds)
+        self.deeds.append(Deed(began_s - self._began_s, name, to, time.monotonic() - began_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    do: Callable[[Site, str, float], None]
+    among: Callable[[Site], Sequence[str]]
+    between_s: tuple[float, float]
+    weight: int = 1
+
+
+def _freeze(site: Site, pid: int, seconds: float) -> None:
+    freeze(pid)
+    try:
+        site.wait(seconds)
+    finally:
+        resume(pid)
+
+
+def _spoil(spec: LinkSpec) -> Callable[[Site, str, float], None]:
+    def spoil(site: Site, vehicle: str, seconds: float) -> None:
+        link = site.links[vehicle]
+        link.set(spec)
+        try:
+            site.wait(seconds)
+        finally:
+            link.set(LinkSpec())
+
+    return spoil
+
+
+def _junk(site: Site, vehicle: str, _: float) -> None:
+    """Damaged messages to a worker and to a vehicle, from somebody whom the broker lets in."""
+    chance = site.rig.chance
+    worker = chance.choice(site.worker_names)
+    size = {"height": HEIGHT, "width": WIDTH}
+    answers = answers_to(FrameId(vehicle, "left", "s1", 7), (), **size)
+    streams = (
+        for_worker(chance.getrandbits(32), worker=worker, model=MODEL, vehicle="stranger", **size),
+        for_vehicle(chance.getrandbits(32), vehicle=vehicle, worker=worker, answers=answers),
+    )
+    with MqttBus(Address.parse(site.broker.url), "stranger") as bus:
+        for stream in streams:
+            for message in islice(stream, _JUNK):
+                bus.publish(message.topic, message.payload, qos=0, properties=message.properties)
+        site.wait(1.0)
+
+
+def _broker(_: Site) -> Sequence[str]:
+    return ("broker",)
+
+
+def _workers(site: Site) -> Sequence[str]:
+    return site.worker_names
+
+
+def _mortal_workers(site: Site) -> Sequence[str]:
+    return site.worker_names[1:]
+
+
+def _vehicles(site: Site) -> Sequence[str]:
+    return site.vehicle_names
+
+
+def _mortal_vehicles(site: Site) -> Sequence[str]:
+    return site.vehicle_names[1:]
+
+
+_FAULTS = {
+    "kill worker": _Fault(Site.kill_worker, _mortal_workers, _AWAY_S, 3),
+    "freeze worker": _Fault(lambda site, to, s: _freeze(site, site.workers[to].pid, s), _workers, _FROZEN_S, 2),
+    "drain worker": _Fault(Site.drain_worker, _mortal_workers, _AWAY_S, 2),
+    "kill broker": _Fault(lambda site, _, s: site.kill_broker(s), _broker, _AWAY_S, 2),
+    "freeze broker": _Fault(lambda site, _, s: _freeze(site, site.broker.pid, s), _broker, _FROZEN_S),
+    "kill vehicle": _Fault(Site.kill_vehicle, _mortal_vehicles, _AWAY_S, 3),
+    "freeze vehicle": _Fault(lambda site, to, s: _freeze(site, site.vehicles[to].pid, s), _vehicles, _FROZEN_S),
+    "dark link": _Fault(_spoil(_DARK), _vehicles, _DARK_S, 2),
+    "slow link": _Fault(_spoil(_SLOW), _vehicles, _FROZEN_S),
+    "flapping link": _Fault(_spoil(_FLAPPING), _vehicles, _FROZEN_S),
+    "lossy link": _Fault(_spoil(_LOSSY), _vehicles, _FROZEN_S),
+    "junk": _Fault(_junk, _vehicles, (1.0, 1.0), 2),
+}
