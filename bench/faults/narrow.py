@@ -24,7 +24,7 @@ _HEIGHT = (_LARGEST_BYTES - _ENVELOPE_BYTES) // (3 * _WIDTH)
 _LARGEST_FRAMES = 4  # As many as the window: all wait at once.
 _LOSSES = (0.02, 0.05, 0.10)
 _ROUND_TRIPS_S = (0.05, 0.3)
-_LOSSY_FRAMES, _LOSSY_HZ, _DEADLINE_MS = 60, 5.0, 2000
+_LOSSY_FRAMES, _LOSSY_HZ, _DEADLINE_MS = 60, 5.0, 1000
 
 
 def narrow(rig: Rig) -> Finding:
