@@ -10,9 +10,9 @@ class LinkWatch:
 
     Moments are nanoseconds of any one clock. A connection is dead when nothing was heard for a timeout although something
     that the broker must answer waits as long: a publication, a subscription, or a ping, of which one is sent every half
-    timeout. So a dead link is found within one and a half timeouts, whatever is sent over it. A large message that
-    crawls is no silence while it, or what was sent before it, is acknowledged within the timeout. Nor is a message that
-    comes in piece by piece.
+    timeout (or half keepalive, where the broker wants that shorter). So a dead link is found within one and a half
+    timeouts, whatever is sent over it. A large message that crawls is no silence while it, or what was sent before it, is
+    acknowledged within the timeout. Nor is a message that comes in piece by piece.
 
     Dead is, too, a connection that the broker does not accept within the patience for it. May be used by several threads.
     """
@@ -25,6 +25,7 @@ class LinkWatch:
         self.is_accepted = False
         self._unanswered = 0
         self._waiting_since_ns = 0  # When something began to wait while nothing else did.
+        self._ping_ns = self._timeout_ns // 2
         self._pinged_ns = 0
         self._looked_ns = 0
         self.heard_ns = 0
@@ -36,8 +37,11 @@ class LinkWatch:
             self.is_accepted = False
             self._unanswered = 0
 
-    def accepted(self) -> None:
-        """The broker has accepted the connection."""
+    def accepted(self, keepalive_s: float) -> None:
+        """The broker has accepted the connection, and gives up whom it has not heard for 1.5 `keepalive_s`; 0: nobody."""
+        self._ping_ns = self._timeout_ns // 2
+        if keepalive_s:
+            self._ping_ns = min(self._ping_ns, round(keepalive_s * 1e9) // 2)
         self.is_accepted = True
 
     def closed(self) -> None:
@@ -58,7 +62,7 @@ class LinkWatch:
     def wants_ping(self, now_ns: int) -> bool:
         """Whether it is time to ask the broker for a word; who asks so sends a ping."""
         with self._lock:
-            is_early = now_ns - self._pinged_ns < self._timeout_ns // 2
+            is_early = now_ns - self._pinged_ns < self._ping_ns
             if is_early or self._pinged_ns > self.heard_ns or not self.is_accepted:
                 return False
             self._pinged_ns = now_ns

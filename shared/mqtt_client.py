@@ -84,7 +84,7 @@ class WatchedClient(paho.Client):
         """The broker has accepted the connection; to be called by the network thread."""
         self.network_thread = threading.current_thread()
         self.turned_ns = self._accepted_ns = clock.now_ns()
-        self._watch.accepted()
+        self._watch.accepted(self.keepalive)  # As the broker wishes, which may be other than we asked for.
 
     def cut(self) -> None:
         """Break the connection; the network thread finds it so and connects again. May be called by any thread."""

@@ -13,7 +13,7 @@ class Link:
         self.now_ns = 7 * S
         self.watch = LinkWatch(TIMEOUT_S, connect_patience_s=5)
         self.watch.opened(self.now_ns)
-        self.watch.accepted()
+        self.watch.accepted(TIMEOUT_S)
 
     def dies_after_s(self, longest_s: float = 100.0, *, pings: bool = True) -> float | None:
         """Seconds until the watch calls the link dead though nothing more comes; None: it does not."""
@@ -106,3 +106,11 @@ def test_it_pings_twice_a_timeout_and_only_who_has_accepted() -> None:
     assert pings == 100 * 2 // TIMEOUT_S
     link.watch.opened(link.now_ns)
     assert not link.watch.wants_ping(link.now_ns + 100 * S)
+
+
+def test_a_broker_that_wants_to_hear_more_often_is_told_more_often() -> None:
+    """It would take a vehicle that stands at a traffic light for a dead one."""
+    link = Link()
+    link.watch.accepted(keepalive_s=4)
+    assert not link.watch.wants_ping(link.now_ns + 2 * S - 1)
+    assert link.watch.wants_ping(link.now_ns + 2 * S)
