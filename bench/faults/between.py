@@ -71,7 +71,7 @@ def repeated(rig: Rig) -> Finding:
     frames.is_on = masks.is_on = True
     rig.wait_for_frames([vehicle], 2 * _STEP)
     frames.is_on = masks.is_on = False
-    vehicle.wait()
+    vehicle.finish()
     accounts = rig.accounts(vehicle)
     taken = accounts.outcomes[Outcome.ANSWERED]
     return Finding(
@@ -99,7 +99,7 @@ def too_large(rig: Rig) -> Finding:
         broker = rig.broker(config=_limited(rig.folder / f"broker-{name}.conf", setting), log=log)
         rig.worker(broker.url, f"worker-{name}")
         vehicle = rig.vehicle(broker.url, name, source=source, flags=("--resize-at", "cloud", "--resize", "stretch"))
-        vehicle.wait()
+        vehicle.finish()
         vehicles.append(vehicle)
         reconnects += connects(log, f"skylane-vehicle-{name}") - 1
     rows = [row for vehicle in vehicles for row in vehicle.rows()]

@@ -53,7 +53,7 @@ def narrow(rig: Rig) -> Finding:
             )
         )
     for vehicle in vehicles:
-        vehicle.wait(limit_s=180)
+        vehicle.finish(limit_s=180)
     rows = [row for vehicle in vehicles for row in vehicle.rows()]
     took_s = [float(row["total_ms"]) / 1e3 for row in rows if row["outcome"] == Outcome.ANSWERED]
     too_large = [row for row in rows if row["reason"].startswith("too_large")]
@@ -80,7 +80,7 @@ def lossy(rig: Rig) -> Finding:
     for vehicle in vehicles:
         vehicle.go()
     for vehicle in vehicles:
-        vehicle.wait()
+        vehicle.finish()
     figures = [figure for vehicle, cell in zip(vehicles, cells, strict=True) for figure in _cell(vehicle, *cell)]
     return Finding(
         (*figures, Figure("reconnects", _reconnects(log, vehicles), most=0)),

@@ -140,6 +140,15 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         if code:
             raise VehicleError(f"{self.name} ended with exit code {code}: {self.last_words}")
 
+    def finish(self, limit_s: float = 120.0) -> None:
+        """Wait until it has played to its end, and see that it did so in order.
+
+        Raises:
+            VehicleError: it still runs after `limit_s`, or ended with an exit code other than 0.
+        """
+        self.wait(limit_s)
+        self.end()
+
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(_KILL_S)
