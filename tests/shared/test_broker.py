@@ -1,14 +1,17 @@
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import paho.mqtt.client as paho
+import psutil
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -137,6 +140,19 @@ def test_a_secured_broker_names_the_file_it_lacks(tmp_path: Path, missing: str) 
     (tmp_path / missing).unlink()
     with pytest.raises(BrokerError, match=rf"has no {missing}: make it with 'skylane broker certs .* --broker HOST'"):
         Broker.start(secured=tmp_path)
+
+
+@pytest.mark.mosquitto
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run it as somebody else")
+def test_a_secured_broker_runs_as_the_owner_of_its_key() -> None:
+    """What other machines reach should not be root because whoever started it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        certs = Path(folder) / "certs"
+        Authority(certs).broker(["127.0.0.1"], 1)
+        Path(folder).chmod(0o755)
+        shutil.chown(certs / "server.key", "nobody")
+        with Broker.start(secured=certs) as broker:
+            assert psutil.Process(broker.pid).username() == "nobody"
 
 
 def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:
