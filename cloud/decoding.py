@@ -83,6 +83,7 @@ class Decoder:
         card = lane.card
         check_want(message.want, card)
         _check_size(message, card)
+        _check_wanted_size(message, self._limits)
         picture = images.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
         )
@@ -137,4 +138,18 @@ def _check_size(message: FrameMessage, card: ModelCard) -> None:
         raise MessageError(
             f"geometry is not what {', '.join(Resize)} make of {made.source_height}×{made.source_width} "
             f"for model {card.name}: send what was planned for its card"
+        )
+
+
+def _check_wanted_size(message: FrameMessage, limits: PictureLimits) -> None:
+    """A mask of the frame's size is as large as the geometry says the frame was, whatever was sent.
+
+    Raises:
+        MessageError: it would have more pixels than a picture may.
+    """
+    made = message.geometry
+    if message.want.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
+        raise MessageError(
+            f"a mask of {made.source_height}×{made.source_width} would have more than {limits.max_pixels} pixels: "
+            "ask for one of the model's size"
         )

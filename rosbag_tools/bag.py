@@ -11,15 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
-import yaml
-
 from rosbag_tools.data_file import DataFile, ForeignBagError, unfold_file
 from rosbag_tools.records import Channel, Damage, Message
+from shared.config import ConfigError, load_mapping
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import file_sha256
 
 _SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
-_MAX_METADATA_BYTES = 1 << 24
 
 
 class MissingBagError(SkylaneError):
@@ -180,11 +178,9 @@ def _looks_like_bag(path: Path) -> bool:
 def _listed(metadata: Path) -> list[str]:
     """The names of the data files by the bag's own metadata; none where it is missing or broken, as it often is."""
     try:
-        if metadata.stat().st_size > _MAX_METADATA_BYTES:
-            return []
-        paths = yaml.safe_load(metadata.read_bytes())["rosbag2_bagfile_information"]["relative_file_paths"]
+        paths = load_mapping(metadata)["rosbag2_bagfile_information"]["relative_file_paths"]
         return [Path(str(each)).name for each in paths]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+    except (ConfigError, KeyError, TypeError):
         return []
 
 

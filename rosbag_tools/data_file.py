@@ -1,6 +1,7 @@
 """One data file of a bag: read by its index through `rosbags`, or front to back where that fails."""
 
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -16,7 +17,13 @@ from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 
 from rosbag_tools import mcap_file, ros1_file, sqlite_file
-from rosbag_tools.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
+from rosbag_tools.decompression import (
+    MAX_CHUNK_BYTES,
+    MAX_MESSAGE_BYTES,
+    DecompressionError,
+    decompress,
+    unfold_message,
+)
 from rosbag_tools.image_messages import Wire
 from rosbag_tools.records import Channel, Damage, Message
 from shared.errors import SkylaneError
@@ -75,7 +82,9 @@ class DataFile:
         self.index_damage = ""
         self._channels: dict[int, Channel] = {}
         self._reader: Reader | None = None
-        if not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
+        if self.format == "sqlite3" and sqlite_file.is_computed(path):
+            self.index_damage = "a table of it is computed when it is read"
+        elif not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
             self._open(_FORMATS[self.format].reader(path))
         if self._reader is None:
             self._take_scan()
@@ -152,6 +161,8 @@ class DataFile:
     def _open(self, reader: Reader) -> None:
         try:
             reader.open()
+            if isinstance(reader, Sqlite3Reader) and reader.dbconn is not None:
+                reader.dbconn.limit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
             self._take_index(reader)
             self._reader = reader
         except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.

@@ -5,11 +5,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rosbag_tools.decompression import DecompressionError, unfold_message
+from rosbag_tools.decompression import MAX_MESSAGE_BYTES, DecompressionError, unfold_message
 from rosbag_tools.image_messages import Wire
 from rosbag_tools.records import Channel, Damage, Message
 
 MAGIC = b"SQLite format 3\0"
+
+# A view, or a column that is computed, gives without end what takes no room in the file.
+_COMPUTED = """
+    SELECT name FROM sqlite_master
+    WHERE type = 'view' OR (type = 'table' AND (rootpage <= 0 OR sql NOT LIKE 'CREATE TABLE%'))
+    UNION ALL
+    SELECT tables.name FROM sqlite_master AS tables, pragma_table_xinfo(tables.name) AS columns
+    WHERE tables.type = 'table' AND columns.hidden > 1
+"""
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
@@ -17,11 +26,23 @@ def scan(path: Path) -> Iterator[Message | Damage]:
     row = 0
     try:
         with closing(_open(path)) as database:
+            if computed := _computed(database):
+                yield Damage("schema", f"{computed} is computed when it is read, which no recorder does")
+                return
             channels = _channels(database)
             for row, topic, time_ns, data in database.execute("SELECT id, topic_id, timestamp, data FROM messages"):
                 yield _message(row, channels.get(topic), time_ns, data)
     except (sqlite3.Error, OverflowError, MemoryError) as error:
         yield Damage(f"after row {row}", f"the database is damaged or cut off: {error}")
+
+
+def is_computed(path: Path) -> bool:
+    """Whether any table of a database gives what is not in the file: read by its index it might have no end."""
+    try:
+        with closing(_open(path)) as database:
+            return bool(_computed(database))
+    except (sqlite3.Error, OverflowError, MemoryError):
+        return False  # It cannot be read by its index either.
 
 
 def has_log(path: Path) -> bool:
@@ -35,8 +56,16 @@ def _open(path: Path) -> sqlite3.Connection:
     mode = "mode=ro" if has_log(path) else "immutable=1"
     database = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
     database.text_factory = lambda text: text.decode(errors="replace")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
+    database.execute("PRAGMA trusted_schema=OFF")
     database.execute("PRAGMA writable_schema=ON")  # Else SQLite refuses a file that is shorter than its header says.
     return database
+
+
+def _computed(database: sqlite3.Connection) -> str:
+    """The name of a table that is a view, virtual, or has a computed column; empty where there is none."""
+    found = database.execute(_COMPUTED).fetchone()
+    return str(found[0])[:80] if found else ""
 
 
 def _channels(database: sqlite3.Connection) -> dict[object, Channel]:

@@ -13,6 +13,7 @@ from shared.errors import SkylaneError, suggestion
 
 MAX_YAML_BYTES = 1 << 20  # A configuration is written by hand; more than this is another file by mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting is no configuration, and would exhaust the parser's stack.
+MAX_YAML_NODES = 20_000  # Keys, values, lists and maps: a megabyte can hold half a million, and take a minute.
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -90,7 +91,7 @@ def load_document(path: Path) -> Any:
     if len(text) > MAX_YAML_BYTES:
         raise ConfigError(path, f"is larger than {MAX_YAML_BYTES} bytes: this is no configuration file")
     try:
-        return yaml.load(text, _StrictLoader)  # noqa: S506 - _StrictLoader is a SafeLoader that refuses more.
+        return yaml.load(text, StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader that refuses more.
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -160,25 +161,26 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses repeated keys, aliases and deep nesting."""
+class StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses repeated keys, aliases, deep nesting, and more nodes than anybody writes by hand."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.get_mark()
-            raise yaml.composer.ComposerError(None, None, "aliases are not used here: write the value out", mark)
+        """See SafeLoader; called for every node, before what is in it."""
+        self._refuse(self.check_event(yaml.AliasEvent), "aliases are not used here: write the value out")
         self.depth += 1
-        if self.depth > MAX_YAML_DEPTH:
-            mark = self.get_mark()
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_YAML_DEPTH}", mark)
+        self.nodes += 1
+        self._refuse(self.depth > MAX_YAML_DEPTH, f"nested deeper than {MAX_YAML_DEPTH}")
+        self._refuse(self.nodes > MAX_YAML_NODES, f"more than {MAX_YAML_NODES} keys and values")
         try:
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - the parent's signature.
+        """See SafeLoader."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -188,3 +190,7 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is repeated", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+    def _refuse(self, condition: bool, why: str) -> None:  # noqa: FBT001 - what it is about.
+        if condition:
+            raise yaml.composer.ComposerError(None, None, why, self.get_mark())

@@ -16,6 +16,9 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
 MAX_NS = 1 << 62
 MAX_ITEMS = 256  # Entries of any list or map: as many as a model can have classes.
+MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
+MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
+_MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
 _MAX_TEXT = 4096
 _MAX_BRANCHES = 1 << 12  # Lists and maps of one message: five megabytes of empty maps would take fifty times as much.
 
@@ -171,12 +174,17 @@ class Fields:
         except GeometryError as error:
             raise self.wrong(key, str(error)) from error
 
-    def stamps(self, key: str) -> tuple[Stamp, ...]:
-        """A list of stamps; those of unknown stages are kept."""
+    def stamps(self, key: str, most: int = MAX_STAMPS) -> tuple[Stamp, ...]:
+        """A list of at most so many stamps; those of unknown stages are kept."""
         stamps = []
-        for item in self.list(key):
+        items = self.list(key)
+        if len(items) > most:
+            raise self.wrong(key, f"{len(items)} stamps are more than {most}")
+        for item in items:
             if not isinstance(item, list) or [type(part) for part in item] != [str, str, int]:
                 raise self.wrong(key, "a stamp is [stage, node, nanoseconds]")
+            if len(item[0]) > _MAX_STAGE or len(item[1]) > _MAX_NODE:
+                raise self.wrong(key, f"a stage has up to {_MAX_STAGE} characters and a node up to {_MAX_NODE}")
             if not 0 <= item[2] <= MAX_NS:
                 raise self.wrong(key, f"{item[2]} ns is no time")
             stamps.append(Stamp(*item))

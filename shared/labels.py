@@ -15,6 +15,7 @@ import numpy.typing as npt
 import yaml
 from defusedxml.common import DefusedXmlException
 
+from shared.config import StrictLoader
 from shared.errors import SkylaneError
 from shared.opencv import cv2
 
@@ -116,19 +117,9 @@ def _table(labels: Labels) -> npt.NDArray[np.uint8]:
     return table
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a small file of them can unfold into gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "it refers to another entry (*): write the entry out")
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
-
-
 def _from_yaml(data: bytes, path: Path) -> Labels:
     try:
-        entries = yaml.load(data, _PlainLoader)  # noqa: S506  _PlainLoader is a SafeLoader.
+        entries = yaml.load(data, StrictLoader)  # noqa: S506  StrictLoader is a SafeLoader.
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise LabelsError(f"label file {path} is no YAML: {_one_line(error)}") from error
     if not isinstance(entries, list):

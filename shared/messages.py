@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 
 from shared.errors import SkylaneError
-from shared.fields import MAX_ITEMS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
+from shared.fields import MAX_FRAME_STAMPS, MAX_ITEMS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
 from shared.frames import Layout
 from shared.geometry import Geometry, Resize
 from shared.labels import Labels
@@ -19,6 +19,7 @@ from shared.topics import FrameId
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
+MAX_STATUS_BYTES = 1 << 20  # Dozens of models with hundreds of classes; a vehicle remembers as much of every worker.
 _MAX_MS = 86_400_000.0
 
 
@@ -158,7 +159,7 @@ def unpack_frame(payload: bytes) -> FrameMessage:
         codec=fields.text("codec"),
         geometry=fields.geometry("geometry"),
         want=_want(fields),
-        stamps=fields.stamps("stamps"),
+        stamps=fields.stamps("stamps", MAX_FRAME_STAMPS),
         data=fields.bytes("data"),
     )
 
@@ -240,6 +241,8 @@ def unpack_status(payload: bytes) -> NodeStatus:
     Raises:
         MessageError: it is not a status of this version, or a field is missing, of a wrong kind or out of bounds.
     """
+    if len(payload) > MAX_STATUS_BYTES:
+        raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
     fields = Fields.of_message(payload)
     return NodeStatus(
         state=fields.choice("state", NodeState),

@@ -9,11 +9,17 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
 MAX_SEGMENTS = 1000  # Before the frame header; a camera writes fewer than twenty.
+MAX_CHUNKS = 1 << 15  # Of a PNG; encoders put eight kilobytes and more into each.
+MAX_COMPRESSED_CHUNKS = 4  # Profiles and texts: each may unfold to eight megabytes, and takes a tenth of a second.
 MAX_SCANS = 64  # Each costs a pass over the whole picture; encoders write at most a dozen.
 
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # By colour type; a palette (3) decodes to colour.
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_HEADER = struct.Struct(">8sI4sIIBB")
+_PNG_CHUNK = struct.Struct(">I4s")
+_PNG_CHUNK_FRAME = 12  # Bytes of a chunk beside its data: length, type and checksum.
+_COMPRESSED_CHUNKS = (b"iCCP", b"zTXt", b"iTXt")
+_ANIMATION_CHUNKS = (b"acTL", b"fcTL", b"fdAT")
 
 _START_OF_FRAME = (0xC0, 0xC1, 0xC2)  # Baseline, extended, progressive: what OpenCV decodes.
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # Lossless, hierarchical, arithmetic.
@@ -60,7 +66,32 @@ def _png_header(data: bytes) -> PictureHeader:
         raise PictureHeaderError(
             f"PNG header says {height}×{width}, {bits} bits, colour type {colour_type}: no PNG can, encode it again"
         )
+    _check_chunks(data)
     return PictureHeader("png", height, width, _PNG_CHANNELS[colour_type], max(8, bits))
+
+
+def _check_chunks(data: bytes) -> None:
+    """Every chunk ends within the data: OpenCV takes memory for as many bytes as one says, up to four gigabytes."""
+    at = len(PNG_SIGNATURE)
+    compressed = 0
+    for _ in range(MAX_CHUNKS):
+        if len(data) < at + _PNG_CHUNK_FRAME:
+            raise PictureHeaderError(
+                f"PNG is damaged or truncated: it ends after {len(data)} bytes, before its last chunk"
+            )
+        length, kind = _PNG_CHUNK.unpack_from(data, at)
+        if at + _PNG_CHUNK_FRAME + length > len(data):
+            left = len(data) - at - _PNG_CHUNK_FRAME
+            raise PictureHeaderError(f"PNG is damaged or truncated: a chunk says {length} bytes where {left} are left")
+        if kind == b"IEND":
+            return
+        if kind in _ANIMATION_CHUNKS:
+            raise PictureHeaderError("PNG is animated: send a single picture")
+        compressed += kind in _COMPRESSED_CHUNKS
+        if compressed > MAX_COMPRESSED_CHUNKS:
+            raise PictureHeaderError(f"PNG has more than {MAX_COMPRESSED_CHUNKS} profiles and texts: encode it again")
+        at += _PNG_CHUNK_FRAME + length
+    raise PictureHeaderError(f"PNG has more than {MAX_CHUNKS} chunks: encode it again")
 
 
 def _jpeg_header(data: bytes) -> PictureHeader:

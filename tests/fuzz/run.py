@@ -38,8 +38,11 @@ class Figures:
         )
 
 
-def fuzz(name: str, seconds: int, seed: int) -> list[Path]:
-    """Fuzz one target; returns the inputs that something came of, none where all went well."""
+def fuzz(name: str, seconds: int, seed: int, *, keep: bool = False) -> list[Path]:
+    """Fuzz one target; returns the inputs that something came of, none where all went well.
+
+    `keep`: have what it reached become the corpus of the repository, where nothing was found.
+    """
     kept, found = corpus(name), crashes(name)
     found.mkdir(parents=True, exist_ok=True)
     before = set(inputs(found))
@@ -52,7 +55,7 @@ def fuzz(name: str, seconds: int, seed: int) -> list[Path]:
         said = _engine(name, grown, f"-max_total_time={seconds}", f"-seed={seed}", f"-artifact_prefix={found}/")
         fresh = sorted(set(inputs(found)) - before)
         figures = Figures.of(said)
-        if not fresh and figures.executions:
+        if keep and not fresh and figures.executions:
             _keep_smallest(name, grown, kept)
     told = f"{name}: {figures.executions:,} executions, {figures.features:,} features covered, {figures.peak_mb} MB at most"
     size = sum(path.stat().st_size for path in inputs(kept)) if kept.is_dir() else 0
@@ -108,9 +111,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=120, help="for each target")
     parser.add_argument("--target", choices=TARGETS, action="append", help="this one only; may be given again")
     parser.add_argument("--seed", type=int, help="of libFuzzer's choices; drawn, and printed")
+    parser.add_argument("--keep", action="store_true", help="let the corpus in the repository grow by what was reached")
     arguments = parser.parse_args()
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
-    found = [path for name in arguments.target or TARGETS for path in fuzz(name, arguments.seconds, seed)]
+    found = [
+        path
+        for name in arguments.target or TARGETS
+        for path in fuzz(name, arguments.seconds, seed, keep=arguments.keep)
+    ]
     sys.exit(1 if found else 0)
 
 

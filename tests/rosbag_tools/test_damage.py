@@ -187,6 +187,33 @@ def test_database_rows_may_hold_anything(tmp_path: Path, write_drive: WriteDrive
     assert inspect(drive.path).messages >= 9
 
 
+@pytest.mark.parametrize(
+    "computed",
+    [
+        """CREATE VIEW messages AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+        SELECT i AS id, 1 AS topic_id, i AS timestamp, zeroblob(900000000) AS data FROM n""",
+        """CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER,
+        data BLOB GENERATED ALWAYS AS (zeroblob(900000000)))""",
+        "CREATE VIRTUAL TABLE messages USING fts5(id, topic_id, timestamp, data)",
+    ],
+    ids=["view", "column", "virtual"],
+)
+def test_a_database_that_computes_its_messages_is_refused(
+    tmp_path: Path, write_drive: WriteDrive, computed: str
+) -> None:
+    """A view gives without end what takes no room in the file: reading it would fill the memory, or never end."""
+    drive = write_drive(tmp_path / "drive", "sqlite3")
+    with closing(sqlite3.connect(drive.data_file)) as database, database:
+        database.execute("DROP TABLE messages")
+        database.execute(computed)
+        if "GENERATED" in computed:
+            database.execute("INSERT INTO messages(topic_id, timestamp) VALUES (1, 1)")
+    frames, error = frames_until_error(drive.path)
+    assert not frames
+    assert "computed when it is read" in str(error)
+    assert [finding.place for finding in verify(drive.path)][:1] == ["schema"]
+
+
 def test_mcap_of_another_profile_is_whole(tmp_path: Path, write_drive: WriteDrive) -> None:
     """Only ROS 2's recorder writes the profile `ros2`; others write CDR just as well."""
     drive = write_drive(tmp_path / "drive", "mcap")

@@ -1,3 +1,4 @@
+import resource
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from shared.config import MAX_YAML_BYTES, ConfigError, Section, load_document, read_yaml
+from shared.config import MAX_YAML_BYTES, MAX_YAML_NODES, ConfigError, Section, load_document, read_yaml
 
 
 class Window(Section):
@@ -125,3 +126,12 @@ def test_arbitrary_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFa
     except ConfigError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_more_values_than_anybody_writes_are_refused_before_they_take_a_minute(tmp_path: Path) -> None:
+    """A megabyte of YAML can be half a million values: 35 seconds and 350 MB."""
+    text = "[" + "a," * (MAX_YAML_BYTES // 2 - 2) + "]"
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConfigError, match=f"more than {MAX_YAML_NODES} keys and values"):
+        load_document(_written(tmp_path, text))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 100_000

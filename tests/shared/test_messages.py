@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.fields import MAX_MESSAGE_BYTES, MAX_NS, MAX_SIDE, MessageError
+from shared.fields import MAX_FRAME_STAMPS, MAX_MESSAGE_BYTES, MAX_NS, MAX_SIDE, MessageError
 from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.labels import Labels
@@ -156,6 +156,9 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
         ({"stamps": [["due", "edge", -1]]}, "no time"),
         ({"stamps": [["due", "edge"]]}, "a stamp is"),
         ({"stamps": [["due", "edge", 2.5]]}, "a stamp is"),
+        ({"stamps": [["due", "edge", 1]] * 33}, "33 stamps are more than 32"),
+        ({"stamps": [["due", "x" * 201, 1]]}, "a node up to 200"),
+        ({"stamps": [["x" * 65, "edge", 1]]}, "a stage has up to 64"),
         ({"stamps": [["due", "edge", 1]] * 300}, "not a MessagePack map"),
         ({"geometry": None}, "'geometry'"),
         ({"geometry": {"source_height": 1}}, "'geometry'"),
@@ -208,6 +211,21 @@ def test_an_answer_without_its_mask_is_refused() -> None:
         unpack_mask(msgpack.packb(fields))
     for task in set(Task) - {Task.SEGMENTATION}:
         assert unpack_mask(msgpack.packb(fields | {"task": task})).task is task
+
+
+def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_for_it() -> None:
+    """More, beside the largest mask, would make a packet that the broker cuts its worker off for."""
+    stamps = tuple(Stamp("ä" * 64, "ä" * 200, MAX_NS) for _ in range(MAX_FRAME_STAMPS))
+    unpack_frame(pack_frame(replace(FRAME, stamps=stamps)))
+    answer = replace(MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9]))
+    assert unpack_mask(pack_mask(answer)).stamps == answer.stamps
+    assert len(pack_mask(answer)) < 1 << 16
+
+
+def test_a_status_that_is_too_large_is_refused() -> None:
+    """A vehicle remembers that of every worker."""
+    with pytest.raises(MessageError, match="over the limit of 1048576"):
+        unpack_status(pack_status(NodeStatus(NodeState.ONLINE, "s1")) + bytes(1 << 20))
 
 
 def test_a_model_of_classes_without_names_is_refused() -> None:

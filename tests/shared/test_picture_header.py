@@ -1,10 +1,19 @@
+import zlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.opencv import cv2
-from shared.picture_header import MAX_SCANS, MAX_SEGMENTS, PictureHeader, PictureHeaderError, read_header
+from shared.picture_header import (
+    MAX_CHUNKS,
+    MAX_SCANS,
+    MAX_SEGMENTS,
+    PictureHeader,
+    PictureHeaderError,
+    read_header,
+)
 
 
 def picture(suffix: str, shape: tuple[int, ...], dtype: type = np.uint8, parameters: tuple[int, ...] = ()) -> bytes:
@@ -73,6 +82,42 @@ def test_a_progressive_scan_bomb_is_refused() -> None:
     scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
     with pytest.raises(PictureHeaderError, match="scans"):
         read_header(jpeg[:-2] + scan * MAX_SCANS + jpeg[-2:])
+
+
+def _chunk(kind: bytes, data: bytes = b"") -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def _with(png: bytes, chunks: bytes) -> bytes:
+    """A PNG with more chunks behind its header."""
+    return png[:33] + chunks + png[33:]
+
+
+PNG = picture(".png", (12, 34))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_with(PNG, b"\xff\xfe\x00\x30IDAT" + bytes(48)), "4294836272 bytes where"),
+        (_with(PNG, b"\x7f\xff\xff\xfftEXt" + bytes(48)), "2147483647 bytes where"),
+        (_with(PNG, _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 20))) * 5), "more than 4 profiles and texts"),
+        (_with(PNG, _chunk(b"tEXt") * (MAX_CHUNKS + 1)), "more than 32768 chunks"),
+        (_with(PNG, _chunk(b"acTL", bytes(8))), "animated"),
+        (PNG[:-12], "before its last chunk"),
+    ],
+)
+def test_a_chunk_that_is_not_there_is_refused_before_memory_is_taken_for_it(data: bytes, reason: str) -> None:
+    """OpenCV took 4.2 GB and half a minute for a PNG of a hundred bytes: fuzzing found it."""
+    with pytest.raises(PictureHeaderError, match=reason):
+        read_header(data)
+
+
+def test_a_profile_and_a_text_are_walked_over() -> None:
+    """Pictures that people edited have them."""
+    text = _chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a text"))
+    assert read_header(_with(PNG, _chunk(b"gAMA", bytes(4)) + text + _chunk(b"iTXt"))) == read_header(PNG)
+    assert read_header(PNG + b"what follows its end") == read_header(PNG)
 
 
 @given(data=st.binary(max_size=80), lead=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"]))
