@@ -10,6 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
+import cloud.node
+import edge.node
+
 ROOT = Path(__file__).parents[1]
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
@@ -78,6 +81,13 @@ def test_what_is_waited_for_can_be_reached() -> None:
             assert "profiles" not in SERVICES[needed], (name, needed)
             if how["condition"] == "service_healthy":
                 assert SERVICES[needed]["healthcheck"]["test"], (name, needed)
+
+
+def test_a_node_that_drains_is_not_killed_meanwhile() -> None:
+    """An engine sends SIGKILL after 10 s where nothing else is said, and the frames in hand are lost."""
+    drains_s = {"edge": edge.node._DRAIN_S, "cloud": cloud.node._DRAIN_S, "cloud-gpu": cloud.node._DRAIN_S}
+    for name, limit_s in drains_s.items():
+        assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > limit_s
 
 
 def test_gpu_worker_starts_only_when_asked_for() -> None:
