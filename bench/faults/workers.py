@@ -187,14 +187,13 @@ def _worst(recovered_ms: Sequence[float]) -> Figure:
 
 def _silence(vehicle: VehicleProcess, way: str, began_ns: int, back_ns: int, limit_s: float) -> list[Figure]:
     """How soon a vehicle said that there is no worker, whether it then sent any frame all the same, and the way back."""
-    due_ns = [(int(row["t_due_ns"]), row["reason"].startswith("no_worker")) for row in vehicle.rows()]
-    said_ns = [at_ns for at_ns, is_said in due_ns if is_said and began_ns < at_ns < back_ns]
-    first_ns = min(said_ns, default=None)
-    mute = sum(not is_said and first_ns < at_ns < back_ns for at_ns, is_said in due_ns) if first_ns else None
+    meanwhile = [row for row in vehicle.rows() if began_ns < int(row["t_due_ns"]) < back_ns]
+    first_ns = min((int(row["t_due_ns"]) for row in meanwhile if row["reason"].startswith("no_worker")), default=None)
+    vain = [row for row in meanwhile if row["t_sent_ns"] and first_ns and int(row["t_due_ns"]) > first_ns]
     answered_ns = answered_since(vehicle, back_ns)
     return [
         Figure(f"{way}: first reason after", (first_ns - began_ns) / _S if first_ns else None, "s", most=limit_s),
-        Figure(f"{way}: other frames from then on", mute, most=0),
+        Figure(f"{way}: frames sent from then on", len(vain), most=0),
         Figure(f"{way}: answered again after", (min(answered_ns) - back_ns) / _S if answered_ns else None, "s"),
     ]
 
