@@ -50,7 +50,7 @@ def certs(
     authority = Authority(folder)
     for name in revoked:
         count = authority.revoke(name)
-        click.echo(f"{name}: {count} certificates revoked; restart the broker, which then refuses them")
+        click.echo(f"{name}: certificates revoked: {count}; restart the broker, which then refuses them")
     nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators}
     issued = [authority.broker(hosts, days, again=again)] if hosts else []
     issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
