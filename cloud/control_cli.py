@@ -2,6 +2,7 @@
 
 import json
 import queue
+import re
 import sys
 import threading
 import uuid
@@ -20,7 +21,7 @@ from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, V
 from shared.errors import SkylaneError, UnknownNameError
 from shared.fields import MessageError
 from shared.messages import NodeState, unpack_status
-from shared.model_card import ModelCard
+from shared.model_card import VERSION_NAME, ModelCard
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
 _QUICK_S = 10.0
@@ -35,11 +36,19 @@ class RefusedError(SkylaneError):
     """A worker said no."""
 
 
+def _checked_version(_: click.Context, __: click.Parameter, version: str | None) -> str | None:
+    if version is not None and not re.match(VERSION_NAME, version):
+        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front")
+    return version
+
+
 @click.command()
 @click.argument("worker")
 @click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
 @click.argument("model", required=False, default="")
-@click.option("--version", help="Of the model. [to load: the highest; to unload: all of them]")
+@click.option(
+    "--version", callback=_checked_version, help="Of the model. [to load: the highest; to unload: all of them]"
+)
 @click.option("--keep", is_flag=True, help="Of a load: leave the version that was current loaded, for who names it.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
 @click.option("--operator", default="operator", show_default=True, help="Who asks.")
@@ -55,14 +64,12 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
         nonce=uuid.uuid4().hex,
         verb=asked,
         model=topics.checked("model", told["model"]) if told["model"] else "",
-        version=topics.checked("version", told["version"]) if told["version"] else None,
+        version=told["version"],
         keep=told["keep"],
     )
     worker = topics.checked("worker", told["worker"])
     given = {key: told[key] for key in Connection.__dataclass_fields__ if told.get(key) is not None}
-    bus = Connection(**given).open(
-        f"skylane-operator-{request.nonce[:12]}", None, name=request.operator
-    )
+    bus = Connection(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
     console = Console(stderr=True)
     try:
         _check_online(bus, worker)

@@ -13,7 +13,7 @@ from shared.config import Section
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import Labels
-from shared.model_card import Task
+from shared.model_card import VERSION_NAME, Task
 from shared.results import MAX_DETECTIONS
 from shared.tensors import MAX_TENSORS
 
@@ -26,7 +26,11 @@ Colour = tuple[
     Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)]
 ]
 Triple = tuple[float, float, float]
-Version = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, (int, float)) else given)]
+Version = Annotated[
+    str,
+    BeforeValidator(lambda given: str(given) if isinstance(given, (int, float)) else given),
+    Field(pattern=VERSION_NAME),
+]
 
 
 class OutputKind(StrEnum):

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
 from cloud.isolation.engine import IsolatedEngine, Limits
-from cloud.manifest import NAME, BatchingSection, Manifest
+from cloud.manifest import BatchingSection, Manifest
 from cloud.model import Model
 from shared import registry
 from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.labels import Labels, read_labels
-from shared.model_card import ModelCard, Task
+from shared.model_card import VERSION_NAME, ModelCard, Task
 
 MANIFEST_NAME = "model.yaml"
 MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
 
-_VERSION = re.compile(NAME)
+_VERSION = re.compile(VERSION_NAME)
 
 
 class RepositoryError(SkylaneError):
@@ -245,9 +245,11 @@ def _check_hash(path: Path, manifest: Manifest) -> None:
         )
 
 
-def version_rank(version: str) -> tuple[bool, int, str]:
-    """What versions are sorted by: numbers by their value, after names that are none."""
-    return (version.isdecimal(), int(version) if version.isdecimal() else 0, version)
+def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:
+    """What versions are sorted by: numbers, with dots or without, by their values, after names that are none."""
+    parts = version.split(".")
+    is_number = all(part.isdecimal() for part in parts)
+    return (is_number, tuple(map(int, parts)) if is_number else (), version)
 
 
 def _version_folders(folder: Path) -> list[Path]:

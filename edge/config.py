@@ -10,6 +10,7 @@ from edge.arrivals import Arrivals
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.geometry import Resize
+from shared.model_card import VERSION_NAME
 
 _DAY_S = 86_400.0
 
@@ -26,7 +27,7 @@ class EdgeConfig(Section):
     min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Of the narrowest link to expect.
     vehicle: str = "vehicle"
     model: str = "road-small"
-    model_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")  # None: the worker's current one.
+    model_version: str | None = Field(default=None, pattern=VERSION_NAME)  # None: the worker's current one.
     outputs: tuple[str, ...] = ()  # Of a model of raw tensors; empty: all.
     top_k: int | None = Field(default=None, ge=1, le=256)  # Of a classification; None: as the model says.
     qos: int = Field(default=1, ge=0, le=1)

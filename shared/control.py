@@ -164,7 +164,7 @@ def _request(fields: Fields, verb: str, operator: str, nonce: str) -> ControlReq
         nonce=nonce,
         verb=Verb(verb),
         model=model,
-        version=fields.name("version") if fields.has("version") else None,
+        version=fields.version("version") if fields.has("version") else None,
         keep=fields.flag("keep"),
     )
 

@@ -1,5 +1,6 @@
 """Reading a message's fields: MessagePack from the wire, bounded, every field checked for kind and limits."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -8,6 +9,7 @@ import msgpack
 
 from shared.errors import SkylaneError
 from shared.geometry import Geometry, GeometryError
+from shared.model_card import VERSION_NAME
 from shared.stages import Stamp
 from shared.topics import FrameId, TopicNameError, checked
 
@@ -101,6 +103,13 @@ class Fields:
             return checked(key, self.text(key))
         except TopicNameError as error:
             raise self.wrong(key, str(error)) from error
+
+    def version(self, key: str) -> str:
+        """A model's version."""
+        value = self.text(key)
+        if not re.match(VERSION_NAME, value) or value.endswith("\n"):
+            raise self.wrong(key, f"version {value[:80]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front")
+        return value
 
     def choice(self, key: str, choices: type[C]) -> C:
         """One of an enumeration."""

@@ -151,7 +151,7 @@ def unpack_frame(payload: bytes) -> FrameMessage:
         id=fields.id,
         attempt=fields.integer("attempt", 1, 100),
         model=fields.name("model"),
-        version=fields.name("version") if fields.has("version") else None,
+        version=fields.version("version") if fields.has("version") else None,
         frame_stamp_ns=fields.integer("frame_stamp_ns", 0, MAX_NS),
         budget_ms=fields.integer("budget_ms", 0, 86_400_000) if fields.has("budget_ms") else None,
         layout=layout,

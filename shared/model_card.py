@@ -7,6 +7,10 @@ from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import Labels
 
+VERSION_NAME = (
+    r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"  # No topic carries it, so it may hold dots; a folder is called by it.
+)
+
 
 class Task(StrEnum):
     """What a model answers."""

@@ -309,3 +309,26 @@ def test_errors_of_models_are_errors_that_users_can_mend() -> None:
     """So that the command line turns each into one line."""
     assert issubclass(RepositoryError, SkylaneError)
     assert issubclass(ImagesError, SkylaneError)
+
+
+def test_versions_may_hold_dots(workshop: Any) -> None:
+    """As most people number; sorted by value, and none leads out of the folder."""
+    for version in ("1.9", "1.10", "1.2.3", "beta"):
+        workshop.add("m", b"")
+        (workshop.root / "m").rename(workshop.root / version)
+    (workshop.root / "m").mkdir()
+    for version in ("1.9", "1.10", "1.2.3", "beta"):
+        (workshop.root / version).rename(workshop.root / "m" / version)
+    assert workshop.repository.versions("m") == ("beta", "1.2.3", "1.9", "1.10")
+    assert workshop.repository.card("m").version == "1.10"
+    assert workshop.repository.card("m", "1.2.3").version == "1.2.3"
+    with pytest.raises(UnknownNameError):
+        workshop.repository.card("m", "..")
+
+
+@pytest.mark.parametrize("version", ["..", ".1", "a/b", "1\n", ""])
+def test_a_version_that_nobody_could_ask_for_is_refused(workshop: Any, version: str) -> None:
+    """At its load, and not frame by frame."""
+    workshop.add("m", b"", version=version)
+    with pytest.raises(ConfigError, match="version"):
+        workshop.repository.manifest("m")
