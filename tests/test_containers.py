@@ -28,7 +28,7 @@ KILLED = 128 + 9
 BYTES = {"m": 1 << 20, "g": 1 << 30}
 MINE = "/runs", "/tmp"
 # Folders that an engine makes writable in every container; what is there is gone with it, and shared with no other.
-ENGINES = "/dev/mqueue", "/dev/shm", "/run", "/run/lock", "/var/tmp"
+ENGINES = "/dev/mqueue", "/dev/shm", "/run", "/var/tmp"
 READY_S = 180.0
 
 
@@ -257,7 +257,7 @@ def test_a_vehicle_that_takes_too_much_memory_ends_alone(start: Callable[..., Co
 def test_a_node_can_write_its_results_and_nothing_else(stack: Mapping[str, Container], vehicle: Container) -> None:
     """Whoever takes a node over must not be able to leave anything in it."""
     for container, mine in ((vehicle, {*MINE}), (stack["cloud"], {"/tmp"})):
-        find = "find / ( -path /proc -o -path /sys ) -prune -o -type d -writable -print"
+        find = "find / ( -path /proc -o -path /sys ) -prune -o -type d -writable -print -prune"
         said = run_in(container, find.split())[1].splitlines()
         written = {line for line in said if line.startswith("/")}  # It also tells which folders it may not look into.
         assert mine <= written <= {*mine, *ENGINES}
