@@ -258,8 +258,8 @@ def test_a_node_can_write_its_results_and_nothing_else(stack: Mapping[str, Conta
     """Whoever takes a node over must not be able to leave anything in it."""
     for container, mine in ((vehicle, {*MINE}), (stack["cloud"], {"/tmp"})):
         find = "find / ( -path /proc -o -path /sys ) -prune -o -type d -writable -print -prune"
-        said = run_in(container, find.split())[1].splitlines()
-        written = {line for line in said if line.startswith("/")}  # It also tells which folders it may not look into.
+        found = run_in(container, find.split())[1].splitlines()
+        written = {line for line in found if line.startswith("/")}  # It also tells which folders it may not look into.
         assert mine <= written <= {*mine, *ENGINES}
         for folder in ("/", "/opt/skylane", "/etc"):
             code, said = run_in(container, ["touch", f"{folder}/mine"])
