@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import click
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -81,6 +82,7 @@ class Rounds:
     mb_per_s: dict[str, list[float]] = field(default_factory=dict)
     total_ms: list[float] = field(default_factory=list)  # Medians.
     answered_hz: list[float] = field(default_factory=list)
+    processor_ms: list[float] = field(default_factory=list)  # Of worker and broker, a frame.
 
 
 def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
@@ -196,18 +198,29 @@ def _measure_journey(
 ) -> None:
     played = overhead.Plan(bag=sample_bag(plan.frames), models=plan.models, model=plan.model, frames=plan.frames)
     with ExitStack() as stack:
+        workers = {}
         for door in doors:
             on_step(f"starting a worker, {door.name}")
             worker = partial(Worker, models=plan.models, model=plan.model, name=_WORKER, device="cpu")
-            stack.enter_context(worker(door.broker.url, flags=door.flags))
+            workers[door.name] = stack.enter_context(worker(door.broker.url, flags=door.flags))
         for number, door in _alternating(plan.rounds, doors):
             on_step(f"with an engine, round {number + 1} of {plan.rounds}, {door.name}")
             flags = ["--vehicle", _VEHICLE, *door.flags]
             run = folder / f"{door.name}-{number}"
+            pids = (workers[door.name].pid, door.broker.pid)
+            before_s = _processor_s(pids)
             one = overhead.played(played, door.broker.url, run / "latency", window=1, flags=flags)
             many = overhead.played(played, door.broker.url, run / "throughput", window=plan.window, flags=flags)
             rounds[door.name].total_ms.append(median(float(row["total_ms"]) for row in one))
             rounds[door.name].answered_hz.append(overhead.rate_hz(many))
+            used_ms = 1e3 * (_processor_s(pids) - before_s)
+            rounds[door.name].processor_ms.append(used_ms / (len(one) + len(many)))
+
+
+def _processor_s(pids: Sequence[int]) -> float:
+    """What processes have used of all cores so far, user and system."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in times)
 
 
 def _bus_figures(rounds: Mapping[str, Rounds], size: str) -> dict[str, Any]:
@@ -220,6 +233,7 @@ def _journey_figures(rounds: Mapping[str, Rounds]) -> dict[str, Any]:
     return {
         "total_ms": _compared({name: each.total_ms for name, each in rounds.items()}),
         "answered_hz": _compared({name: each.answered_hz for name, each in rounds.items()}),
+        "processor_ms": _compared({name: each.processor_ms for name, each in rounds.items()}),
     }
 
 
@@ -272,6 +286,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     if journey:
         rows[f"{plan['model']}, one in flight, ms"] = journey["total_ms"]
         rows[f"{plan['model']}, window {plan['window']}, answered /s"] = journey["answered_hz"]
+        rows[f"{plan['model']}, worker's and broker's processor ms a frame"] = journey["processor_ms"]
     for name, figure in rows.items():
         by_round = figure["ratio_by_round"]
         spread_text = f"{min(by_round):.3f} to {max(by_round):.3f}"

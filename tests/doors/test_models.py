@@ -1,0 +1,56 @@
+"""Models are loaded by name: nothing that an operator can write on the wire is a path."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.repository import Repository
+from shared.control import ControlError, ControlRequest, Verb, pack_request, unpack_request
+from shared.errors import UnknownNameError
+
+PATHS = (
+    "../road-small",
+    "/etc/passwd",
+    "road-small/../../x",
+    "..",
+    ".",
+    "./road-small",
+    "~",
+    "road-small\0",
+    "file:///etc/passwd",
+    "https://example.org/model",
+    "road-small\n",
+    "..\\x",
+    "%2e%2e",
+    "x" * 65,
+)
+
+
+@pytest.mark.parametrize("verb", [Verb.LOAD, Verb.UNLOAD, Verb.METADATA, Verb.READY])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_refused_before_anything_looks_for_it(verb: Verb, path: str) -> None:
+    """An operator's certificate is a right to choose among the repository's models, not among the host's files."""
+    for named in ({"model": path}, {"model": "road-small", "version": path}):
+        told: dict[str, Any] = {"operator": "anna", "nonce": "n1", "verb": verb, **named}
+        with pytest.raises(ControlError, match=r"field '(model|version)'"):
+            unpack_request(pack_request(ControlRequest(**told)), verb)
+
+
+def test_a_name_is_not_refused() -> None:
+    """The refusals above would say nothing of a parser that refuses all."""
+    request = ControlRequest("anna", "n1", Verb.LOAD, "road-small", "2")
+    assert unpack_request(pack_request(request), Verb.LOAD) == request
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_repository_knows_no_path_either(path: str, tmp_path: Path) -> None:
+    """Whoever comes to it another way than by the wire meets the same wall."""
+    repository = Repository(tmp_path / "models")
+    (tmp_path / "models" / "road-small").mkdir(parents=True)
+    for name in ("models/road-small", "road-small"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "model.yaml").write_text("{}")
+    assert repository.names() == ("road-small",)
+    with pytest.raises(UnknownNameError, match="no model"):
+        repository.file(path)
