@@ -52,9 +52,9 @@ class Chaos:
         Raises:
             SkylaneError: somebody did not come back.
         """
-        draw = self._chance.choices(list(_FAULTS), [fault.weight for fault in _FAULTS.values()])[0]
+        draw = self._chance.choices(list(FAULTS), [fault.weight for fault in FAULTS.values()])[0]
         name = "freeze broker" if draw == "kill broker" and not may_kill_broker else draw
-        fault = _FAULTS[name]
+        fault = FAULTS[name]
         to = self._chance.choice(fault.among(self._site))
         seconds = min(most_s, self._chance.uniform(*fault.between_s))
         self._site.rig.say(f"{name}: {to}")
@@ -64,7 +64,9 @@ class Chaos:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class Fault:
+    """A kind of fault: how it is done to somebody for so many seconds, and to whom and for how long that may be."""
+
     do: Callable[[Site, str, float], None]
     among: Callable[[Site], Sequence[str]]
     between_s: tuple[float, float]
@@ -128,17 +130,17 @@ def _mortal_vehicles(site: Site) -> Sequence[str]:
     return site.vehicle_names[1:]
 
 
-_FAULTS = {
-    "kill worker": _Fault(Site.kill_worker, _mortal_workers, _AWAY_S, 3),
-    "freeze worker": _Fault(lambda site, to, s: _freeze(site, site.workers[to].pid, s), _workers, _FROZEN_S, 2),
-    "drain worker": _Fault(Site.drain_worker, _mortal_workers, _AWAY_S, 2),
-    "kill broker": _Fault(lambda site, _, s: site.kill_broker(s), _broker, _AWAY_S, 2),
-    "freeze broker": _Fault(lambda site, _, s: _freeze(site, site.broker.pid, s), _broker, _FROZEN_S),
-    "kill vehicle": _Fault(Site.kill_vehicle, _mortal_vehicles, _AWAY_S, 3),
-    "freeze vehicle": _Fault(lambda site, to, s: _freeze(site, site.vehicles[to].pid, s), _vehicles, _FROZEN_S),
-    "dark link": _Fault(_spoil(_DARK), _vehicles, _DARK_S, 2),
-    "slow link": _Fault(_spoil(_SLOW), _vehicles, _FROZEN_S),
-    "flapping link": _Fault(_spoil(_FLAPPING), _vehicles, _FROZEN_S),
-    "lossy link": _Fault(_spoil(_LOSSY), _vehicles, _FROZEN_S),
-    "junk": _Fault(_junk, _vehicles, (1.0, 1.0), 2),
+FAULTS = {
+    "kill worker": Fault(Site.kill_worker, _mortal_workers, _AWAY_S, 3),
+    "freeze worker": Fault(lambda site, to, s: _freeze(site, site.workers[to].pid, s), _workers, _FROZEN_S, 2),
+    "drain worker": Fault(Site.drain_worker, _mortal_workers, _AWAY_S, 2),
+    "kill broker": Fault(lambda site, _, s: site.kill_broker(s), _broker, _AWAY_S, 2),
+    "freeze broker": Fault(lambda site, _, s: _freeze(site, site.broker.pid, s), _broker, _FROZEN_S),
+    "kill vehicle": Fault(Site.kill_vehicle, _mortal_vehicles, _AWAY_S, 3),
+    "freeze vehicle": Fault(lambda site, to, s: _freeze(site, site.vehicles[to].pid, s), _vehicles, _FROZEN_S),
+    "dark link": Fault(_spoil(_DARK), _vehicles, _DARK_S, 2),
+    "slow link": Fault(_spoil(_SLOW), _vehicles, _FROZEN_S),
+    "flapping link": Fault(_spoil(_FLAPPING), _vehicles, _FROZEN_S),
+    "lossy link": Fault(_spoil(_LOSSY), _vehicles, _FROZEN_S),
+    "junk": Fault(_junk, _vehicles, (1.0, 1.0), 2),
 }
