@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -191,20 +191,25 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         clock_offset_s: float = 0.0,
         clock_drift_ppm: float = 0.0,
         environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
     ) -> None:
         """Start it, its clock ahead by so much and gaining so much. `environment`: added to this process's.
+
+        `log` takes what it says on standard error.
 
         Raises:
             InstantError: it ended before it was ready; it has told why on standard error.
         """
         told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.instant", "--broker", broker, *flags],
-            stdout=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
-            text=True,
-        )
+        with log.open("ab") if log else nullcontext() as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.instant", "--broker", broker, *flags],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **(environment or {})},
+                text=True,
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
