@@ -1,6 +1,6 @@
 """The exchange: loads and unloads models while frames flow, so that none of them is lost or refused meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from cloud.model import Model
 from cloud.serving import Lane, Serving
 from shared.errors import SkylaneError
 from shared.fields import MessageError
+from shared.model_card import ModelCard
 
 OpenLane = Callable[[Model], Lane]  # Builds a model's lane and starts it.
 
@@ -21,6 +22,9 @@ class ExchangeError(SkylaneError):
 
 class Door(Protocol):
     """Where frames come in: it must know which models are served."""
+
+    def check(self, cards: Collection[ModelCard]) -> None:
+        """Whether these models can be told of together."""
 
     def admit(self, model: str) -> None:
         """Take a model's frames from now on."""
@@ -113,6 +117,7 @@ class Exchange:
     def _opened(self, name: str, version: str | None) -> Lane:
         if self._loader is None:
             raise ExchangeError("this worker has no repository: it serves what it was started with")
+        self._door.check((*self._serving.cards(), self._loader.repository.card(name, version)))
         model = self._loader.load(name, version)
         if self._is_stopping():
             model.close()

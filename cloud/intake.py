@@ -27,6 +27,7 @@ from shared.messages import (
     pack_status,
     unpack_status,
 )
+from shared.model_card import ModelCard
 from shared.name_claim import NameClaim
 from shared.stages import Stage
 from shared.threads import Handover
@@ -42,6 +43,10 @@ _ANSWERED_WITHIN_S = 10.0
 
 class SecondWorkerError(SkylaneError):
     """A broker that cannot share a subscription already has a worker for the model."""
+
+
+class AnnouncementError(SkylaneError):
+    """A worker cannot tell vehicles of all that it would serve."""
 
 
 class StoppingError(SkylaneError):
@@ -104,7 +109,9 @@ class Intake:
 
         Raises:
             SecondWorkerError: the broker speaks MQTT 3.1.1 only and another worker serves one of the models.
+            AnnouncementError: as `check`.
         """
+        self.check(self._serving.cards())
         models = self._serving.models
         self._check_alone(models)
         self._claim.open(self._bus)
@@ -113,6 +120,24 @@ class Intake:
             self._subscribe(model)
         self._state = NodeState.ONLINE
         self.announce()
+
+    def check(self, cards: Collection[ModelCard]) -> None:
+        """Whether vehicles can read what would announce these models.
+
+        Raises:
+            AnnouncementError: it is more than a status may hold.
+        """
+        payload = pack_status(NodeStatus(NodeState.ONLINE, self._session, self._admission.max_frames, tuple(cards)))
+        problem = f"{len(payload)} bytes" if len(payload) > self._bus.largest_payload - _ROOM_BYTES else ""
+        try:
+            unpack_status(payload)
+        except MessageError as error:
+            problem = str(error)
+        if problem:
+            raise AnnouncementError(
+                f"{len(cards)} models with all their labels cannot be announced in one status ({problem}): "
+                "divide them among several workers"
+            )
 
     def admit(self, model: str) -> None:
         """Take a model's frames from now on.

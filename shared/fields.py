@@ -45,11 +45,11 @@ class Fields:
         self._fields = fields
 
     @classmethod
-    def of_message(cls, payload: bytes) -> "Fields":
-        """Unpack a message and check its version."""
+    def of_message(cls, payload: bytes, *, most_branches: int = _MAX_BRANCHES) -> "Fields":
+        """Unpack a message of at most so many lists and maps, and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
-        count = _Counter(_MAX_BRANCHES)
+        count = _Counter(most_branches)
         try:
             fields = msgpack.unpackb(
                 payload,
@@ -108,7 +108,9 @@ class Fields:
         """A model's version."""
         value = self.text(key)
         if not re.match(VERSION_NAME, value) or value.endswith("\n"):
-            raise self.wrong(key, f"version {value[:80]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front")
+            raise self.wrong(
+                key, f"version {value[:80]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front"
+            )
         return value
 
     def choice(self, key: str, choices: type[C]) -> C:

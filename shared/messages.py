@@ -20,6 +20,7 @@ FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
 MAX_STATUS_BYTES = 1 << 20  # Dozens of models with hundreds of classes; a vehicle remembers as much of every worker.
+_MAX_STATUS_BRANCHES = 1 << 14  # Lists and maps: a model of 256 classes takes 260 of them.
 _MAX_MS = 86_400_000.0
 
 
@@ -243,7 +244,7 @@ def unpack_status(payload: bytes) -> NodeStatus:
     """
     if len(payload) > MAX_STATUS_BYTES:
         raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
-    fields = Fields.of_message(payload)
+    fields = Fields.of_message(payload, most_branches=_MAX_STATUS_BRANCHES)
     return NodeStatus(
         state=fields.choice("state", NodeState),
         session=fields.name("session"),

@@ -8,11 +8,12 @@ import pytest
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
-from cloud.intake import Intake, SecondWorkerError, StoppingError, worker_will
+from cloud.intake import AnnouncementError, Intake, SecondWorkerError, StoppingError, worker_will
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.serving import Lane, Serving
 from shared.bus import Delivery, MemoryBus, Properties
+from shared.labels import Labels
 from shared.messages import (
     MaskMessage,
     NodeState,
@@ -264,6 +265,24 @@ def test_a_model_is_dismissed_when_its_last_frame_is_answered() -> None:
         door.replier.refuse(_taken(door.admission), Status.FAILED, "test")
         thread.join(WAIT_S)
         assert not thread.is_alive()
+
+
+def _cards(models: int) -> list[ModelCard]:
+    """Models of as many classes as one can have, each with a long name."""
+    labels = Labels(
+        tuple(f"{number:064d}" for number in range(256)), tuple((number, 255, 255 - number) for number in range(256))
+    )
+    return [replace(model(name=f"model-{number}").card, labels=labels) for number in range(models)]
+
+
+def test_many_large_models_are_announced_and_too_many_are_refused() -> None:
+    """A status that vehicles cannot read leaves a worker that nobody finds."""
+    with _open_door(Admission()) as door:
+        door.intake.check(_cards(16))
+        status = NodeStatus(NodeState.ONLINE, "s9", 64, tuple(_cards(16)))
+        assert unpack_status(pack_status(status)) == status
+        with pytest.raises(AnnouncementError, match=r"^80 models .* \(.*\): divide them among several"):
+            door.intake.check(_cards(80))
 
 
 def test_a_model_that_was_loaded_too_late_is_not_subscribed_to() -> None:
