@@ -61,9 +61,10 @@ class LinkWatch:
 
     def wants_ping(self, now_ns: int) -> bool:
         """Whether it is time to ask the broker for a word; who asks so sends a ping."""
+        if now_ns - self._pinged_ns < self._ping_ns:  # Without the lock: it is asked with every message.
+            return False
         with self._lock:
-            is_early = now_ns - self._pinged_ns < self._ping_ns
-            if is_early or self._pinged_ns > self.heard_ns or not self.is_accepted:
+            if self._pinged_ns > self.heard_ns or not self.is_accepted:
                 return False
             self._pinged_ns = now_ns
             return True

@@ -11,7 +11,7 @@ from shared.fields import MAX_MESSAGE_BYTES
 MOST_WAITING = 1024
 """Publications of QoS 1 that the broker has not acknowledged; more are refused, but for what is retained. As many again of
 QoS 0 that are still to be written."""
-MOST_WAITING_BYTES = MAX_MESSAGE_BYTES
+MOST_WAITING_BYTES = 4 * MAX_MESSAGE_BYTES
 """The payloads of each of these together; one message may always wait."""
 
 
