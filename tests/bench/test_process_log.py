@@ -14,6 +14,7 @@ WAIT_S = 20.0
 _LEAK = """
 import os, sys, threading
 kept = bytearray()
+print("done", flush=True)
 for _ in sys.stdin:
     kept += os.urandom(32 << 20)
     kept_files = [os.dup(0) for _ in range(5)]
@@ -29,15 +30,20 @@ def _leaking() -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-c", _LEAK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
+        _await_done(process)  # Until then it is Python that takes memory.
         yield process
         process.stdin.close()
 
 
 def _leak(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
+    _await_done(process)
+
+
+def _await_done(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
     assert process.stdout.readline() == "done\n"
 
 
