@@ -8,6 +8,8 @@ import numpy as np
 
 from cloud.admission import Admission
 from cloud.estimate import BatchEstimate, Estimate
+from cloud.hold_off import HoldOff
+from cloud.isolation.process import ProcessLostError
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
@@ -44,11 +46,13 @@ class Batcher:
         decoders: int = 1,
         max_wait_ms: float = 0.0,
         finishing: Estimate | None = None,
+        hold_off: HoldOff | None = None,
     ) -> None:
         """`hand_on` gets each frame with what the model gave for it, and the model.
 
         `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames. `finishing`:
-        how long it takes from there to the answer, kept by whoever does it.
+        how long it takes from there to the answer, kept by whoever does it. `hold_off`: told of frames that cost an
+        engine its process, and asked whose are not worth the risk.
         """
         self._model = model
         self._replier = replier
@@ -69,6 +73,7 @@ class Batcher:
         self._decoding = Estimate()
         self._inference = BatchEstimate(self._max_size)
         self._finishing = finishing or Estimate()
+        self._hold_off = hold_off or HoldOff()
 
     @property
     def needs_ns(self) -> int:
@@ -173,16 +178,20 @@ class Batcher:
         return [request.ends_ns - needs_ns for request in self._decoded if request.ends_ns is not None]
 
     def _infer(self, batch: Sequence[Request]) -> None:
-        live = [request for request in batch if self._ends_in_time(request)]
+        live = [request for request in batch if self._is_worth_it(request)]
         if not live or self._try(live) is None:
             return
         for request in live:
-            if self._ends_in_time(request) and (error := self._try([request])):
+            if self._is_worth_it(request) and (error := self._try([request])):
+                if isinstance(error, ProcessLostError):
+                    self._hold_off.strike(request.vehicle)
                 self._replier.refuse(request, Status.FAILED, f"poison: {error}")
 
-    def _ends_in_time(self, request: Request) -> bool:
+    def _is_worth_it(self, request: Request) -> bool:
         """Whether a frame is worth the engine's time; refuses it where it is not."""
-        if request.is_expired:
+        if held := self._hold_off.reason(request.vehicle):
+            self._replier.refuse(request, Status.REJECTED, held)
+        elif request.is_expired:
             self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
         elif not request.can_end_in(self._ends_after_ns(1)):
             self._replier.refuse(request, Status.EXPIRED, "its inference would end after its budget")

@@ -9,6 +9,7 @@ from functools import partial
 
 from cloud.admission import Admission
 from cloud.decoding import read
+from cloud.hold_off import HoldOff
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.serving import Serving
@@ -72,9 +73,13 @@ class Intake:
         session: str,
         group: str = topics.GROUP,
         qos: int = topics.FRAMES.qos,
+        hold_off: HoldOff | None = None,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
-        """`give_up` is told, on the network thread, why the worker cannot go on under its name."""
+        """`hold_off` is asked whose frames are refused at the door.
+
+        `give_up` is told, on the network thread, why the worker cannot go on under its name.
+        """
         self._bus = bus
         self._admission = admission
         self._replier = replier
@@ -93,6 +98,7 @@ class Intake:
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = _Unanswered()
         self._ignored: Counter[str] = Counter()  # By the network thread alone.
+        self._hold_off = hold_off or HoldOff()
         self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
 
     @property
@@ -247,6 +253,9 @@ class Intake:
             self._unanswered.came(request.model)
         if delivery.properties.response_topic not in (None, reply_topic):
             self._refuse(request, Status.REJECTED, f"the response topic must be {reply_topic}")
+            return
+        if held := self._hold_off.reason(request.vehicle):
+            self._refuse(request, Status.REJECTED, held)
             return
         for refused in self._admission.offer(request):
             if refused.is_expired:

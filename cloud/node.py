@@ -10,6 +10,7 @@ from cloud.control import Control
 from cloud.decoding import Decoder
 from cloud.echoes import Echoes
 from cloud.exchange import Exchange
+from cloud.hold_off import HoldOff
 from cloud.intake import Intake
 from cloud.loader import Loader
 from cloud.model import Model
@@ -67,6 +68,7 @@ class CloudNode:
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
+        self._hold_off = HoldOff()
         self._models = models
         self._serving = Serving()
         self._intake: Intake | None = None
@@ -125,6 +127,7 @@ class CloudNode:
             session=self._settings.session,
             group=self._settings.group,
             qos=self._settings.qos,
+            hold_off=self._hold_off,
             give_up=self.end,
         )
         exchange = Exchange(self._serving, intake, self._open_lane, self._loader, self._stopped.is_set)
@@ -189,6 +192,7 @@ class CloudNode:
             decoders=settings.decoders,
             max_wait_ms=settings.max_wait_ms,
             finishing=self._postprocessor.finishing,
+            hold_off=self._hold_off,
         )
         lane = Lane(model, batcher, owns_model=self._loader is not None)
         lane.start(self._threads)

@@ -3,6 +3,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -42,13 +43,13 @@ def _lane(admission: Admission, replier: Replier, name: str = "tiny") -> Lane:
 class Door:
     """An intake on a bus in memory, and what the world outside hears of it."""
 
-    def __init__(self, bus: MemoryBus, admission: Admission) -> None:
+    def __init__(self, bus: MemoryBus, admission: Admission, **options: Any) -> None:
         self.bus = bus
         self.admission = admission
         self.replier = Replier("w", "cloud/w/s9")
         self.serving = Serving()
         self.serving.place(_lane(admission, self.replier))
-        self.intake = Intake(bus, admission, self.replier, self.serving, worker="w", session="s9")
+        self.intake = Intake(bus, admission, self.replier, self.serving, worker="w", session="s9", **options)
         self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
@@ -68,10 +69,11 @@ class Door:
 
 
 @contextmanager
-def _open_door(admission: Admission, *, shares: bool = True) -> Iterator[Door]:
+def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> Iterator[Door]:
+    """A door in use."""
     with MemoryBus() as bus:
         bus.shares_subscriptions = shares
-        door = Door(bus, admission)
+        door = Door(bus, admission, **options)
         thread = threading.Thread(target=door.intake.run)
         thread.start()
         try:
@@ -93,7 +95,7 @@ def _taken(admission: Admission) -> Request:
 def test_a_frame_is_stamped_and_admitted() -> None:
     """Nothing else happens on the network thread."""
     admission = Admission()
-    with _open_door(admission) as door:
+    with open_door(admission) as door:
         door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
         door.settle()
     request = _taken(admission)
@@ -107,7 +109,7 @@ def test_a_frame_is_stamped_and_admitted() -> None:
 def test_what_the_queue_does_not_hold_is_answered_overloaded(properties: Properties | None) -> None:
     """Where nothing beside the payload tells whose it is, the payload does."""
     admission = Admission(max_frames=1)
-    with _open_door(admission) as door:
+    with open_door(admission) as door:
         for _ in range(3):
             door.send(pack_frame(FRAME), properties)
         for _ in range(2):
@@ -143,7 +145,7 @@ def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
 
 def test_frames_for_nobody_here_are_counted() -> None:
     """A subscription's wildcard takes in what no name may be."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.bus.publish("skylane/v1/frames/tiny/a b/left", b"", qos=1)
         door.settle()
         assert door.intake.ignored == {"topic": 1}
@@ -151,7 +153,7 @@ def test_frames_for_nobody_here_are_counted() -> None:
 
 def test_a_worker_says_when_it_comes_and_when_it_goes() -> None:
     """Its cards only while it serves; vehicles send to nobody else."""
-    with _open_door(Admission(max_frames=5)) as door:
+    with open_door(Admission(max_frames=5)) as door:
         door.intake.stop()
         door.send(pack_frame(FRAME))
         door.settle()
@@ -210,7 +212,7 @@ def test_a_worker_that_is_no_rival_keeps_nobody_away(announce: Callable[[MemoryB
 
 def test_frames_of_other_models_and_topics_that_are_none_are_left_alone() -> None:
     """A broker may deliver more than was meant."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         topics: Sequence[str] = (
             "skylane/v1/frames/huge/car/left",
             "skylane/v1/frames/tiny/car",
@@ -224,7 +226,7 @@ def test_frames_of_other_models_and_topics_that_are_none_are_left_alone() -> Non
 def test_a_retry_is_a_frame_of_the_model_that_its_topic_names() -> None:
     """A vehicle retries to one worker by name; from there on it is a frame as any other."""
     admission = Admission()
-    with _open_door(admission) as door:
+    with open_door(admission) as door:
         topic = RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left")
         door.bus.publish(topic, pack_frame(replace(FRAME, attempt=2)), qos=1)
         door.bus.publish(RETRIES.of(worker="other", model="tiny", vehicle="car", camera="left"), b"", qos=1)
@@ -236,7 +238,7 @@ def test_a_retry_is_a_frame_of_the_model_that_its_topic_names() -> None:
 
 def test_what_is_served_can_grow_and_shrink() -> None:
     """A vehicle must not be told of a model before its frames are taken, nor send to one that is going."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.serving.place(_lane(door.admission, door.replier, "other"))
         door.intake.announce()
         door.intake.admit("other")
@@ -254,7 +256,7 @@ def test_what_is_served_can_grow_and_shrink() -> None:
 
 def test_a_model_is_dismissed_when_its_last_frame_is_answered() -> None:
     """It is unloaded next; a frame that came before must not find it gone."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
         door.settle()
         thread = threading.Thread(target=door.intake.dismiss, args=("tiny",))
@@ -277,7 +279,7 @@ def _cards(models: int) -> list[ModelCard]:
 
 def test_many_large_models_are_announced_and_too_many_are_refused() -> None:
     """A status that vehicles cannot read leaves a worker that nobody finds."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.intake.check(_cards(16))
         status = NodeStatus(NodeState.ONLINE, "s9", 64, tuple(_cards(16)))
         assert unpack_status(pack_status(status)) == status
@@ -287,7 +289,7 @@ def test_many_large_models_are_announced_and_too_many_are_refused() -> None:
 
 def test_a_model_that_was_loaded_too_late_is_not_subscribed_to() -> None:
     """Its frames would come to a worker that has left, and be acknowledged by it."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.serving.place(_lane(door.admission, door.replier, "other"))
         door.intake.stop()
         with pytest.raises(StoppingError, match="is stopping: it takes no frames of other any more"):
@@ -299,7 +301,7 @@ def test_a_model_that_was_loaded_too_late_is_not_subscribed_to() -> None:
 
 def test_a_worker_that_is_stopping_is_not_announced_as_online_again() -> None:
     """A broker that restarts while it drains asks for its state: vehicles must not send to it."""
-    with _open_door(Admission()) as door:
+    with open_door(Admission()) as door:
         door.intake.stop()
         door.intake.announce()
         door.settle()
