@@ -8,7 +8,7 @@ from bench.faults.links import NO_NAMESPACE, namespace
 from bench.faults.namespaces import Namespace
 from bench.faults.radio import Air
 from bench.faults.rig import Rig
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.faults.vehicle_process import VehicleProcess
 from bench.link.link import LOOPBACK, LinkSpec
 from bench.spread import spread
@@ -30,28 +30,18 @@ _LOSSY_FRAMES, _LOSSY_HZ, _DEADLINE_MS = 60, 5.0, 1000
 def narrow(rig: Rig) -> Finding:
     """Links of exactly the least bandwidth, a window full of the largest frames, and one that is larger."""
     log = rig.folder / "broker.log"
-    space = namespace(rig)
+    space, remarks = _narrow_namespace(rig)
     broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True, log=log)
     rig.worker(broker.url, height=_HEIGHT, width=_WIDTH)
     source = rig.pictures(_LARGEST_FRAMES, _HEIGHT, _WIDTH)
-    larger = rig.pictures(1, _HEIGHT + 2, _WIDTH)
-    for picture in larger.iterdir():
+    for picture in rig.pictures(1, _HEIGHT + 2, _WIDTH).iterdir():
         (source / f"larger-{picture.name}").write_bytes(picture.read_bytes())
-    flags = ("--min-bandwidth", f"{_MBPS:g}", "--resize-at", "cloud", "--resize", "stretch")
     link = rig.link(broker, LinkSpec(bandwidth_mbps=_MBPS))
-    late = (*flags, "--deadline-ms", "20000")
-    vehicles = [rig.vehicle(link.url, "deadline", source=source, flags=late)]
+    flags = ("--min-bandwidth", f"{_MBPS:g}", "--resize-at", "cloud", "--resize", "stretch")
+    vehicles = [rig.vehicle(link.url, "deadline", source=source, flags=(*flags, "--deadline-ms", "20000"))]
     if space:
-        space.narrow(_MBPS)
-        vehicles.append(
-            rig.vehicle(
-                broker.url,
-                "patient",
-                source=source,
-                wrapper=space.wrapper,
-                flags=(*flags, "--answer-timeout", "120"),
-            )
-        )
+        patient = (*flags, "--answer-timeout", "120")
+        vehicles.append(rig.vehicle(broker.url, "patient", source=source, wrapper=space.wrapper, flags=patient))
     for vehicle in vehicles:
         vehicle.finish(limit_s=180)
     rows = [row for vehicle in vehicles for row in vehicle.rows()]
@@ -64,7 +54,7 @@ def narrow(rig: Rig) -> Finding:
             Figure("reconnects", _reconnects(log, vehicles), most=0),
         ),
         rig.accounts(*vehicles),
-        () if space else (NO_NAMESPACE,),
+        remarks,
         () if len(too_large) == len(vehicles) else (f"{len(too_large)} frames refused as too large, not one each",),
     )
 
@@ -87,6 +77,18 @@ def lossy(rig: Rig) -> Finding:
         rig.accounts(*vehicles),
         () if spaces[0] else (NO_NAMESPACE,),
     )
+
+
+def _narrow_namespace(rig: Rig) -> tuple[Namespace | None, tuple[str, ...]]:
+    """A network as narrow as was promised; or none, and why."""
+    space = namespace(rig)
+    if space is None:
+        return None, (NO_NAMESPACE,)
+    try:
+        space.narrow(_MBPS)
+    except UnavailableError as error:
+        return None, (f"over the fault proxy alone: {error}",)
+    return space, ()
 
 
 def _lossy_vehicle(

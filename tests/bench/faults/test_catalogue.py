@@ -1,5 +1,8 @@
 """The catalogue: every scenario can be found, and none is another."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bench.faults.catalogue import SCENARIOS, UnknownScenarioError, chosen
@@ -15,6 +18,13 @@ def test_names_are_for_command_lines() -> None:
     names = [scenario.name for scenario in SCENARIOS]
     assert len(set(names)) == len(names)
     assert all(name.replace("-", "").isalpha() and name == name.lower() for name in names)
+
+
+def test_the_document_tells_of_each_by_its_number_and_name() -> None:
+    """A reader names a scenario as it stands there."""
+    text = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\d+) \| ([a-z-]+) \|", text, re.MULTILINE)
+    assert [(int(number), name) for number, name in told] == [(each.number, each.name) for each in SCENARIOS]
 
 
 def test_scenarios_are_chosen_by_name_or_number_and_played_in_order() -> None:
