@@ -5,10 +5,9 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -26,6 +25,7 @@ from cloud.repository import Repository, default_root
 from shared.config import override, read_yaml
 from shared.connection import broker_options
 from shared.name_claim import client_id
+from shared.processes import on_end_signals
 from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
 
@@ -80,7 +80,7 @@ cloud.add_command(control)
     help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
 )
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
-    """Subscribe to frames, run the models and answer, until Ctrl-C or SIGTERM; then drain."""
+    """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
     group = checked("group", settings.group)
@@ -119,13 +119,13 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
 
 def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
     replicas = Replicas(settings, worker, resources, _say)
-    _on_signals(lambda *_: replicas.stop())
+    on_end_signals(lambda *_: replicas.stop())
     replicas.run()
     _say(f"worker {worker}: all replicas drained and gone")
 
 
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
-    _on_signals(lambda *_: node.stop())
+    on_end_signals(lambda *_: node.stop())
     bus = connection_of(settings).open(
         client_id("worker", worker),
         worker_will(worker, session),
@@ -151,13 +151,8 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, s
             _say(" · ".join(f"{name} {count}" for name, count in sorted(counts.items())))
 
     node.serve(bus, tell, on_ready=lambda: _say(f"worker {worker}: ready"))
-    _on_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
+    on_end_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
     tell()
-
-
-def _on_signals(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
 
 
 def _loader(settings: CloudConfig) -> Loader:

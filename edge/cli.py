@@ -34,6 +34,7 @@ from shared.messages import Want
 from shared.model_card import ModelCard
 from shared.mqtt import MqttBus
 from shared.name_claim import client_id
+from shared.processes import on_end_signals
 from shared.registry import load
 from shared.repair import repair_all
 from shared.resources.sampler import RESOURCES_NAME, Sampler
@@ -328,8 +329,7 @@ def _stop_on_signals(node: EdgeNode) -> None:
         node.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    on_end_signals(stop)
 
 
 def _with_progress(node: EdgeNode, frame_count: int | None, console: Console) -> None:

@@ -1,7 +1,22 @@
-"""Child processes, ended without leaving one behind."""
+"""How processes end: this one when it is asked to, a child without leaving one behind."""
 
+import signal
 import subprocess
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
+
+
+def on_end_signals(handler: Handler) -> None:
+    """Have `handler` called when this process is asked to end: by Ctrl-C, SIGTERM, or because its terminal is gone.
+
+    A terminal's end that was told to be ignored (nohup) stays so.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def end(process: "subprocess.Popen[Any]", patience_s: float) -> None:

@@ -72,10 +72,13 @@ def test_an_isolated_engine_is_sampled_beside_its_worker_and_within_its_limits(
         ).__exit__()
 
 
-def test_a_worker_process_serves_and_drains_on_sigterm(
+def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
     mosquitto_url: str, repository: Path, workshop: Any, pictures: Any
 ) -> None:
-    """As a container is stopped: it says that it stops, answers, says that it is gone, and ends with 0."""
+    """As a terminal ends or a container is stopped: it says that it stops, answers, says that it is gone, and ends with 0.
+
+    Asked again while it drains, it goes on draining.
+    """
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
     answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
     said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
@@ -103,8 +106,10 @@ def test_a_worker_process_serves_and_drains_on_sigterm(
             assert (answer.status, answer.shape) == (Status.ANSWERED, (HEIGHT, WIDTH))
             mask = masks.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
-            os.kill(worker.pid, signal.SIGTERM)
+            os.kill(worker.pid, signal.SIGHUP)
             assert said.get(timeout=WAIT_S).state is NodeState.STOPPING
+            os.kill(worker.pid, signal.SIGTERM)
+            os.kill(worker.pid, signal.SIGHUP)
             assert said.get(timeout=WAIT_S).state is NodeState.OFFLINE
         assert worker._process.returncode == 0
     assert lines[-1] == f"worker {name}: drained and gone"

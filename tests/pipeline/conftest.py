@@ -67,7 +67,7 @@ def pictures(tmp_path: Path) -> Callable[[int], Path]:
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     """The command line installs handlers of its own; the tests' come back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
