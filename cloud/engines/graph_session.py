@@ -13,6 +13,8 @@ from cloud.engines.graph_rewriting import joined_early
 from cloud.engines.tensorflow_device import check_precision, choose, convert_variables_to_constants, session_config, tf
 from cloud.manifest import Manifest, OutputKind
 
+_PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
+
 
 @dataclass(frozen=True, slots=True)
 class WholeGraph:
@@ -103,9 +105,10 @@ def freeze(function: Any, path: Path) -> tuple[Any, list[str], list[str]]:
 
 
 def first_line(error: Exception) -> str:
-    """What TensorFlow says of an error, without the pages that follow."""
-    text = str(getattr(error, "message", None) or error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    """What TensorFlow says of an error, without what it always says before, and the pages that follow."""
+    lines = str(getattr(error, "message", None) or error).splitlines()
+    said = (line.strip() for line in lines if line.strip() and not line.startswith(_PREAMBLE))
+    return next(said, type(error).__name__)[:300]
 
 
 def baked_batch(frozen: FrozenModel, manifest: Manifest) -> int | None:

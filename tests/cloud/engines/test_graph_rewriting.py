@@ -136,6 +136,19 @@ def test_a_score_that_is_no_number_is_an_error_of_its_frame(workshop: Any, pictu
         model.predict(pictures)
 
 
+def test_what_the_model_says_of_a_frame_is_told(workshop: Any, pictures: Any) -> None:
+    """`Graph execution error:` is the first line of every error of TensorFlow's: the vehicle's log needs what follows."""
+
+    def refuse(scores: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_max(scores) < 0, ["too bright"])]):
+            return tf.argmax(scores, -1)
+
+    workshop.add("m", workshop.graph(refuse))
+    said = r"the model failed: assertion failed: \[too bright\]"
+    with workshop.repository.load("m") as model, pytest.raises(InferenceError, match=said):
+        model.predict(pictures)
+
+
 def test_a_precision_that_the_device_does_not_have_is_refused() -> None:
     """Who asked for fewer bits must not measure FP32."""
     with pytest.raises(DeviceError, match="TensorFlow computes in fp32 or bf16 there, not in int8"):
