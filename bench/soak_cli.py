@@ -17,6 +17,8 @@ from bench.machine_line import machine_line
 from shared.machine import machine
 from shared.mosquitto import find_mosquitto, mosquitto_version
 
+_SCALES = {"rss_bytes": 1e6, "fds": 1.0, "threads": 1.0}  # What a column's number is of.
+
 
 @click.command()
 @click.option("--minutes", type=click.FloatRange(1), default=30.0, show_default=True)
@@ -67,15 +69,17 @@ def _print(result: soak_bench.Soaked, console: Console) -> None:
     for heading in ("processes", "long-lived", "most MB", "MB/h", "files/h", "threads/h"):
         table.add_column(heading, justify="right")
     for growth in result.growths:
-        rises = [growth.per_hour["rss_bytes"], growth.per_hour["fds"], growth.per_hour["threads"]]
-        scaled = [None if rise is None else rise / scale for rise, scale in zip(rises, (1e6, 1, 1), strict=True)]
+        rises = [(growth.per_hour[measure], scale) for measure, scale in _SCALES.items()]
         table.add_row(
             growth.role,
             str(growth.processes),
             str(growth.long_lived),
             "" if growth.most_rss_bytes is None else f"{growth.most_rss_bytes / 1e6:.1f}",
-            *("" if rise is None else f"{rise:+.2f}" for rise in scaled),
+            *("" if rise is None else f"{rise / scale:+.2f}" for rise, scale in rises),
         )
+    table.add_section()
+    limits = (f"{soak_bench.MOST_PER_HOUR[measure] / scale:+.2f}" for measure, scale in _SCALES.items())
+    table.add_row("at most", "", "", "", *limits)
     console.print(table)
     if not all(growth.judged for growth in result.growths):
         console.print("This was too short for slopes to be judged: they are told alone.", highlight=False)
