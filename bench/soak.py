@@ -51,11 +51,12 @@ class Growth:
 
     @property
     def failures(self) -> list[str]:
-        """Every slope that is steeper than it may be."""
+        """Every slope that is steeper than it may be, or that nobody lived long enough to tell."""
         return [
-            f"the {self.role}'s {measure} rise by {rise:,.0f} an hour (at most {MOST_PER_HOUR[measure]:,.0f})"
+            f"the {self.role}'s {measure} rise by {'nobody knows what' if rise is None else f'{rise:,.0f}'} an hour "
+            f"(at most {MOST_PER_HOUR[measure]:,.0f})"
             for measure, rise in self.per_hour.items()
-            if self.judged and rise is not None and rise > MOST_PER_HOUR[measure]
+            if self.judged and (rise is None or rise > MOST_PER_HOUR[measure])
         ]
 
 

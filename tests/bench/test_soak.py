@@ -44,6 +44,11 @@ def test_a_short_life_says_nothing_of_an_hour() -> None:
     assert not told.failures
 
 
+def test_where_nobody_lived_long_enough_nothing_is_promised() -> None:
+    """A soak that killed everybody all the time must not pass for want of a slope."""
+    assert len(growth("worker", [_life(60, lambda _: 5e7, "worker")], HALF_HOUR_S).failures) == len(MOST_PER_HOUR)
+
+
 def test_a_short_soak_judges_no_slope() -> None:
     """Three minutes told of an hour would be twenty times what an allocator took last."""
     short = growth("vehicle", [_life(180, lambda at: 1e5 * at)], 180.0)
