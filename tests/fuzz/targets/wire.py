@@ -264,6 +264,14 @@ def _status_seeds() -> Iterator[bytes]:
     yield pack_status(NodeStatus(NodeState.OFFLINE, "s1"))
 
 
+def _seed_of_probe() -> bytes:
+    return pack_probe(Probe("s1", 0, 5))
+
+
+def _seed_of_echo() -> bytes:
+    return pack_echo(Echo("s1", 0, 5, 10, 20, "cloud/worker/s1"))
+
+
 def _control_seeds() -> Iterator[bytes]:
     for place, verb in enumerate(Verb):
         yield bytes([place]) + pack_request(ControlRequest("operator", "n1", verb, "tiny", "1"))
@@ -287,8 +295,8 @@ _READERS = (
     _Reader(_frame, _frame_seeds),
     _Reader(_mask, _mask_seeds),
     _Reader(_status, _status_seeds),
-    _Reader(_probe, lambda: iter([pack_probe(Probe("s1", 0, 5))])),
-    _Reader(_echo, lambda: iter([pack_echo(Echo("s1", 0, 5, 10, 20, "cloud/worker/s1"))])),
+    _Reader(_probe, lambda: iter([_seed_of_probe()])),
+    _Reader(_echo, lambda: iter([_seed_of_echo()])),
     _Reader(_request, _control_seeds),
     _Reader(_reply, _reply_seeds),
     _Reader(_tensors, _tensor_seeds),
