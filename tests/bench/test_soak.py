@@ -16,9 +16,9 @@ HALF_HOUR_S = 1800.0
 
 
 def _life(seconds: int, rss: Callable[[int], float], role: str = "vehicle") -> Life:
-    at = range(seconds)
+    at = range(0, seconds, 10)
     samples = [round(rss(each)) for each in at]
-    return Life(role, "one", 1, [float(each) for each in at], samples, [9] * seconds, [14] * seconds)
+    return Life(role, "one", 1, [float(each) for each in at], samples, [9] * len(at), [14] * len(at))
 
 
 def test_a_leak_fails_a_soak() -> None:
@@ -40,7 +40,7 @@ def test_a_short_life_says_nothing_of_an_hour() -> None:
     lives = [_life(60, lambda at: 1e6 * at), _life(1700, lambda _: 5e7)]
     told = growth("vehicle", lives, HALF_HOUR_S)
     assert (told.processes, told.long_lived) == (2, 1)
-    assert told.most_rss_bytes == 59_000_000
+    assert told.most_rss_bytes == 50_000_000
     assert not told.failures
 
 
