@@ -26,7 +26,7 @@ from shared.frames import Layout
 from shared.geometry import Resize, apply, plan
 from shared.images import PictureLimits
 from shared.labels import Labels
-from shared.messages import FrameMessage, MaskMessage, Status, pack_frame
+from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame
 from shared.model_card import ModelCard, Task
 from shared.stages import Stage, Stamp
 from shared.topics import FrameId
@@ -141,6 +141,17 @@ def _whole(height: int, width: int, resize: Resize = Resize.CROP, *, binned: boo
     return replace(
         _frame(), shape=pixels.shape, geometry=plan(resize, height, width, HEIGHT, WIDTH), data=pixels.tobytes()
     )
+
+
+def test_a_mask_may_be_no_larger_than_a_picture_may() -> None:
+    """A few pixels that say they were cut from 67 million would have a mask made of as many."""
+    huge = replace(_frame(), geometry=plan(Resize.STRETCH, 300, 300, HEIGHT, WIDTH))
+    with _bench() as bench:
+        answer = bench.decode(pack_frame(replace(huge, want=Want(size="frame"))))
+        assert isinstance(bench.decode(pack_frame(huge)), Request)  # Of the model's size it is as small as ever.
+    assert isinstance(answer, MaskMessage)
+    assert answer.status is Status.REJECTED
+    assert "a mask of 300×300 would have more than 65536 pixels" in answer.reason
 
 
 @pytest.mark.parametrize("resize", list(Resize))
