@@ -81,11 +81,11 @@ def test_a_half_open_link_is_noticed_and_what_was_sent_arrives_over_the_next(
 def test_a_link_that_crawls_is_left_alone(mosquitto_broker: Broker) -> None:
     """paho's ping waits behind the frames; whoever takes that for silence sends them from zero for ever."""
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
-    with _linked(mosquitto_broker, link_timeout_s=1.0) as (link, bus, _):
+    with _linked(mosquitto_broker, link_timeout_s=2.0) as (link, bus, _):
         link.set(LinkSpec(bandwidth_up_mbps=8))
-        for _ in range(4):
-            bus.publish("test/crawl", bytes(600_000), qos=1, acknowledged=acks.put)  # 0.6 s each.
-        for _ in range(4):
+        for _ in range(3):
+            bus.publish("test/crawl", bytes(800_000), qos=1, acknowledged=acks.put)  # 0.8 s each.
+        for _ in range(3):
             assert acks.get(timeout=WAIT_S).accepted
         assert (bus.link_losses, bus.reconnects) == (0, 0)
 
