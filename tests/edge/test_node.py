@@ -10,6 +10,7 @@ import pytest
 
 from edge import manifest
 from edge.config import EdgeConfig
+from edge.hooks import Hooks
 from edge.ledger import Tally
 from edge.node import EdgeNode, PlaySettings
 from edge.pipeline import Preparation
@@ -199,3 +200,33 @@ print(sorted(found & {"tensorflow", "keras", "cloud", "modelling", "bench", "amq
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_run_that_has_to_end_ends_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """Its name turned out to be another's: every frame has its row, and the reason is told at the end."""
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless())
+        tally = node.run(lambda: node.end(SkylaneError("car runs already")))
+    assert [str(fault) for fault in node.faults] == ["car runs already"]
+    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    assert _no_threads_left()
+
+
+def test_what_happens_before_there_is_a_node_is_not_forgotten(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """The bus is there first: its network thread may fail, or the name be lost, while a worker is waited for."""
+    hooks = Hooks()
+    hooks.check()
+    hooks.give_up(SkylaneError("car runs already"))
+    with pytest.raises(SkylaneError, match="car runs already"):
+        hooks.check()
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, card, Endless())
+        hooks.attach(node)
+        hooks.check()
+        node.run(lambda: None)
+        assert [str(fault) for fault in node.faults] == ["car runs already"]
+    with LogWriter(tmp_path / "other") as log:
+        node = _node(bus, log, card, Endless())
+        hooks.attach(node)
+        with pytest.raises(KeyError, match="lost"):
+            node.run(lambda: hooks.fault(KeyError("lost")))

@@ -10,7 +10,7 @@ from edge.pipeline import Preparation, prepare
 from edge.sender import Sender, Window
 from edge.transports.mqtt import MqttTransport
 from shared import clock
-from shared.bus import Delivery, MemoryBus
+from shared.bus import Ack, Delivery, MemoryBus
 from shared.frames import Frame
 from shared.latency_log import LogWriter, read_rows
 from shared.messages import NodeState, NodeStatus, pack_status, unpack_frame
@@ -113,6 +113,24 @@ def test_a_message_that_nobody_took_is_withdrawn(vehicle: Callable[..., Vehicle]
     car.settle()
     assert car.rows() == [("dropped", "no_worker")]
     assert car.window._unanswered == 0
+
+
+def test_a_message_that_the_broker_refuses_is_withdrawn_with_its_words(
+    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An access list that was changed, a quota: the reason is the only way to find it."""
+    car = vehicle()
+    refused = [Ack(accepted=False, no_subscriber=False, reason=reason) for reason in ("Not authorized", "")]
+
+    def publish(*_: object, acknowledged: Callable[[Ack], None], **__: object) -> None:
+        acknowledged(refused.pop(0))
+
+    monkeypatch.setattr(car.bus, "publish", publish)
+    for index in range(2):
+        car.send(frame(index))
+    monkeypatch.undo()
+    car.settle()
+    assert car.rows() == [("dropped", "broker_refused: Not authorized"), ("dropped", "broker_refused")]
 
 
 def test_a_message_too_large_for_the_broker_is_not_published(

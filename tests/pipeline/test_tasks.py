@@ -23,6 +23,7 @@ from cloud.tasks.task import TASKS
 from edge import cli
 from edge.config import EdgeConfig
 from shared import geometry
+from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.hashing import tree_sha256
@@ -230,17 +231,17 @@ def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
     [
         ("inside", {"outputs": ("half", "speed")}, "has no output speed: ask for features, half, winner"),
         ("things", {"outputs": ("half",)}, "a model of raw tensors alone has some to choose from"),
+        ("weather", {"top_k": 100}, "classes, not 100: ask for fewer"),
         ("weather", {"mask_codec": "png"}, "no classification codec 'png': ask for raw, lz4, zstd"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_rejected_with_what_there_is(
-    road: Road, model: str, settings: dict[str, Any], reason: str, capsys: pytest.CaptureFixture[str]
+def test_a_wish_that_cannot_be_met_is_refused_at_the_start_with_what_there_is(
+    road: Road, model: str, settings: dict[str, Any], reason: str
 ) -> None:
-    """Every frame of it, each with the reason in its row; and who played it is told once, in full."""
-    rows = list(read_rows(road.play(model, code=1, **settings)))
-    assert capsys.readouterr().err.endswith(f"{reason}\n")
-    assert [row["outcome"] for row in rows] == ["rejected"] * FRAMES
-    assert all(reason in row["reason"] for row in rows)
+    """Not frame by frame: no run begins."""
+    with pytest.raises(SkylaneError, match=reason):
+        road.play(model, **settings)
+    assert not list(road.folder.glob("car-*"))
 
 
 def test_a_report_tells_of_a_run_of_any_task(road: Road) -> None:
