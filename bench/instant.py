@@ -198,7 +198,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         `log` takes what it says on standard error.
 
         Raises:
-            InstantError: it ended before it was ready; it has told why on standard error.
+            InstantError: it ended before it was ready; it has told why on standard error, or in the log.
         """
         told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
@@ -214,7 +214,8 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         line = self._process.stdout.readline()
         if not line:
             self.__exit__()
-            raise InstantError(f"the instant worker {settings.worker} ended with code {self._process.returncode}")
+            why = f": {log} says why" if log else ""
+            raise InstantError(f"the instant worker {settings.worker} ended with code {self._process.returncode}{why}")
         ready: dict[str, Any] = json.loads(line)
         self.worker = settings.worker
         self.session: str = ready["session"]

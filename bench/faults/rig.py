@@ -84,15 +84,17 @@ class Rig(AbstractContextManager["Rig"]):
         environment: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> InstantProcess:
-        """A worker that waits `think_ms` and answers the labels that a picture's own pixels tell.
+        """A worker that waits `think_ms` and answers the labels that a picture's own pixels tell; it logs to `<name>.log`.
 
         `clock_offset_s`: how far its clock is ahead. `environment`: added to this process's. `settings`: see
         InstantSettings.
         """
         size = {"height": HEIGHT, "width": WIDTH} | settings
         told = InstantSettings(worker=name, model=MODEL, think_ms=think_ms, labels_from_pixels=True, **size)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"{name}.log"
         worker = self._stack.enter_context(
-            InstantProcess(url, told, clock_offset_s=clock_offset_s, environment=environment)
+            InstantProcess(url, told, clock_offset_s=clock_offset_s, environment=environment, log=log)
         )
         self._stack.callback(resume, worker.pid)
         return worker
