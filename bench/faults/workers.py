@@ -20,6 +20,7 @@ _DEADLINE_MS = 1000.0
 _AWAY_S = 60.0
 _REASON_S = 2.0  # Until the first frame says that all workers were killed; and
 _FROZEN_REASON_S = 22.5  # that all stand still: one and a half keepalives.
+_SETTLING_S = 1.0  # The broker's acknowledgement may say it before the last worker's will does.
 _RATE_HZ = 10.0
 
 
@@ -189,11 +190,12 @@ def _silence(vehicle: VehicleProcess, way: str, began_ns: int, back_ns: int, lim
     """How soon a vehicle said that there is no worker, whether it then sent any frame all the same, and the way back."""
     meanwhile = [row for row in vehicle.rows() if began_ns < int(row["t_due_ns"]) < back_ns]
     first_ns = min((int(row["t_due_ns"]) for row in meanwhile if row["reason"].startswith("no_worker")), default=None)
-    vain = [row for row in meanwhile if row["t_sent_ns"] and first_ns and int(row["t_due_ns"]) > first_ns]
+    known_ns = (first_ns or began_ns) + _SETTLING_S * _S
+    vain = [row for row in meanwhile if row["t_sent_ns"] and int(row["t_due_ns"]) > known_ns]
     answered_ns = answered_since(vehicle, back_ns)
     return [
         Figure(f"{way}: first reason after", (first_ns - began_ns) / _S if first_ns else None, "s", most=limit_s),
-        Figure(f"{way}: frames sent from then on", len(vain), most=0),
+        Figure(f"{way}: frames sent in vain afterwards", len(vain), most=0),
         Figure(f"{way}: answered again after", (min(answered_ns) - back_ns) / _S if answered_ns else None, "s"),
     ]
 
