@@ -147,6 +147,30 @@ def test_a_connect_that_is_never_answered_is_given_up(
         assert bus.link_losses == 0
 
 
+def test_every_wait_before_another_try_is_drawn_anew(mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """paho waits one second, two, four, as all others that lost the broker with it."""
+    held: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    class Drawn:
+        """Waits so short that only these make the test end soon."""
+
+        def wait_s(self, held_s: float) -> float:
+            held.put(held_s)
+            return 0.01
+
+    monkeypatch.setattr("shared.mqtt_client.BackOff", Drawn)
+    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with _bus(mosquitto_broker.url, on_connected=lambda: connected.put(None)) as bus:
+        connected.get(timeout=WAIT_S)
+        bus._client.cut()
+        connected.get(timeout=WAIT_S)
+        assert held.get(timeout=WAIT_S) > 0
+        mosquitto_broker.stop()
+        assert held.get(timeout=WAIT_S) > 0
+        assert [held.get(timeout=WAIT_S) for _ in range(20)] == [0.0] * 20  # Of connections that never stood.
+        assert bus._client._reconnect_max_delay == 0.01
+
+
 def test_a_network_thread_that_died_is_told(mosquitto_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """paho would call itself connected and take every frame, and send none."""
     faults: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
