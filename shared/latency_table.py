@@ -44,6 +44,8 @@ def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
         answered = np.array([durations for durations in columns if all(durations)], np.float64)
     except ValueError as error:
         raise LogError(f"the log holds a duration that is no number: {error}") from error
+    if not np.isfinite(answered).all():
+        raise LogError("the log holds a duration that is no number, or has no end")
     return summarise_durations(answered)
 
 

@@ -224,6 +224,29 @@ def test_who_needs_no_order_waits_for_none(card: ModelCard) -> None:
     assert feed.overtaken == 0
 
 
+def test_a_sink_that_stalls_holds_so_many_results_and_no_more(card: ModelCard) -> None:
+    """Each holds its picture: a disk that hangs must not take the memory, and no result may be lost."""
+    feed = SinkFeed([Recorder(in_order=False)], card)
+    more = threading.Event()
+    for sequence in range(64):
+        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+
+    def put_more() -> None:
+        feed.put(_journey(64), ANSWER, _answered(64).result)
+        more.set()
+
+    waiting = threading.Thread(target=put_more)
+    waiting.start()
+    assert feed._handover._queue.full()
+    assert not more.is_set()
+    writing = threading.Thread(target=feed.run)
+    writing.start()
+    assert more.wait(WAIT_S)
+    feed.end()
+    writing.join(WAIT_S)
+    assert feed.written == 65
+
+
 def test_where_nobody_needs_the_order_no_frame_is_too_late(card: ModelCard) -> None:
     """A run without video and bag would be told that frames are missing in them."""
     feed = SinkFeed([Recorder(in_order=False)], card)

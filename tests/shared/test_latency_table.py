@@ -44,9 +44,10 @@ def test_frames_without_all_stages_are_left_out(tmp_path: Path) -> None:
     assert summarise([]) == []
 
 
-def test_a_duration_that_is_no_number_is_told() -> None:
+@pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-inf"])
+def test_a_duration_that_is_no_number_is_told(duration: str) -> None:
     """The file may have been edited."""
-    row = dict.fromkeys(fields_of(_answered(0, 1000)), "1") | fields_of(_answered(0, 1000)) | {"total_ms": "soon"}
+    row = dict.fromkeys(fields_of(_answered(0, 1000)), "1") | fields_of(_answered(0, 1000)) | {"total_ms": duration}
     with pytest.raises(LogError, match="no number"):
         summarise([row])
 
