@@ -10,7 +10,7 @@ from edge.pipeline import Preparation, prepare
 from edge.sender import Sender, Window
 from edge.transports.mqtt import MqttTransport
 from shared import clock
-from shared.bus import Ack, Delivery, MemoryBus
+from shared.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
 from shared.frames import Frame
 from shared.latency_log import LogWriter, read_rows
 from shared.messages import NodeState, NodeStatus, pack_status, unpack_frame
@@ -120,17 +120,19 @@ def test_a_message_that_the_broker_refuses_is_withdrawn_with_its_words(
 ) -> None:
     """An access list that was changed, a quota: the reason is the only way to find it."""
     car = vehicle()
-    refused = [Ack(accepted=False, no_subscriber=False, reason=reason) for reason in ("Not authorized", "")]
+    reasons = ("Not authorized", "", LINK_JAMMED)
+    refused = [Ack(accepted=False, no_subscriber=False, reason=reason) for reason in reasons]
 
     def publish(*_: object, acknowledged: Callable[[Ack], None], **__: object) -> None:
         acknowledged(refused.pop(0))
 
     monkeypatch.setattr(car.bus, "publish", publish)
-    for index in range(2):
+    for index in range(len(reasons)):
         car.send(frame(index))
     monkeypatch.undo()
     car.settle()
-    assert car.rows() == [("dropped", "broker_refused: Not authorized"), ("dropped", "broker_refused")]
+    said = ["broker_refused: Not authorized", "broker_refused", "link_jammed"]  # The last is the bus's own word.
+    assert car.rows() == [("dropped", reason) for reason in said]
 
 
 def test_a_message_too_large_for_the_broker_is_not_published(
