@@ -3,14 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from bench.faults.marks import MODEL, Mark
-from bench.faults.rig import HEIGHT, WIDTH, Rig
-from bench.faults.scenario import Figure, Finding, Scenario
+from bench.faults.rig import HEIGHT, WIDTH, Rig, RigError
+from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
 from bench.faults.vehicle_process import VehicleProcess
 from bench.process_log import children
 from bench.worker import Worker
@@ -28,10 +29,14 @@ _LIMIT_S = 300.0
 
 def nasty_model(rig: Rig) -> Finding:
     """A good vehicle and two whose frames make a TensorFlow model raise, answer NaN, hang, take memory and crash."""
+    if find_spec("tensorflow") is None:
+        raise UnavailableError("no TensorFlow: pip install 'skylane[cloud]'")
     models = rig.folder / "models"
     rig.say("making the model")
     command = [sys.executable, "-m", "bench.faults.nasty_graph", str(models), str(HEIGHT), str(WIDTH)]
-    subprocess.run(command, check=True, capture_output=True)
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode:
+        raise RigError(f"the model could not be made: {made.stderr.strip().splitlines()[-1]}")
     broker = rig.broker()
     rig.say("starting the worker")
     worker = rig.enter(
