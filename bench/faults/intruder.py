@@ -41,6 +41,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             SkylaneError: the broker does not let it in.
         """
         self.came: list[Delivery] = []
+        self.ids: dict[str, str] = {}  # Of what was tried, the frame that an answer would be to.
         self._name = name
         self._bus = Connection(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
 
@@ -61,6 +62,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             said.append(ack)
             has_said.set()
 
+        frame_id = self.ids[attempt.what] = str(FrameId(self._name, CAMERA, uuid.uuid4().hex[:12], 0))
         self._bus.publish(
             f"{PREFIX}/{attempt.topic}",
             attempt.payload,
@@ -68,7 +70,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             properties=Properties(
                 content_type=FRAME_CONTENT_TYPE,
                 response_topic=attempt.response_topic,
-                correlation=str(FrameId(self._name, CAMERA, uuid.uuid4().hex[:12], 0)).encode(),
+                correlation=frame_id.encode(),
             ),
             acknowledged=acknowledged,
         )
