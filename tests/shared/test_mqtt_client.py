@@ -1,0 +1,49 @@
+from typing import Any
+
+from paho.mqtt.enums import MQTTProtocolVersion
+
+from shared.link_watch import LinkWatch
+from shared.mqtt_client import WatchedClient
+
+RECORD_BYTES = 1 << 14
+
+
+class Records:
+    """A socket with TLS: it takes a record at a call, and after so many no more for the moment."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.sent = bytearray()
+
+    def send(self, buf: Any) -> int:
+        """Take one record."""
+        if not self.room:
+            raise BlockingIOError
+        self.room -= 1
+        self.sent += buf[:RECORD_BYTES]
+        return min(len(buf), RECORD_BYTES)
+
+
+def _sent(frame: bytes, room: int) -> tuple[int, bytes]:
+    """How much of a frame one call sends where there is room for so many records, and what that was."""
+    client = WatchedClient(
+        "test", MQTTProtocolVersion.MQTTv5, LinkWatch(15.0, 5.0), will=None, secure=None, timeout_s=15.0
+    )
+    socket: Any = Records(room)
+    client._sock = socket
+    try:
+        return client._sock_send(frame), bytes(socket.sent)
+    finally:
+        client._sock = None
+
+
+def test_a_frame_leaves_at_a_call_though_tls_takes_a_record_at_a_time() -> None:
+    """paho copies all that is left of a frame before each call: a raw picture's 108 records would be copied 54 times."""
+    frame = bytes(range(256)) * 512
+    assert _sent(frame, room=100) == (len(frame), frame)
+
+
+def test_what_there_is_no_room_for_waits() -> None:
+    """A narrow link takes a part; the rest must be neither lost nor sent twice."""
+    frame = bytes(range(256)) * 512
+    assert _sent(frame, room=3) == (3 * RECORD_BYTES, frame[: 3 * RECORD_BYTES])
