@@ -81,6 +81,7 @@ class MqttBus:
             bytes_per_s = min_bandwidth_mbps * 1e6 / 8
             bound = f"--min-bandwidth {min_bandwidth_mbps:g} allows"
             self._bounds[bound] = round(bytes_per_s * KEEPALIVE_S * _SHARE_OF_KEEPALIVE)
+        self._refused_for: str | None = None  # What the broker says where it does not accept us.
         self.refused = 0  # Publications that found no room.
         self.link_losses = 0
         self.reconnects = -1  # The first connect is none.
@@ -201,8 +202,10 @@ class MqttBus:
 
     def _connected(self, client: Any, answer: Answer, _flags: Any, code: ReasonCode, properties: Any) -> None:
         if code.is_failure:
+            self._refused_for = str(code)
             answer.refused(code.value, str(code))
             return
+        self._refused_for = None
         client.accepted()
         limit = getattr(properties, "MaximumPacketSize", None)
         if limit:
@@ -254,6 +257,8 @@ class MqttBus:
 
     def _away(self) -> None:
         why = refusal(self._address, self._secure, self._certificates) if self._secure else None
+        if why is None and self._refused_for is not None:
+            why = f"broker {self._address} does not take us any more: {self._refused_for}; trying again"
         self._on_waiting(why or f"no broker at {self._address} any more; trying again")
 
     def _guarded(self, step: Callable[[], None]) -> None:

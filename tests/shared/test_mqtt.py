@@ -161,6 +161,8 @@ def test_a_node_that_goes_without_a_word_leaves_its_will(mosquitto_url: str, top
     inbox = Inbox()
     with _bus(mosquitto_url) as reader:
         reader.subscribe(topic, 1, inbox.put)
+        reader.publish(topic, b"ready", qos=1)
+        assert inbox.next().payload == b"ready"
         bus = _bus(mosquitto_url, will=Will(topic, b"gone"))
         bus.publish(topic, b"here", qos=1)
         assert inbox.next().payload == b"here"
@@ -180,9 +182,9 @@ def _password_file(folder: Path) -> Path:
 
 
 @contextmanager
-def _broker(folder: Path, *lines: str) -> Iterator[Broker]:
-    """Mosquitto with a configuration of the test's own, on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+def _broker(folder: Path, *lines: str, port: int = 0) -> Iterator[Broker]:
+    """Mosquitto with a configuration of the test's own, on a free port or a given one."""
+    with socket.create_server(("127.0.0.1", port)) as probe:
         port = probe.getsockname()[1]
     config = folder / "mosquitto.conf"
     config.write_text("\n".join((f"listener {port} 127.0.0.1", "user root", *lines, "")))
@@ -205,6 +207,19 @@ def test_a_wrong_password_is_told_at_once_with_what_to_check(tmp_path: Path, mon
         assert "wrong-secret" not in str(caught.value)
         with pytest.raises(BrokerRefusedError):
             _bus(broker.url)
+
+
+@pytest.mark.mosquitto
+def test_a_broker_that_takes_us_no_more_is_told_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password that was changed under a node that runs looks like a broker that is gone."""
+    monkeypatch.setattr("shared.mqtt_watchdog._AWAY_NS", 0)
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with _broker(tmp_path, "allow_anonymous true") as broker:
+        bus = _bus(broker.url, on_waiting=told.put)
+    with bus, _broker(tmp_path, "allow_anonymous false", port=broker.listener.port):
+        bus._client.cut()
+        while "Not authorized" not in told.get(timeout=WAIT_S):
+            bus._watchdog._is_away_told = False  # It was told once that nobody was there: between the two.
 
 
 @pytest.mark.mosquitto
