@@ -73,6 +73,7 @@ lock:
 	echo 'setuptools>=77' | $(COMPILE) --extra cloud --extra openvino --extra onnx --extra tflite setup.cfg - \
 		-o cloud/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE) --extra gpu setup.cfg - -o cloud/requirements-gpu.lock
+	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE) - -o .ci/audit.lock
 
 clean:
 	rm -rf .venv runs build dist skylane.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
