@@ -36,6 +36,7 @@ bench: venv
 	@$(BIN)/skylane bench saturation
 	@$(BIN)/skylane bench failover
 	@$(BIN)/skylane bench swap
+	@$(BIN)/skylane bench tls
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping
 	@$(BIN)/skylane bench report
