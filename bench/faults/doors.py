@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.faults.connections import established
-from bench.faults.intruder import CAMERA, Attempt, Intruder, frame
+from bench.faults.intruder import CAMERA, Attempt, Intruder, frame, fresh_id
 from bench.faults.rig import MODEL, Rig, RigError
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.faults.vehicle_process import VehicleError, VehicleProcess
@@ -16,25 +17,31 @@ from shared import topics
 from shared.broker import Broker
 from shared.latency_log import Outcome
 from shared.messages import Status, unpack_mask
-from shared.topics import MASKS, PREFIX, WORKER_STATUS
+from shared.topics import MASKS, PREFIX, WORKER_STATUS, FrameId
 
 _GOOD, _INTRUDER, _WORKER, _OTHER_WORKER = "car-1", "mallory", "worker-1", "worker-2"
 _RATE_HZ = 20.0
 _MORE = 40  # Frames of the good vehicle before and after.
 _FRAMES = f"frames/{MODEL}/{_INTRUDER}/{CAMERA}"  # Where the intruder may publish.
 
+
+def _refused(what: str, payload: Callable[[FrameId], bytes], response_topic: str | None = None) -> Attempt:
+    frame_id = fresh_id(_INTRUDER)
+    return Attempt(what, _FRAMES, payload(frame_id), response_topic, frame_id)
+
+
 # What the broker lets pass and a worker must refuse.
 _REFUSED = (
-    Attempt("a version of no protocol", _FRAMES, frame(_INTRUDER, other_version=True)),
-    Attempt("another model than the topic's", _FRAMES, frame(_INTRUDER, model="road-large")),
-    Attempt("another vehicle's id", _FRAMES, frame(_INTRUDER, claims=_GOOD)),
-    Attempt("a foreign response topic", _FRAMES, frame(_INTRUDER), MASKS.of(vehicle=_GOOD, camera=CAMERA)),
-    Attempt("no message at all", _FRAMES, b"x"),
+    _refused("a version of no protocol", lambda own: frame(own, other_version=True)),
+    _refused("another model than the topic's", lambda own: frame(own, model="road-large")),
+    _refused("another vehicle's id", lambda _: frame(fresh_id(_GOOD))),
+    _refused("a foreign response topic", frame, MASKS.of(vehicle=_GOOD, camera=CAMERA)),
+    _refused("no message at all", lambda _: b"x"),
 )
 # What a secured broker must not let pass from a vehicle.
 _DENIED = (
-    Attempt("another vehicle's frame", f"frames/{MODEL}/{_GOOD}/{CAMERA}", frame(_GOOD)),
-    Attempt("another vehicle's retry", f"retries/{_WORKER}/{MODEL}/{_GOOD}/{CAMERA}", frame(_GOOD)),
+    Attempt("another vehicle's frame", f"frames/{MODEL}/{_GOOD}/{CAMERA}", frame(fresh_id(_GOOD))),
+    Attempt("another vehicle's retry", f"retries/{_WORKER}/{MODEL}/{_GOOD}/{CAMERA}", frame(fresh_id(_GOOD))),
     Attempt("another vehicle's mask", f"masks/{_GOOD}/{CAMERA}"),
     Attempt("another vehicle's probe", f"probes/{_WORKER}/{_GOOD}"),
     Attempt("another vehicle's status", f"status/vehicle/{_GOOD}"),
@@ -120,7 +127,7 @@ def _visit(rig: Rig, kind: str, broker: Broker, certs: Path | None) -> Visit:
     return Visit(
         good,
         rejected=len(rejected),
-        not_rejected=tuple(each.what for each in _REFUSED if intruder.ids[each.what] not in rejected),
+        not_rejected=tuple(each.what for each in _REFUSED if str(each.frame_id) not in rejected),
         denied=sum(not ack.accepted for ack in tries.values()),
         passed=tuple(what for what, ack in tries.items() if ack.accepted) if certs else (),
         leaks=sum(not _is_for_intruder(delivery.topic) for delivery in intruder.came),

@@ -29,6 +29,7 @@ class Attempt:
     topic: str
     payload: bytes = b"x"
     response_topic: str | None = None
+    frame_id: FrameId | None = None  # Whose refusal is waited for.
 
 
 class Intruder(AbstractContextManager["Intruder"]):
@@ -41,8 +42,6 @@ class Intruder(AbstractContextManager["Intruder"]):
             SkylaneError: the broker does not let it in.
         """
         self.came: list[Delivery] = []
-        self.ids: dict[str, str] = {}  # Of what was tried, the frame that an answer would be to.
-        self._name = name
         self._bus = Connection(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
 
     def listen(self, topic_filter: str) -> None:
@@ -62,7 +61,6 @@ class Intruder(AbstractContextManager["Intruder"]):
             said.append(ack)
             has_said.set()
 
-        frame_id = self.ids[attempt.what] = str(FrameId(self._name, CAMERA, uuid.uuid4().hex[:12], 0))
         self._bus.publish(
             f"{PREFIX}/{attempt.topic}",
             attempt.payload,
@@ -70,7 +68,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             properties=Properties(
                 content_type=FRAME_CONTENT_TYPE,
                 response_topic=attempt.response_topic,
-                correlation=frame_id.encode(),
+                correlation=str(attempt.frame_id).encode() if attempt.frame_id else None,
             ),
             acknowledged=acknowledged,
         )
@@ -86,10 +84,15 @@ class Intruder(AbstractContextManager["Intruder"]):
         self.close()
 
 
-def frame(vehicle: str, *, claims: str | None = None, model: str = MODEL, other_version: bool = False) -> bytes:
-    """A frame as `vehicle` would send it; `claims`: to be another's, `model`: for another, `other_version`: of no protocol."""
+def fresh_id(vehicle: str) -> FrameId:
+    """The id of a frame that nobody has sent."""
+    return FrameId(vehicle, CAMERA, uuid.uuid4().hex[:12], 0)
+
+
+def frame(frame_id: FrameId, *, model: str = MODEL, other_version: bool = False) -> bytes:
+    """A frame as it is on the wire; `other_version`: of the protocol, one that does not exist."""
     message = FrameMessage(
-        id=FrameId(claims or vehicle, CAMERA, uuid.uuid4().hex[:12], 0),
+        id=frame_id,
         model=model,
         layout=Layout.RGB8,
         shape=(HEIGHT, WIDTH, 3),

@@ -21,6 +21,7 @@ _LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Of a message; see
 _ENVELOPE_BYTES = 4096  # More than stands around the pixels.
 _WIDTH = 1000
 _HEIGHT = (_LARGEST_BYTES - _ENVELOPE_BYTES) // (3 * _WIDTH)
+_LARGER = 2  # Times the height: on that link, longer under way than any broker waits for a sign of life.
 _LARGEST_FRAMES = 4  # As many as the window: all wait at once.
 _LOSSES = (0.02, 0.05, 0.10)
 _ROUND_TRIPS_S = (0.05, 0.3)
@@ -34,7 +35,7 @@ def narrow(rig: Rig) -> Finding:
     broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True, log=log)
     rig.worker(broker.url, height=_HEIGHT, width=_WIDTH)
     source = rig.pictures(_LARGEST_FRAMES, _HEIGHT, _WIDTH)
-    for picture in rig.pictures(1, _HEIGHT + 2, _WIDTH).iterdir():
+    for picture in rig.pictures(1, _LARGER * _HEIGHT, _WIDTH).iterdir():
         (source / f"larger-{picture.name}").write_bytes(picture.read_bytes())
     link = rig.link(broker, LinkSpec(bandwidth_mbps=_MBPS))
     flags = ("--min-bandwidth", f"{_MBPS:g}", "--resize-at", "cloud", "--resize", "stretch")
