@@ -1,8 +1,8 @@
 """The certificate authority of one deployment: makes, keeps, renews and revokes what the secured broker asks for.
 
 A folder holds all of it, in PEM: `ca.crt`, `crl.pem` (what is revoked), `server.crt` and `server.key` of the broker, and
-a `<name>.crt` and `<name>.key` for every node. `authority/` inside holds what signs: `ca.key`, and a copy of every
-certificate that was ever signed, by which a name is revoked.
+a `<name>.crt` and `<name>.key` for every node. `authority/` inside holds what signs: `ca.key`, a copy of every certificate
+that was ever signed, by which a name is revoked, and the list of what is revoked, which `crl.pem` is a copy of.
 """
 
 import os
@@ -77,6 +77,7 @@ class Authority:
         self.key_file = self._kept / "ca.key"
         self.certificate_file = folder / "ca.crt"
         self.revoked_file = folder / "crl.pem"
+        self._revoked_kept = self._kept / "crl.pem"
         self.is_new = not (self.key_file.exists() or self.certificate_file.exists())
         if self.is_new:
             self._make()
@@ -86,8 +87,10 @@ class Authority:
                 f"the authority {self.certificate_file} expired on {self._certificate.not_valid_after_utc:%Y-%m-%d}: "
                 "make another in a new folder, and give its ca.crt to every node"
             )
-        if not self.revoked_file.exists():
-            self._revoke(())
+        if self.is_new:
+            self._write_revoked(())
+        elif not self.revoked_file.exists():  # An empty one in its place would let in all that is revoked.
+            _write(self.revoked_file, _pem(self._revoked()), _PUBLIC)
 
     @property
     def expires(self) -> datetime:
@@ -144,7 +147,10 @@ class Authority:
             signed = ", ".join(known) or "none"
             raise AuthorityError(f"{name!r} has no node's certificate of this authority: it signed {signed}")
         alive = [each.serial_number for each in issued if each.not_valid_after_utc > self._now]
-        self._revoke(alive)
+        already = tuple(self._revoked())
+        new = set(alive) - {each.serial_number for each in already}
+        builder = x509.RevokedCertificateBuilder().revocation_date(self._now)
+        self._write_revoked([*already, *(builder.serial_number(serial).build() for serial in new)])
         for path in self._files(name):
             path.unlink(missing_ok=True)
         return len(alive)
@@ -210,7 +216,12 @@ class Authority:
         file, key_file = self._files(name)
         if not file.exists() and not key_file.exists():
             return None
-        certificate = _certificate(file) if again else _pair(file, key_file)[1]
+        try:
+            certificate = _certificate(file) if again else _pair(file, key_file)[1]
+        except AuthorityError:
+            if again:  # Whose it was is not to be known: what can be lost of it is lost.
+                return None
+            raise
         if role is not Role.BROKER and _identity(role, name) not in _uris(certificate):
             whose = ", ".join(_uris(certificate)) or "another"
             raise AuthorityError(f"{file} is the certificate of {whose}: choose another name for the {role.value}")
@@ -230,8 +241,7 @@ class Authority:
     def _files(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
-    def _revoke(self, serials: Iterable[int]) -> None:
-        """Write the list of what is revoked, with `serials` beside those that it has already."""
+    def _write_revoked(self, certificates: Iterable[x509.RevokedCertificate]) -> None:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._certificate.subject)
@@ -239,17 +249,20 @@ class Authority:
             .next_update(self.expires)  # A list that expires would close the broker to all.
             .add_extension(self._identifier(), critical=False)
         )
-        already: Sequence[x509.RevokedCertificate] = ()
-        if self.revoked_file.exists():
-            already = tuple(x509.load_pem_x509_crl(self.revoked_file.read_bytes()))
-        known = {each.serial_number for each in already}
-        for each in already:
+        for each in certificates:
             builder = builder.add_revoked_certificate(each)
-        for serial in set(serials) - known:
-            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(self._now)
-            builder = builder.add_revoked_certificate(revoked.build())
-        signed = builder.sign(self._key, hashes.SHA256())
-        _write(self.revoked_file, signed.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        pem = _pem(builder.sign(self._key, hashes.SHA256()))
+        for file in (self._revoked_kept, self.revoked_file):
+            _write(file, pem, _PUBLIC)
+
+    def _revoked(self) -> x509.CertificateRevocationList:
+        file = self._revoked_kept
+        try:
+            return x509.load_pem_x509_crl(file.read_bytes())
+        except OSError as error:
+            raise AuthorityError(f"{file} cannot be read ({error.strerror}): bring it back") from error
+        except ValueError as error:
+            raise AuthorityError(f"{file} is no list of revoked certificates in PEM: bring it back") from error
 
 
 def _identity(role: Role, name: str) -> str:
@@ -321,8 +334,8 @@ def _pair(file: Path, key_file: Path, mend: str = _MEND) -> tuple[ec.EllipticCur
     return key, certificate
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def _pem(signed: x509.Certificate | x509.CertificateRevocationList) -> bytes:
+    return signed.public_bytes(serialization.Encoding.PEM)
 
 
 def _write_pair(file: Path, key_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:

@@ -32,6 +32,7 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _FREE_PORT_TRIES = 3
 _LINE_LIMIT = 300  # Characters of a log line in a message.
+_OPENSSL = ": OpenSSL Error["
 
 
 class BrokerKind(StrEnum):
@@ -188,9 +189,13 @@ class Broker:
             return None
 
     def last_words(self) -> str:
-        """The last line of the broker's log, for a message that says why it ended."""
+        """The end of the broker's log, for a message that says why it ended.
+
+        Mosquitto says which file it cannot use, and then, line by line, what OpenSSL thinks of it.
+        """
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1][:_LINE_LIMIT] if lines else "it said nothing"
+        first = next((at for at, line in reversed([*enumerate(lines)]) if _OPENSSL not in line), 0)
+        return " / ".join(lines[first:])[:_LINE_LIMIT] or "it said nothing"
 
     def stop(self) -> None:
         """End the broker: by SIGTERM, and by SIGKILL when it does not listen. Stopping twice is no error."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shared.errors import MissingExtraError, SkylaneError
 
@@ -56,7 +57,7 @@ def certs(
     issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
     console = Console(soft_wrap=True)
     if issued:
-        table = Table("who", "certificate and key", "expires", "", title=f"In {folder}")
+        table = Table("who", "certificate and key", "expires", "", title=Text(f"In {folder}"))
         for each in issued:
             files = f"{each.file.name}, {each.file.with_suffix('.key').name}"
             state = "new" if each.is_new else "kept"

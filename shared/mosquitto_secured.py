@@ -54,14 +54,14 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
     Mosquitto runs as whoever owns `server.key`, which started by root need not be root.
 
     Raises:
-        BrokerError: one of the files that `skylane broker certs` makes is not there.
+        BrokerError: one of the files that `skylane broker certs` makes is not there, or its owner has no name here.
     """
     for name in _FILES:
         if not (certificates / name).is_file():
             raise BrokerError(
                 f"{certificates} has no {name}: make it with 'skylane broker certs {certificates} --broker HOST'"
             )
-    user = pwd.getpwuid((certificates / "server.key").stat().st_uid).pw_name
+    user = _owner(certificates / "server.key")
     paths = {"certs": certificates.resolve(), "config": folder}
     settings = [line.format(**paths) for line in SECURED_SETTINGS]
     path = folder / "mosquitto.conf"
@@ -73,3 +73,17 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
         for owned in (folder, folder / "acl"):
             shutil.chown(owned, user)
     return path
+
+
+def _owner(key_file: Path) -> str:
+    """The name of the user whom Mosquitto shall run as; it takes no number."""
+    uid = key_file.stat().st_uid if os.geteuid() == 0 else os.geteuid()  # Only root can be somebody else.
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        if os.geteuid() != 0:  # Mosquitto does not look then: a container may give it a user without a name.
+            return str(uid)
+        raise BrokerError(
+            f"{key_file} belongs to user {uid}, who has no name on this machine, and Mosquitto runs as its owner: "
+            f"give it to one that has, such as by 'chown mosquitto {key_file}'"
+        ) from None

@@ -167,6 +167,42 @@ def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: Authority) ->
     assert read(new.file).serial_number not in revoked(authority)
 
 
+def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: Authority) -> None:
+    """An empty one in its place would let in the car that was stolen, and nobody would see it."""
+    serial = read(authority.node(Role.VEHICLE, "car-1", 90).file).serial_number
+    authority.revoke("car-1")
+    authority.revoked_file.unlink()
+    again = Authority(authority.folder)
+    assert revoked(again) == {serial}
+    again.revoked_file.write_text("x")
+    again.node(Role.VEHICLE, "car-2", 90)
+    again.revoke("car-2")
+    assert serial in revoked(again)
+
+
+def test_a_damaged_list_is_told_before_anything_is_revoked(authority: Authority) -> None:
+    """The error must name the file, and the car must not pass for revoked."""
+    issued = authority.node(Role.VEHICLE, "car-1", 90)
+    kept = authority.folder / "authority" / "crl.pem"
+    for damage, problem in ((lambda: kept.write_text("x"), "is no list of revoked"), (kept.unlink, "cannot be read")):
+        damage()
+        with pytest.raises(AuthorityError, match=rf"authority/crl\.pem {problem}.*: bring it back"):
+            authority.revoke("car-1")
+        assert issued.file.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda file: file.unlink(), lambda file: file.write_text("x"), lambda file: file.with_suffix(".key").unlink()],
+)
+def test_what_is_damaged_is_made_again_where_asked(authority: Authority, damage: Callable[[Path], object]) -> None:
+    """The error says --again: it must be a way out."""
+    damage(authority.node(Role.VEHICLE, "car-1", 90).file)
+    with pytest.raises(AuthorityError, match="bring it back, or make it --again"):
+        authority.node(Role.VEHICLE, "car-1", 90)
+    assert authority.node(Role.VEHICLE, "car-1", 90, again=True).is_new
+
+
 @pytest.mark.parametrize("name", ["car-9", "*", "server", "ca"])
 def test_only_a_name_that_was_signed_can_be_revoked(authority: Authority, name: str) -> None:
     """A slip of the pen must not pass for a car that is locked out."""

@@ -155,6 +155,25 @@ def test_a_secured_broker_runs_as_the_owner_of_its_key() -> None:
             assert psutil.Process(broker.pid).username() == "nobody"
 
 
+@pytest.mark.mosquitto
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_key_whose_owner_has_no_name_here_is_told(tmp_path: Path) -> None:
+    """Certificates that came from another machine belong to a number; Mosquitto wants a name."""
+    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    os.chown(tmp_path / "server.key", 54321, -1)
+    with pytest.raises(BrokerError, match=r"server\.key belongs to user 54321, who has no name .*'chown mosquitto "):
+        Broker.start(secured=tmp_path)
+
+
+@pytest.mark.mosquitto
+def test_a_file_that_the_broker_cannot_use_is_named(tmp_path: Path) -> None:
+    """The last line of its log names a function of OpenSSL."""
+    Authority(tmp_path).broker(["127.0.0.1"], 1)
+    (tmp_path / "ca.crt").write_text("x")
+    with pytest.raises(BrokerError, match=r"Error: Unable to load CA certificates.*ca\.crt.* / .*OpenSSL Error\[0\]"):
+        Broker.start(secured=tmp_path)
+
+
 def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:
     """It knows neither certificates of clients nor an ACL: it may not pass for one that does."""
     with pytest.raises(BrokerError, match="the embedded broker knows no roles"):

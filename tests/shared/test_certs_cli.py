@@ -36,6 +36,13 @@ def test_a_revoked_node_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert "car-1: certificates revoked: 1; restart the broker" in certs(tmp_path, "--revoke", "car-1").output
 
 
+def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
+    """Brackets are a style's beginning and end where text is printed in colour."""
+    run = certs(tmp_path / "a[" / "] [bold]b", "--vehicle", "car-1")
+    assert run.exit_code == 0, run.output
+    assert "] [bold]b\n" in run.output
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [((), "no certificate was asked for: name --broker"), (("--vehicle", "worker"), "'worker' is not allowed")],
