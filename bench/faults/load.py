@@ -22,7 +22,8 @@ _DEADLINE_MS = 1500.0
 _SETTLED_S = 60.0  # Of a shorter run: a third.
 _LEAST_SHARE = 0.95
 _MOST_AGE_MS = 1.25 * 1e3 / _RATE_HZ  # A newer frame comes after one period, and takes its place.
-_SLOPE_MB = 0.5  # A minute.
+_SLOPE_MB = 0.5  # A minute; judged where two minutes of it can be seen, for whoever has just begun still takes memory.
+_JUDGED_S = 120.0
 _MOST_MB = {"broker": 64.0, "worker": 256.0, "vehicle": 256.0}
 
 
@@ -94,6 +95,7 @@ def _ages_ms(vehicles: Sequence[VehicleProcess]) -> list[float]:
 def _memory(lives: Sequence[Life], seconds: float) -> list[Figure]:
     """Of each role: the worst slope of its processes once they have settled, and the most that one held."""
     settled_s = min(_SETTLED_S, seconds / 3)
+    steepest_mb = _SLOPE_MB if seconds - settled_s >= _JUDGED_S else None
     figures = []
     for role, bound_mb in _MOST_MB.items():
         ours = [life for life in lives if life.role == role]
@@ -101,7 +103,7 @@ def _memory(lives: Sequence[Life], seconds: float) -> list[Figure]:
         known = [60 * each / 1e6 for each in slopes if each is not None]
         most = [each for life in ours if (each := life.most("rss_bytes")) is not None]
         figures += [
-            Figure(f"{role}'s memory slope", max(known, default=None), "MB/min", most=_SLOPE_MB),
+            Figure(f"{role}'s memory slope", max(known, default=None), "MB/min", most=steepest_mb),
             Figure(f"{role}'s memory", max(most) / 1e6 if most else None, "MB", most=bound_mb),
         ]
     return figures
