@@ -11,7 +11,7 @@ from bench.faults.between import Disorder
 from bench.faults.middleman import PUBLISH, Middleman, Packet, packets
 from shared.address import Address
 from shared.broker import Broker
-from shared.bus import Delivery
+from shared.bus import Ack, Delivery
 from shared.mqtt import MqttBus
 
 _WAIT_S = 20.0
@@ -77,8 +77,10 @@ def test_a_middleman_passes_all_on_and_hangs_up_when_told(mosquitto_broker: Brok
         connected.get(timeout=_WAIT_S)
         bus.subscribe("skylane/v1/masks/car/left", 1, came.put)
         middleman.to_client = Disorder("masks", 1)
-        bus.publish("skylane/v1/masks/car/left", bytes(100_000), qos=1)
+        acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+        bus.publish("skylane/v1/masks/car/left", bytes(100_000), qos=1, acknowledged=acks.put)
         assert came.get(timeout=_WAIT_S).payload == bytes(100_000)
+        acks.get(timeout=_WAIT_S)  # What the broker has not acknowledged is sent again.
         middleman.hang_up()
         connected.get(timeout=_WAIT_S)
         bus.publish("skylane/v1/masks/car/left", b"after", qos=1)
