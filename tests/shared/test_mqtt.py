@@ -218,8 +218,11 @@ def test_a_broker_that_takes_us_no_more_is_told_with_its_words(tmp_path: Path, m
         bus = _bus(broker.url, on_waiting=told.put)
     with bus, _broker(tmp_path, "allow_anonymous false", port=broker.listener.port):
         bus._client.cut()
-        while "Not authorized" not in told.get(timeout=WAIT_S):
+        said = [told.get(timeout=WAIT_S)]
+        while len(said) < 10 and "Not authorized" not in said[-1]:
             bus._watchdog._is_away_told = False  # It was told once that nobody was there: between the two.
+            said.append(told.get(timeout=WAIT_S))
+    assert "does not take us any more: Not authorized" in said[-1]
 
 
 @pytest.mark.mosquitto

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from bench.link.link import Link, LinkSpec
+from shared import clock
 from shared.address import Address
 from shared.broker import Broker
 from shared.bus import LINK_JAMMED, Ack, Delivery
@@ -206,6 +207,15 @@ def test_a_callback_that_keeps_the_network_thread_is_told_with_where_it_is(mosqu
         goes_on.set()
         assert bus.link_losses == 0
     assert "lingering" in str(error)
+
+
+def test_a_process_that_stood_still_blames_neither_its_link_nor_its_thread(mosquitto_url: str) -> None:
+    """SIGSTOP, or a lid that was closed: nothing was heard, and nothing came round, because nothing ran."""
+    faults: list[BaseException] = []
+    with _bus(mosquitto_url, on_fault=faults.append) as bus:
+        bus._watchdog.end()
+        bus._watchdog._look(clock.now_ns() + 60_000_000_000)
+        assert (faults, bus.link_losses) == ([], 0)
 
 
 def test_the_bus_says_when_it_last_heard_anything(mosquitto_broker: Broker) -> None:
