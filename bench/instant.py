@@ -41,6 +41,7 @@ LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street
 _READINGS = 100
 LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
 _STOP_S = 30.0
+_LOOK_S = 0.5
 
 
 class InstantError(SkylaneError):
@@ -159,7 +160,9 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         Raises:
             SkylaneError: why it did before it was asked to; or whatever else went wrong in it.
         """
-        self._thread.join()
+        # Without an end to the wait, a signal that the system gave to another thread would be handled by nobody.
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_S)
         if self._raised is not None:
             raise self._raised
 

@@ -1,4 +1,5 @@
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -59,3 +60,11 @@ def test_a_worker_that_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -
     with pytest.raises(InstantError, match="ended with code 1"):
         InstantProcess("http://127.0.0.1", InstantSettings())
     assert "write mqtt://host:1883" in capfd.readouterr().err
+
+
+def test_a_worker_that_stood_still_ends_when_it_is_asked(mosquitto_url: str) -> None:
+    """Then the system gives a signal to any thread: one that only waits for another never hears of it."""
+    with InstantProcess(mosquitto_url, InstantSettings(worker="stood-still", model="stood-still")) as worker:
+        os.kill(worker.pid, signal.SIGSTOP)
+        os.kill(worker.pid, signal.SIGCONT)
+        assert worker.drain(limit_s=20) == 0
