@@ -23,7 +23,7 @@ _PICTURES = 30
 _NASTY = {"raising": {8: Mark.RAISE, 16: Mark.NAN}, "ending": {6: Mark.HANG, 13: Mark.MEMORY, 20: Mark.CRASH}}
 _ENDS_PROCESS = (Mark.HANG, Mark.MEMORY, Mark.CRASH)
 _ATTEMPTS = 2
-_FLAGS = ("--isolate", "--isolate-hang-s", "4", "--isolate-memory-mb", "2048", "--max-wait-ms", "20")
+_FLAGS = ("--isolate", "--isolate-hang-s", "4", "--isolate-memory-mb", "1024", "--max-wait-ms", "20")
 _LIMIT_S = 300.0
 
 
