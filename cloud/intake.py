@@ -174,7 +174,14 @@ class Intake:
             self._bus.publish(
                 topics.WORKER_STATUS.of(worker=self._worker),
                 pack_status(
-                    NodeStatus(self._state, self._session, self._admission.max_frames, served, self._claim.age_ms)
+                    NodeStatus(
+                        self._state,
+                        self._session,
+                        self._admission.max_frames,
+                        served,
+                        self._claim.age_ms,
+                        self._claim.rival,
+                    )
                 ),
                 qos=topics.WORKER_STATUS.qos,
                 retained=True,

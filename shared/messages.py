@@ -105,6 +105,7 @@ class NodeStatus:
     capacity: int = 0  # Frames a worker holds at a time before it answers `overloaded`.
     cards: tuple[ModelCard, ...] = ()
     age_ms: int = 0  # How long the process has been announcing: of two by one name the older one stays.
+    rival: str | None = None  # Session of the process that this one last heard speak by its name.
 
 
 def pack_frame(message: FrameMessage) -> bytes:
@@ -231,6 +232,7 @@ def pack_status(status: NodeStatus) -> bytes:
             "session": status.session,
             "capacity": status.capacity,
             "age_ms": status.age_ms,
+            "rival": status.rival,
             "cards": [card_to_wire(card) for card in status.cards],
         }
     )
@@ -251,6 +253,7 @@ def unpack_status(payload: bytes) -> NodeStatus:
         capacity=fields.integer("capacity", 0, 1 << 20),
         cards=tuple(card_from_wire(Fields(card)) for card in fields.list("cards")),
         age_ms=fields.integer("age_ms", 0, MAX_AGE_MS) if fields.has("age_ms") else 0,
+        rival=fields.name("rival") if fields.has("rival") else None,
     )
 
 

@@ -4,6 +4,9 @@ A node listens to its own status topic. Whatever another process says there is a
 that the last word the broker keeps is of the one that lives, be the other a dead predecessor whose will came late. Of
 two that live the one that has been announcing for longer stays, and the other gives up.
 
+That a process lives only its answer tells, which names the session that it answers. What a predecessor said before it
+died may come after its successor's first word: a system sends on what a killed process left, and links hold things up.
+
 Whether the broker lets the node speak by its name at all, its acknowledgement of the first status tells: a broker grants
 subscriptions and takes connections that its access list then leaves without effect.
 """
@@ -16,7 +19,7 @@ from shared import clock
 from shared.bus import Ack, Bus, Delivery
 from shared.errors import SkylaneError
 from shared.fields import MessageError
-from shared.messages import MAX_AGE_MS, NodeState, unpack_status
+from shared.messages import MAX_AGE_MS, NodeState, NodeStatus, unpack_status
 from shared.topics import VEHICLE_STATUS, WORKER_STATUS, TopicKind
 
 _LEEWAY_MS = 1000  # What ages may differ by and still be called equal, for each time that two did not agree on it,
@@ -63,13 +66,18 @@ class NameClaim:
         self._is_vouched_for = False
         self._is_over = False
         self._is_lost = False
-        self._rival = ""  # The session of the process that last spoke by our name, and
-        self._rounds = 0  # how often it did.
+        self._rival: str | None = None  # The session of the process that last spoke by our name, and
+        self._rounds = 0  # how often it answered us.
 
     @property
     def age_ms(self) -> int:
         """How long this process has been announcing."""
         return min(MAX_AGE_MS, max(0, clock.now_ns() - self._since_ns) // 10**6)
+
+    @property
+    def rival(self) -> str | None:
+        """The session of the process that last spoke by this name, to be told with every status."""
+        return self._rival
 
     @property
     def is_lost(self) -> bool:
@@ -106,9 +114,12 @@ class NameClaim:
             status = unpack_status(delivery.payload)
         except MessageError:
             return
+        is_online = status.state is NodeState.ONLINE
         if status.session == self._session:
+            if status.state is NodeState.OFFLINE:  # A will of our own, of a connection that ended after the next began.
+                self._announce()
             return
-        if status.state is NodeState.ONLINE and self._gives_way_to(status.session, status.age_ms):
+        if self._is_answered_by(status) and is_online and self._gives_way_to(status.session, status.age_ms):
             self._end(
                 NameTakenError(
                     f"{self._role} {self._name!r} runs already (session {status.session}, for "
@@ -118,14 +129,20 @@ class NameClaim:
         else:
             self._announce()
 
+    def _is_answered_by(self, status: NodeStatus) -> bool:
+        """Whether another process has heard us: it lived when we did."""
+        with self._lock:
+            if status.session != self._rival:
+                self._rival, self._rounds = status.session, 0
+        return status.rival == self._session
+
     def _gives_way_to(self, session: str, age_ms: int) -> bool:
         """Whether a rival stays. Two that began within the time that a message takes both find themselves the older.
 
         Each time they disagree the ages that count as equal get further apart, until both let their sessions decide.
         """
         with self._lock:
-            self._rounds = self._rounds + 1 if session == self._rival else 1
-            self._rival = session
+            self._rounds += 1
             leeway_ms = min(_MOST_LEEWAY_MS, _LEEWAY_MS * (self._rounds - 1))
         older_by_ms = self.age_ms - age_ms
         if abs(older_by_ms) <= leeway_ms:

@@ -81,7 +81,7 @@ class MqttTransport:
             return
         self._bus.publish(
             topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
-            pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms)),
+            pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms, rival=self._claim.rival)),
             qos=topics.VEHICLE_STATUS.qos,
             retained=True,
             acknowledged=self._claim.acknowledged,

@@ -36,7 +36,7 @@ class Node:
     def announce(self) -> None:
         """Say that it is there."""
         self.announced += 1
-        status = NodeStatus(NodeState.ONLINE, self.session, age_ms=self.claim.age_ms)
+        status = NodeStatus(NodeState.ONLINE, self.session, age_ms=self.claim.age_ms, rival=self.claim.rival)
         self.bus.publish(TOPIC, pack_status(status), qos=1, retained=True)
 
     def start(self) -> "Node":
@@ -100,7 +100,7 @@ def test_messages_that_take_long_do_not_have_two_answer_each_other_for_ever() ->
     with _bus() as bus:
         node = Node(bus, "bbb", age_ms=60_000)
         for announced in (1, 2, 2):
-            status = NodeStatus(NodeState.ONLINE, "aaa", age_ms=node.claim.age_ms - 1500)
+            status = NodeStatus(NodeState.ONLINE, "aaa", age_ms=node.claim.age_ms - 1500, rival="bbb")
             node.claim.heard(Delivery(TOPIC, pack_status(status), 0))
             assert node.announced == announced
         assert isinstance(node.gave_up[0], NameTakenError)
@@ -115,6 +115,29 @@ def test_the_late_word_of_a_predecessor_is_corrected(state: NodeState) -> None:
         _settle(bus)
         assert (_kept(bus).session, _kept(bus).state) == ("bbb", NodeState.ONLINE)
         assert node.gave_up == []
+
+
+def test_the_late_words_of_a_dead_predecessor_end_nobody() -> None:
+    """What a killed vehicle left in a link that was down comes after its successor's first word, and says it is older."""
+    with _bus() as bus:
+        node = Node(bus, "bbb").start()
+        _settle(bus)
+        for number in range(5):
+            late = NodeStatus(NodeState.ONLINE, "aaa", age_ms=10**7 + number, rival="zzz")
+            bus.publish(TOPIC, pack_status(late), qos=1, retained=True)
+        _settle(bus)
+        assert node.gave_up == []
+        assert (_kept(bus).session, _kept(bus).rival) == ("bbb", "aaa")
+
+
+def test_a_late_will_of_its_own_is_corrected() -> None:
+    """A broker that ends an old connection after the new one began has the node offline, though it is there."""
+    with _bus() as bus:
+        node = Node(bus, "bbb").start()
+        bus.publish(TOPIC, pack_status(NodeStatus(NodeState.OFFLINE, "bbb")), qos=1, retained=True)
+        _settle(bus)
+        assert (_kept(bus).session, _kept(bus).state) == ("bbb", NodeState.ONLINE)
+        assert (node.gave_up, node.announced) == ([], 2)
 
 
 def test_what_the_broker_kept_is_no_rival() -> None:
