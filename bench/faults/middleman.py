@@ -89,8 +89,8 @@ class Middleman(AbstractContextManager["Middleman"]):
             self._start(partial(self._serve, client))
 
     def _serve(self, client: socket.socket) -> None:
-        """Carry a connection in both directions until both have ended."""
-        with client, socket.create_connection(self._to) as broker:
+        """Carry a connection in both directions until both have ended; hang up at once where no broker is there."""
+        with suppress(ConnectionRefusedError), client, socket.create_connection(self._to) as broker:
             for end in (client, broker):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:

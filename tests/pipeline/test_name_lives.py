@@ -1,0 +1,171 @@
+"""Lives of one vehicle on a real broker: killed, cut off, outlived by its own words; none that lives may be ended."""
+
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+
+from bench.faults.middleman import Middleman, Packet
+from shared.address import Address
+from shared.broker import Broker
+from shared.bus import Delivery, Will
+from shared.errors import SkylaneError
+from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
+from shared.mqtt import MqttBus
+from shared.name_claim import NameClaim, NameTakenError, client_id
+from shared.topics import VEHICLE_STATUS
+from tests.pipeline.rig import WAIT_S, connect
+
+NAME = "car-1"
+TOPIC = VEHICLE_STATUS.of(vehicle=NAME)
+LIVES = 8
+MOST_S = 0.05
+pytestmark = pytest.mark.mosquitto
+
+
+class Life:
+    """One process of the name, behind a link of its own that may hold up what it says."""
+
+    def __init__(self, broker: Broker, stack: ExitStack, ended: "queue.SimpleQueue[Life] | None" = None) -> None:
+        """Connect, claim the name and announce it. `ended` gets whoever gives up."""
+        self.session = uuid4().hex[:12]
+        self.gave_up: list[SkylaneError] = []
+        self._ended = ended
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self.link = stack.enter_context(Middleman((broker.listener.host, broker.listener.port)))
+        stack.callback(self.flowing.set)
+        self.link.to_broker = self._pass_on
+        self.claim = NameClaim("vehicle", NAME, self.session, announce=self.announce, give_up=self._give_up)
+        self.bus: MqttBus | None = None
+        self.bus = MqttBus(
+            Address.parse(self.link.url),
+            client_id("vehicle", NAME),
+            will=Will(TOPIC, self._said(NodeState.OFFLINE)),
+            on_connected=self.announce,
+        )
+        stack.callback(self.bus.close)
+        self.claim.open(self.bus)
+        self.announce()
+
+    def announce(self) -> None:
+        """Say that it is there."""
+        if self.bus is not None and not self.claim.is_lost:
+            self.bus.publish(TOPIC, self._said(NodeState.ONLINE), qos=1, retained=True)
+
+    def die(self) -> None:
+        """Be killed: what was on its way goes on, and the broker gets no goodbye."""
+        assert self.bus is not None
+        self.link.hang_up()
+        self.bus.close()
+
+    def _give_up(self, why: SkylaneError) -> None:
+        self.gave_up.append(why)
+        if self._ended is not None:
+            self._ended.put(self)
+
+    def _said(self, state: NodeState) -> bytes:
+        return pack_status(NodeStatus(state, self.session, age_ms=self.claim.age_ms, rival=self.claim.rival))
+
+    def _pass_on(self, packet: Packet) -> tuple[Packet]:
+        assert self.flowing.wait(WAIT_S)
+        return (packet,)
+
+
+class Observer:
+    """Knows the last word of the name."""
+
+    def __init__(self, broker: Broker, stack: ExitStack) -> None:
+        self._last: NodeStatus | None = None
+        self._changed = threading.Condition()
+        stack.enter_context(connect(broker.url)).subscribe(TOPIC, 1, self._heard)
+
+    def wait_for(self, life: Life) -> None:
+        """Until the last word is that this one is online."""
+        wanted = (NodeState.ONLINE, life.session)
+        with self._changed:
+            told = self._changed.wait_for(
+                lambda: self._last and (self._last.state, self._last.session) == wanted, WAIT_S
+            )
+        assert told, self._last
+
+    def _heard(self, delivery: Delivery) -> None:
+        with self._changed:
+            self._last = unpack_status(delivery.payload)
+            self._changed.notify_all()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whoever_lives_is_never_ended_for_the_dead(seed: int) -> None:
+    """A vehicle that its supervisor starts again must drive on, whatever its predecessor left in the link."""
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start(kind="mosquitto"))
+        observer = Observer(broker, stack)
+        life = Life(broker, stack)
+        for _ in range(LIVES):
+            observer.wait_for(life)
+            before = life
+            before.flowing.clear()
+            for _ in range(chance.randint(0, 3)):
+                before.announce()
+            time.sleep(chance.uniform(0, MOST_S))
+            before.die()
+            if chance.random() < 0.3:
+                broker = _again(broker, stack)
+            release = threading.Timer(chance.uniform(0, 6 * MOST_S), before.flowing.set)
+            release.start()
+            life = Life(broker, stack)
+            if chance.random() < 0.3:
+                life.link.hang_up()
+            if chance.random() < 0.3:
+                _stand_still(broker, chance.uniform(0, 4 * MOST_S))
+            release.join()
+            observer.wait_for(life)
+            assert before.gave_up == life.gave_up == []
+        observer.wait_for(life)
+        assert life.gave_up == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_of_two_that_start_within_a_moment_one_goes_on(seed: int) -> None:
+    """Never both, or a hasty supervisor ends what it was to start; never none, or two share a name."""
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start(kind="mosquitto"))
+        observer = Observer(broker, stack)
+        gave_up: queue.SimpleQueue[Life] = queue.SimpleQueue()
+        for _ in range(LIVES):
+            with ThreadPoolExecutor() as pool:
+                starting = []
+                for _ in range(2):
+                    starting.append(pool.submit(Life, broker, stack, gave_up))
+                    time.sleep(chance.uniform(0, MOST_S))
+            lives = [each.result() for each in starting]
+            ended = gave_up.get(timeout=WAIT_S)
+            (living,) = [life for life in lives if life is not ended]
+            assert isinstance(ended.gave_up[0], NameTakenError)
+            ended.die()
+            observer.wait_for(living)
+            assert living.gave_up == []
+            living.die()
+
+
+def _again(broker: Broker, stack: ExitStack) -> Broker:
+    """Kill a broker, with all that it kept, and start it again where it was."""
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.stop()
+    return stack.enter_context(Broker.start(broker.listener.port, kind="mosquitto"))
+
+
+def _stand_still(broker: Broker, seconds: float) -> None:
+    os.kill(broker.pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(broker.pid, signal.SIGCONT)
