@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.properties import Properties
 
 from shared import clock
 from shared.back_off import BackOff
 from shared.bus import Will
 from shared.errors import SkylaneError
 from shared.link_watch import LinkWatch
+from shared.mqtt_properties import take_off
 
 KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
@@ -56,6 +58,7 @@ class WatchedClient(paho.Client):
         self._accepted_ns: int | None = None
         self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
         self.network_thread: threading.Thread | None = None  # None: not connected yet.
+        self._beside: Properties | None = None  # Of the publication that is being read.
         # Given as functions: a client that held itself would hold its sockets until the collector comes.
         self.on_socket_open = _opened
         self.on_socket_close = _closed
@@ -140,6 +143,17 @@ class WatchedClient(paho.Client):
         if self.protocol == MQTTProtocolVersion.MQTTv5 and packet[2:3] == _TOO_LARGE:
             self._in_packet["packet"] = packet[:2] + _OF_ITS_OWN
         return super()._handle_pubackcomp(cmd)
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        """As paho's, but for the properties, which `take_off` reads."""
+        if self.protocol == MQTTProtocolVersion.MQTTv5:
+            packet = self._in_packet
+            packet["packet"], self._beside = take_off(packet["command"], packet["packet"])
+        return super()._handle_publish()
+
+    def _handle_on_message(self, message: paho.MQTTMessage) -> None:
+        message.properties = self._beside
+        super()._handle_on_message(message)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         data = super()._sock_recv(bufsize)
