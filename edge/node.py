@@ -89,7 +89,7 @@ class EdgeNode:
             self._pulse,
             self._clocks,
             heard_ns=lambda: transport.heard_ns,
-            ask=transport.announce,
+            ask=transport.ask_for_sign,
             enough_s=settings.silence_s,
         )
         sender = Sender(

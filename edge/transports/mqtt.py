@@ -54,6 +54,9 @@ class MqttTransport:
         self._workers = Workers()
         self._prober = Prober(bus, vehicle=vehicle, session=session, online=self.online)
         self._state = NodeState.ONLINE
+        self._unacknowledged = 0  # Announcements; an outage may last for days.
+        self._lock = threading.Lock()
+        self._announcing = threading.Lock()  # What is told last must be what is so.
         self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
@@ -77,15 +80,23 @@ class MqttTransport:
 
     def announce(self) -> None:
         """Tell where the vehicle stands, unless its name turned out to be another's."""
-        if self._claim.is_lost:
-            return
-        self._bus.publish(
-            topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
-            pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms, rival=self._claim.rival)),
-            qos=topics.VEHICLE_STATUS.qos,
-            retained=True,
-            acknowledged=self._claim.acknowledged,
-        )
+        with self._announcing:
+            if self._claim.is_lost:
+                return
+            with self._lock:
+                self._unacknowledged += 1
+            self._bus.publish(
+                topics.VEHICLE_STATUS.of(vehicle=self._vehicle),
+                pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms, rival=self._claim.rival)),
+                qos=topics.VEHICLE_STATUS.qos,
+                retained=True,
+                acknowledged=self._acknowledged,
+            )
+
+    def ask_for_sign(self) -> None:
+        """See Transport."""
+        if not self._unacknowledged:
+            self.announce()
 
     def reconnected(self) -> None:
         """The connection was lost and is there again; runs on the network thread, before what the broker retains."""
@@ -149,6 +160,11 @@ class MqttTransport:
         self._state = NodeState.OFFLINE
         self.announce()
         self._bus.close()
+
+    def _acknowledged(self, ack: Ack) -> None:
+        with self._lock:
+            self._unacknowledged -= 1
+        self._claim.acknowledged(ack)
 
     def _returned(self, delivery: Delivery) -> None:
         try:

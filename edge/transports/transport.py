@@ -48,8 +48,8 @@ class Transport(Protocol):
     def heard_ns(self) -> int:
         """When the link was last known to carry anything this way, by `shared.clock`."""
 
-    def announce(self) -> None:
-        """Tell where the vehicle stands; that it was told is acknowledged, if anything is carried at all."""
+    def ask_for_sign(self) -> None:
+        """Have the link carry something back, if it carries anything at all, unless that is on its way already."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """The card of the model that is wanted, from a worker that serves it."""
