@@ -60,6 +60,14 @@ class Accounts:
         return f"{self.read} read = {' + '.join(sums) or '0'}"
 
     @property
+    def verdict(self) -> str:
+        """What must be 0, and how many masks were looked at."""
+        return (
+            f"unaccounted {self.unaccounted}, accepted twice {self.accepted_twice}, "
+            f"wrong labels {self.masks_wrong} of {self.masks_checked} masks"
+        )
+
+    @property
     def failures(self) -> list[str]:
         """Where the promise does not hold; none where it does."""
         found = list(self.broken_promises)

@@ -26,13 +26,16 @@ from bench.swap import swap
 from bench.tensorflow_cli import tensorflow
 from bench.tls import tls
 from cloud.repository import default_root
+from shared.processes import interrupted_when_asked_to_end
 
 _SAMPLE_FRAMES = 40
 
 
 @click.group()
-def bench() -> None:
+@click.pass_context
+def bench(context: click.Context) -> None:
     """Measure what offloading costs, as ratios to bare inference."""
+    context.with_resource(interrupted_when_asked_to_end())  # What a bench has started must not outlive it.
 
 
 bench.add_command(clocks)

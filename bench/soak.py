@@ -1,7 +1,6 @@
 """A soak: vehicles, workers, broker and links for a long time, with faults drawn by chance; what is lost, and who grows."""
 
 import csv
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from bench.accounts import Accounts
 from bench.faults.chaos import Chaos, Deed
+from bench.faults.place import place
 from bench.faults.rig import Rig
 from bench.faults.site import Site
 from bench.process_log import MEASURES, Life, ProcessLog
@@ -104,7 +104,6 @@ def soak(plan: Plan, folder: Path, on_step: Callable[[float, str], None]) -> Soa
     Raises:
         SkylaneError: it could not begin.
     """
-    shutil.rmtree(folder, ignore_errors=True)
     steps = ["starting"]
     began_s = time.monotonic()
 
@@ -114,7 +113,11 @@ def soak(plan: Plan, folder: Path, on_step: Callable[[float, str], None]) -> Soa
             on_step(time.monotonic() - began_s, steps[-1])
             time.sleep(min(_LOOK_S, left_s))
 
-    with Rig(folder, plan.seed, steps.append) as rig, ProcessLog(folder / "processes.csv") as log:
+    with (
+        place(folder, emptied=True),
+        Rig(folder, plan.seed, steps.append) as rig,
+        ProcessLog(folder / "processes.csv") as log,
+    ):
         wait(0.0)
         site = Site(rig, log, vehicles=plan.vehicles, workers=plan.workers, rate_hz=plan.rate_hz, wait=wait)
         chaos = Chaos(site)

@@ -15,7 +15,7 @@ from rich.table import Table
 from bench import soak as soak_bench
 from bench.machine_line import machine_line
 from shared.machine import machine
-from shared.mosquitto import find_mosquitto, mosquitto_version
+from shared.mosquitto import mosquitto_version, wanted_mosquitto
 
 _SCALES = {"rss_bytes": 1e6, "fds": 1.0, "threads": 1.0}  # What a column's number is of.
 
@@ -36,6 +36,7 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
     junk. The exit code is 1 where a promise does not hold, or memory, files or threads grow.
     """
     console, errors = Console(), Console(stderr=True)
+    on = machine_line(machine(), f"Mosquitto {mosquitto_version(wanted_mosquitto())}")
     seed = secrets.randbits(32) if seed is None else seed
     seconds = minutes * 60 if hours is None else hours * 3600
     errors.print(f"seed {seed}", highlight=False)
@@ -49,19 +50,17 @@ def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as
     if as_json:
         click.echo(json.dumps({**result.told(), "machine": machine()}, indent=2))
     else:
-        _print(result, console)
+        _print(result, console, on)
     sys.exit(1 if result.failures else 0)
 
 
-def _print(result: soak_bench.Soaked, console: Console) -> None:
+def _print(result: soak_bench.Soaked, console: Console, on: str) -> None:
     times = Counter(deed.fault for deed in result.deeds)
     console.print(", ".join(f"{count} × {fault}" for fault, count in times.most_common()), highlight=False)
     accounts = result.accounts
     console.print(accounts.equation, highlight=False)
     console.print(
-        f"unaccounted {accounts.unaccounted}, accepted twice {accounts.accepted_twice}, wrong labels "
-        f"{accounts.masks_wrong} of {accounts.masks_checked} masks; sent again {accounts.retried}, answers not taken "
-        f"{accounts.ignored.total()}",
+        f"{accounts.verdict}; sent again {accounts.retried}, answers not taken {accounts.ignored.total()}",
         highlight=False,
     )
     table = Table(title="What grows in an hour, in processes that lived for half of the time or longer")
@@ -83,8 +82,6 @@ def _print(result: soak_bench.Soaked, console: Console) -> None:
     console.print(table)
     if not all(growth.judged for growth in result.growths):
         console.print("This was too short for slopes to be judged: they are told alone.", highlight=False)
-    program = find_mosquitto()
-    on = machine_line(machine(), f"Mosquitto {mosquitto_version(program)}" if program else None)
     console.print(f"seed {result.plan.seed}; {result.plan.seconds:.0f} s; {on}", highlight=False)
     for failure in result.failures:
         console.print(failure, style="bold red", markup=False, highlight=False)

@@ -50,6 +50,18 @@ def find_mosquitto() -> Path | None:
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
+def wanted_mosquitto() -> Path:
+    """The Mosquitto on this machine.
+
+    Raises:
+        BrokerError: there is none.
+    """
+    found = find_mosquitto()
+    if found is None:
+        raise BrokerError(MOSQUITTO_MISSING)
+    return found
+
+
 def mosquitto_version(program: Path) -> str:
     """What `program` calls itself, such as "2.0.11"."""
     greeting = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_GREETING_TIMEOUT_S)

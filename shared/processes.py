@@ -2,9 +2,12 @@
 
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
@@ -14,8 +17,28 @@ def on_end_signals(handler: Handler) -> None:
 
     A terminal's end that was told to be ignored (nohup) stays so.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _END_SIGNALS:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_when_asked_to_end() -> Iterator[None]:
+    """Whatever asks this process to end raises KeyboardInterrupt in the block, once: what is then ended, ends in peace.
+
+    Only the main thread may do so.
+    """
+
+    def interrupt(*_: object) -> None:
+        on_end_signals(signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _END_SIGNALS}
+    on_end_signals(interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

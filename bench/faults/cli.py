@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.faults.catalogue import chosen
+from bench.faults.place import place
 from bench.faults.rig import OVERLOAD_S, Rig
 from bench.faults.scenario import Finding, Scenario, UnavailableError
 from bench.machine_line import machine_line
 from shared.errors import SkylaneError
 from shared.machine import machine
-from shared.mosquitto import find_mosquitto, mosquitto_version
+from shared.mosquitto import mosquitto_version, wanted_mosquitto
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,11 @@ class Played:
         return ", ".join(str(figure) for figure in self.finding.figures)
 
     @property
-    def equation(self) -> str:
-        """The ledger's, where vehicles took part."""
-        return self.finding.accounts.equation if self.finding and self.finding.accounts.read else ""
+    def ledger(self) -> str:
+        """The ledger's, where vehicles took part, and what it is judged by."""
+        if self.finding is None or not self.finding.accounts.read:
+            return ""
+        return f"{self.finding.accounts.equation}; {self.finding.accounts.verdict}"
 
     def told(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -65,12 +68,15 @@ class Played:
             "seconds": round(self.seconds, 1),
             "unavailable": self.unavailable,
             "failures": self.failures,
-            "figures": {figure.name: figure.value for figure in finding.figures} if finding else {},
+            "figures": [{**asdict(figure), "holds": figure.holds} for figure in finding.figures] if finding else [],
             "remarks": finding.remarks if finding else (),
-            "ledger": self.equation,
+            "ledger": finding.accounts.equation if finding else "",
+            "unaccounted": finding.accounts.unaccounted if finding else 0,
+            "accepted_twice": finding.accounts.accepted_twice if finding else 0,
             "reasons": dict(finding.accounts.reasons) if finding else {},
             "ignored_answers": dict(finding.accounts.ignored) if finding else {},
             "masks_checked": finding.accounts.masks_checked if finding else 0,
+            "masks_wrong": finding.accounts.masks_wrong if finding else 0,
         }
 
 
@@ -79,17 +85,20 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overl
     shutil.rmtree(folder, ignore_errors=True)
     began_s = time.monotonic()
     told = f"{scenario.number} {scenario.name}: {scenario.fault}"
-    with (
-        console.status(told) as status,
-        Rig(folder, seed, lambda step: status.update(f"{told}: {step}"), overload_s=overload_s) as rig,
-    ):
-        try:
+    try:
+        with (
+            console.status(told) as status,
+            Rig(folder, seed, lambda step: status.update(f"{told}: {step}"), overload_s=overload_s) as rig,
+        ):
             finding = scenario.run(rig)
-        except UnavailableError as error:
-            return Played(scenario, time.monotonic() - began_s, unavailable=str(error))
-        except SkylaneError as error:
-            return Played(scenario, time.monotonic() - began_s, error=str(error))
-        return Played(scenario, time.monotonic() - began_s, finding)
+    except UnavailableError as error:
+        return Played(scenario, time.monotonic() - began_s, unavailable=str(error))
+    except SkylaneError as error:
+        return Played(scenario, time.monotonic() - began_s, error=str(error))
+    except Exception as error:  # noqa: BLE001  A bug of one scenario's must not cost what the others came to.
+        console.print_exception()
+        return Played(scenario, time.monotonic() - began_s, error=f"the bench failed: {type(error).__name__}: {error}")
+    return Played(scenario, time.monotonic() - began_s, finding)
 
 
 @click.command()
@@ -125,22 +134,22 @@ def faults(
     if only_list:
         console.print(_list(wanted))
         return
+    on = machine_line(machine(), f"Mosquitto {mosquitto_version(wanted_mosquitto())}")
     seed = secrets.randbits(32) if seed is None else seed
-    played = []
-    for scenario in wanted:
-        folder = out / f"{scenario.number:02d}-{scenario.name}"
-        played.append(play(scenario, folder, seed, errors, overload_s=overload_s))
-        if not as_json:
-            _print_line(played[-1], console)
-    program = find_mosquitto()
-    on = machine_line(machine(), f"Mosquitto {mosquitto_version(program)}" if program else None)
+    played: list[Played] = []
+    with place(out):
+        _write_markdown(markdown, played, seed, on)  # What cannot be written is said before it is played.
+        for scenario in wanted:
+            folder = out / f"{scenario.number:02d}-{scenario.name}"
+            played.append(play(scenario, folder, seed, errors, overload_s=overload_s))
+            _write_markdown(markdown, played, seed, on)
+            if not as_json:
+                _print_line(played[-1], console)
     if as_json:
         result = {"seed": seed, "machine": machine(), "scenarios": [each.told() for each in played]}
         click.echo(json.dumps(result, indent=2))
     else:
         console.print(f"seed {seed}; {sum(each.seconds for each in played):.0f} s; {on}", highlight=False)
-    if markdown:
-        markdown.write_text(_markdown(played, seed, on), encoding="utf-8")
     sys.exit(1 if any(each.failures for each in played) else 0)
 
 
@@ -156,16 +165,31 @@ def _print_line(played: Played, console: Console) -> None:
     head = f"{played.scenario.number:>2} {played.scenario.name}"
     console.print(f"{head:<28} [{colour}]{played.verdict}[/] {played.seconds:5.0f} s", highlight=False)
     remarks = played.finding.remarks if played.finding else ()
-    for line in (played.figures, played.equation, *remarks, *(played.failures if played.finding else ())):
+    for line in (played.figures, played.ledger, *remarks, *(played.failures if played.finding else ())):
         if line:
-            console.print(f"     {line}", markup=False, highlight=False)
+            console.print(f"     {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _write_markdown(path: Path | None, played: Sequence[Played], seed: int, on: str) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_markdown(played, seed, on), encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror) from error
 
 
 def _markdown(played: Sequence[Played], seed: int, on: str) -> str:
     rows = [
-        f"| {each.scenario.number} | {each.scenario.fault} | {each.scenario.promise} | {each.figures} | {each.equation} "
-        f"| {each.verdict} |"
+        f"| {each.scenario.number} | {each.scenario.fault} | {each.scenario.promise} | {_cell(each.figures)} "
+        f"| {each.ledger} | {each.verdict} |"
         for each in played
     ]
     head = ["| | what is done | what must hold | figures | the ledger | |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *rows, "", f"Seed {seed}; {on}.", ""])
+
+
+def _cell(text: str) -> str:
+    """What an error says may hold what ends a cell or a row."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -4,6 +4,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from bench.faults.rig import RigError
+
 _ESTABLISHED = "01"  # As /proc/net/tcp writes a socket's state.
 _STATE, _INODE = 3, 9  # Its columns.
 
@@ -22,3 +24,15 @@ def connects(broker_log: Path, client: str) -> int:
     """How often a client whose id is `client`, or begins with it and a hyphen, was let in by a Mosquitto."""
     log = broker_log.read_text(encoding="utf-8", errors="replace")
     return len(re.findall(rf"New client connected from \S+ as {re.escape(client)}(?:-\S+)? ", log))
+
+
+def reconnects(broker_log: Path, client: str) -> int:
+    """How often it came again.
+
+    Raises:
+        RigError: it never came, or the log does not tell.
+    """
+    came = connects(broker_log, client)
+    if not came:
+        raise RigError(f"{broker_log.name} does not tell that {client} was ever let in")
+    return came - 1

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.faults.rig import HEIGHT, MODEL, WIDTH
-from bench.faults.scenario import UnavailableError
+from bench.faults.rig import HEIGHT, MODEL, WIDTH, RigError
 from shared.bus import Ack, Delivery, Properties
 from shared.connection import Connection
 from shared.frames import Layout
@@ -52,7 +51,7 @@ class Intruder(AbstractContextManager["Intruder"]):
         """Publish, and wait for what the broker says to that.
 
         Raises:
-            UnavailableError: it says nothing.
+            RigError: it says nothing.
         """
         said: list[Ack] = []
         has_said = threading.Event()
@@ -73,7 +72,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             acknowledged=acknowledged,
         )
         if not has_said.wait(_ANSWER_S):
-            raise UnavailableError(f"the broker says nothing to {attempt.what}")
+            raise RigError(f"the broker says nothing to {attempt.what}")
         return said[0]
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ def flapping(rig: Rig) -> Finding:
         counts = _in_each(vehicle, ups)
         figures += [
             Figure(f"goodput of a {vehicle.name} link while up", sum(counts) / len(ups) / _FLAP_S, "/s"),
-            Figure("times up without an answer", counts.count(0), most=0),
+            Figure(f"times a {vehicle.name} link was up without an answer", counts.count(0), most=0),
         ]
     return Finding(tuple(figures), rig.accounts(*vehicles), () if space else (NO_NAMESPACE,))
 

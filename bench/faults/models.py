@@ -66,7 +66,8 @@ def nasty_model(rig: Rig) -> Finding:
     rig.say("frames that break the model")
     rig.wait(have_ended, "the vehicles whose frames break the model to have ended", _LIMIT_S)
     rig.wait_for_frames([good], 20, Outcome.ANSWERED)
-    good.end()
+    for vehicle in (good, *bad.values()):
+        vehicle.end()
     of_good = rig.accounts(good)
     marked = {(name, index): mark for name, marks in _NASTY.items() for index, mark in marks.items()}
     fates = {(name, int(row["frame_index"])): row for name, vehicle in bad.items() for row in vehicle.rows()}

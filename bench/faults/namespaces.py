@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -10,6 +10,7 @@ from random import Random
 import psutil
 
 from bench.faults.radio import Radio
+from bench.faults.rig import RigError
 from bench.faults.scenario import UnavailableError
 
 _PREFIX = "skylane-"
@@ -30,6 +31,37 @@ class Namespace(AbstractContextManager["Namespace"]):
         Raises:
             UnavailableError: this machine or this user cannot; the text says what is missing.
         """
+        try:
+            self._make(chance)
+        except RigError as error:
+            raise UnavailableError(str(error)) from error
+
+    def cut(self) -> None:
+        """Take the vehicle's device down: it has no network at all, and knows it."""
+        self._inside("link", "set", self._far, "down")
+
+    def mend(self) -> None:
+        """Put the vehicle's device up again."""
+        self._inside("link", "set", self._far, "up")
+        self._route()
+
+    def narrow(self, mbps: float) -> None:
+        """Let no more than so many Mbit/s pass in either direction, by the kernel's token bucket.
+
+        Raises:
+            UnavailableError: the kernel has none.
+        """
+        shape = ("root", "tbf", "rate", f"{mbps:g}mbit", "burst", "16kb", "latency", "200ms")
+        try:
+            for wrapper, device in (((), self._near), (self.wrapper, self._far)):
+                _run(*wrapper, "tc", "qdisc", "add", "dev", device, *shape)
+        except RigError as error:
+            raise UnavailableError(str(error)) from error
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _make(self, chance: Random) -> None:
         number = next(_numbers)
         self.name = f"{_PREFIX}{os.getpid()}-{number}"
         self.wrapper = ("ip", "netns", "exec", self.name)
@@ -55,28 +87,6 @@ class Namespace(AbstractContextManager["Namespace"]):
             self._route()
             self._stack = stack.pop_all()
 
-    def cut(self) -> None:
-        """Take the vehicle's device down: it has no network at all, and knows it."""
-        self._inside("link", "set", self._far, "down")
-
-    def mend(self) -> None:
-        """Put the vehicle's device up again."""
-        self._inside("link", "set", self._far, "up")
-        self._route()
-
-    def narrow(self, mbps: float) -> None:
-        """Let no more than so many Mbit/s pass in either direction, by the kernel's token bucket.
-
-        Raises:
-            UnavailableError: the kernel has none.
-        """
-        shape = ("root", "tbf", "rate", f"{mbps:g}mbit", "burst", "16kb", "latency", "200ms")
-        for wrapper, device in (((), self._near), (self.wrapper, self._far)):
-            _run(*wrapper, "tc", "qdisc", "add", "dev", device, *shape)
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
     def _route(self) -> None:
         """All addresses of this machine are found over the radio; a device that goes down takes its routes along."""
         self._inside("route", "add", "default", "via", self.outside)
@@ -90,12 +100,17 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(*command: str) -> None:
+    """Run a command of iproute2's.
+
+    Raises:
+        RigError: there is none, or it failed. Once a namespace is there, that is no want of rights.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise UnavailableError(f"no {command[0]}: apt-get install iproute2") from error
+        raise RigError(f"no {command[0]}: apt-get install iproute2") from error
     if done.returncode:
-        raise UnavailableError(f"'{' '.join(command)}' failed ({done.stderr.strip()}): it takes root and such a kernel")
+        raise RigError(f"'{' '.join(command)}' failed ({done.stderr.strip()}): it takes root and such a kernel")
 
 
 def _remove_forgotten() -> None:
@@ -103,4 +118,5 @@ def _remove_forgotten() -> None:
     for mark in _MARKS.glob(f"{_PREFIX}*-*"):
         owner = mark.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            _ip("netns", "delete", mark.name)
+            with suppress(RigError):  # Another bench has just done so.
+                _ip("netns", "delete", mark.name)

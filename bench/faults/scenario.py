@@ -40,12 +40,19 @@ class Finding:
     accounts: Accounts = field(default_factory=Accounts)  # Of all vehicles that took part.
     remarks: tuple[str, ...] = ()  # What a reader should know beside, such as which part was not available.
     broken: tuple[str, ...] = ()  # Promises that did not hold, beside the figures' limits and the accounts.
+    keeps_masks: bool = True  # False where there was no room for them: their labels could not be judged.
 
     @property
     def failures(self) -> list[str]:
         """Every promise that did not hold; none where the scenario is green."""
         figures = [f"{figure} does not hold" for figure in self.figures if not figure.holds]
-        return [*self.broken, *figures, *self.accounts.failures]
+        unseen = ["no mask was looked at: nothing tells whether labels are right"]
+        return [
+            *self.broken,
+            *figures,
+            *self.accounts.failures,
+            *(unseen if self.keeps_masks and not self.accounts.masks_checked else ()),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

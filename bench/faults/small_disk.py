@@ -19,7 +19,9 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
     mount, umount = shutil.which("mount"), shutil.which("umount")
     if mount is None or umount is None:
         raise UnavailableError("no disk can be mounted here: there is no mount")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_mount():  # Of a bench that was killed.
+        subprocess.run([umount, "--lazy", str(folder)], check=False)
     command = [mount, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

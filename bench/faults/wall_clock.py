@@ -1,5 +1,9 @@
 """A wall clock that can be stepped, for single processes, by libfaketime; the machine's own is left alone."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +26,14 @@ class WallClock:
         part = self._file.with_suffix(".part")
         part.write_text(f"{seconds:+d}s\n")
         part.replace(self._file)
+
+    def shown_s(self) -> float:
+        """How far off the wall clock of a process that is started now is, by its own words."""
+        command = [sys.executable, "-c", "import time; print(time.time())"]
+        said = subprocess.run(
+            command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=True
+        ).stdout
+        return float(said) - time.time()
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -114,6 +114,7 @@ def drained_worker(rig: Rig) -> Finding:
             Figure("exit code", code, most=0),
         ),
         accounts,
+        broken=() if finished else ("the worker held no frame when it was asked to end: the fault did not happen",),
     )
 
 

@@ -4,7 +4,10 @@ import os
 import socket
 from pathlib import Path
 
-from bench.faults.connections import connects, established
+import pytest
+
+from bench.faults.connections import connects, established, reconnects
+from bench.faults.rig import RigError
 
 
 def test_a_connection_is_seen_while_it_stands() -> None:
@@ -31,3 +34,6 @@ def test_every_time_that_a_client_came_is_counted_and_no_other_client(tmp_path: 
         "5: Client skylane-vehicle-car-1-0a1b disconnected.\n"
     )
     assert connects(log, "skylane-vehicle-car-1") == 3
+    assert reconnects(log, "skylane-vehicle-car-1") == 2
+    with pytest.raises(RigError, match="does not tell"):  # Less than none would pass for none.
+        reconnects(log, "skylane-vehicle-car-2")

@@ -13,6 +13,7 @@ import pytest
 
 from bench.faults.namespaces import Namespace
 from bench.faults.radio import Air
+from bench.faults.rig import RigError
 from bench.faults.scenario import UnavailableError
 
 _BYTES = 200_000
@@ -98,3 +99,9 @@ def test_a_namespace_is_gone_with_its_block() -> None:
     with made:
         assert mark.exists()
     assert not mark.exists()
+
+
+def test_a_network_that_fails_later_is_no_want_of_rights(space: Namespace) -> None:
+    """A scenario that broke half-way would be told as one that this machine cannot play, and be green."""
+    with pytest.raises(RigError, match="failed"):
+        space.mend()  # Its routes are there already.

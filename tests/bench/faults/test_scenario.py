@@ -25,7 +25,7 @@ def test_a_figure_reads_as_a_line() -> None:
 
 def test_every_broken_promise_is_a_failure() -> None:
     """One that is forgotten lets the bench end green."""
-    accounts = Accounts(read=2)
+    accounts = Accounts(read=2, masks_checked=1)
     accounts.outcomes["answered"] = 1
     accounts.unaccounted = 1
     finding = Finding((Figure("leaks", 3, most=0), Figure("told", 3)), accounts, broken=("the worker is gone",))
@@ -34,4 +34,10 @@ def test_every_broken_promise_is_a_failure() -> None:
         "leaks 3 (at most 0) does not hold",
         "1 frames unaccounted for: 2 read = 1 answered",
     ]
-    assert Finding((Figure("leaks", 0, most=0),)).failures == []
+    assert Finding((Figure("leaks", 0, most=0),), Accounts(masks_checked=1)).failures == []
+
+
+def test_labels_that_nobody_looked_at_are_not_right() -> None:
+    """A scenario in which nothing was answered has no wrong label either."""
+    assert Finding(()).failures == ["no mask was looked at: nothing tells whether labels are right"]
+    assert Finding((), keeps_masks=False).failures == []

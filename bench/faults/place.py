@@ -1,0 +1,48 @@
+"""The folder that a bench plays in, alone."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shared.errors import SkylaneError
+
+
+class PlaceError(SkylaneError):
+    """A bench cannot play where it was told to."""
+
+
+@contextmanager
+def place(folder: Path, *, emptied: bool = False) -> Iterator[None]:
+    """Have a folder, made where there is none, for this bench alone: another one would delete what this one writes.
+
+    `emptied`: what it holds is deleted first.
+
+    Raises:
+        PlaceError: another bench plays there, or nobody may write there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise PlaceError(f"cannot play in {folder} ({error.strerror}): choose another --out") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise PlaceError(f"another bench plays in {folder}: wait for its end, or choose another --out") from None
+    try:
+        for path in folder.iterdir() if emptied else ():
+            _delete(path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
