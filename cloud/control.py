@@ -78,7 +78,9 @@ class Control:
                     self._loading = None
 
     def _received(self, delivery: Delivery) -> None:
-        if len(delivery.payload) > MAX_REQUEST_BYTES:
+        if delivery.retained:  # Kept by the broker, an order would be carried out anew at every connect.
+            self._refused.add("retained")
+        elif len(delivery.payload) > MAX_REQUEST_BYTES:
             self._refused.add("unreadable")
         elif not self._requests.offer(delivery):
             self._refused.add("busy")

@@ -105,8 +105,9 @@ class Intake:
     def ignored(self) -> Mapping[str, int]:
         """How many frames got no word back, by the reason.
 
-        `topic`: it names no vehicle and camera; `model`: it is none of this worker's; `refusals_full`: so many refusals
-        waited to be told that one more would have cost memory without end.
+        `topic`: it names no vehicle and camera; `model`: it is none of this worker's; `retained`: the broker had kept it,
+        and would give it to every worker that connects; `refusals_full`: so many refusals waited to be told that one
+        more would have cost memory without end.
         """
         return dict(self._ignored)
 
@@ -237,6 +238,9 @@ class Intake:
     def _received(self, delivery: Delivery) -> None:
         retried = topics.RETRIES.names_in(delivery.topic)
         names = retried or topics.FRAMES.names_in(delivery.topic)
+        if delivery.retained:
+            self._ignored["retained"] += 1
+            return
         if names is None:
             self._ignored["topic"] += 1
             return

@@ -145,7 +145,7 @@ def upon_worker(count: int, seed: int, *, floods: bool = False) -> Toll:
 # What a worker counts and does not answer; everything else that it counts it has answered as well.
 _UNANSWERED = frozenset(
     (
-        *("unreadable", "frame_topic", "frame_model", "frame_refusals_full"),
+        *("unreadable", "frame_topic", "frame_model", "frame_retained", "frame_refusals_full"),
         *("probe_unreadable", "probe_too_often", "probe_topic", "control_refused_unreadable", "control_refused_busy"),
     )
 )

@@ -6,7 +6,7 @@ import pytest
 from shared import topics
 from shared.address import Address
 from shared.broker import Broker
-from shared.bus import Ack, Bus, MemoryBus, Properties
+from shared.bus import Ack, Bus, Delivery, MemoryBus, Properties
 from shared.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages import MaskMessage, NodeState, NodeStatus, Status, pack_status
 from shared.mqtt import MqttBus
@@ -250,6 +250,18 @@ def test_what_cannot_be_read_is_counted() -> None:
         _send(place, "list", bytes(1 << 20))
         place.told(Verb.LIST)
         assert place.node.counts == {"control_refused_unreadable": 2}
+
+
+def test_an_order_that_the_broker_kept_is_counted_and_not_carried_out() -> None:
+    """It would be obeyed again by every worker of that name that starts, long after whoever gave it has gone."""
+    with open_place(Shelf(**TWO)) as place:
+        order = Delivery(
+            topics.CONTROL.of(worker="w", verb="load"), pack_request(REQUEST), 0, Properties(), retained=True
+        )
+        control = place.node._control
+        assert control is not None
+        control._received(order)
+        assert place.node.counts == {"control_refused_retained": 1}
 
 
 def test_loads_that_pile_up_are_refused() -> None:

@@ -131,6 +131,18 @@ def test_overloaded_frames_take_no_memory() -> None:
         assert door.intake._refused_bytes <= (64 << 20) + (2 << 20)
 
 
+def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
+    """One vehicle can have it keep thousands; each would be given to every worker that starts, before any that is new."""
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True
+        bus.publish(RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left"), b"x", qos=1, retained=True)
+        door = Door(bus, Admission())
+        door.intake.open()
+        door.settle()
+    assert door.intake.ignored == {"retained": 1}
+    assert door.admission.depth == 0
+
+
 def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
     """Without end they would be the memory that admission is there to bound; uncounted, a frame would be gone."""
     with MemoryBus() as bus:
