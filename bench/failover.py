@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rich.table import Table
 from bench.accounts import Accounts
 from bench.instant import MODEL, InstantProcess, InstantSettings
 from bench.machine_line import machine_line
+from bench.recovery import longest_gap_ms, recovery_ms
 from bench.sample import sample_bag
 from bench.spread import spread
 from bench.study.fleet import Fleet
@@ -34,7 +34,6 @@ _WIDTH, _HEIGHT = 484, 304
 _LIMIT_S = 300.0
 _ANSWER_TIMEOUT_S = 5.0
 _FAULT_AT = 1 / 3  # Of a vehicle's frames.
-_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,9 @@ class Figures:
         answered = [row for row in read_rows(folder) if row["outcome"] == Outcome.ANSWERED]
         for row in answered:
             if (wait_ms := float(row["retry_wait_ms"])) > 0:
-                first_sent_ns = int(row["t_sent_ns"]) - wait_ms * _MS
                 self.retry_wait_ms.append(wait_ms)
-                self.recovery_ms.append((int(row["t_mask_decoded_ns"]) - max(fault_ns, first_sent_ns)) / _MS)
-        came_ns = sorted(int(row["t_mask_decoded_ns"]) for row in answered)
-        self.gap_ms.append(max((later - earlier for earlier, later in pairwise(came_ns)), default=0) / _MS)
+        self.recovery_ms += recovery_ms(answered, [fault_ns])
+        self.gap_ms.append(longest_gap_ms(answered))
 
     def told(self) -> dict[str, Any]:
         """As `--json` prints it."""

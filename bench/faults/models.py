@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,13 @@ import numpy as np
 from bench.faults.marks import MODEL, Mark
 from bench.faults.rig import HEIGHT, WIDTH, Rig, RigError
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
-from bench.faults.vehicle_process import VehicleProcess
 from bench.process_log import children
+from bench.recovery import longest_gap_ms
 from bench.worker import Worker
 from shared.latency_log import Outcome
 from shared.opencv import cv2
 
-_S = 1e9
+_MS = 1e3  # In a second.
 _PICTURES = 30
 _NASTY = {"raising": {8: Mark.RAISE, 16: Mark.NAN}, "ending": {6: Mark.HANG, 13: Mark.MEMORY, 20: Mark.CRASH}}
 _ENDS_PROCESS = (Mark.HANG, Mark.MEMORY, Mark.CRASH)
@@ -79,7 +78,7 @@ def nasty_model(rig: Rig) -> Finding:
             Figure("marked frames not failed", len(not_failed), most=0),
             Figure("engine processes lost", len(engines) - 1, most=_ATTEMPTS * poisonous),
             Figure("other vehicle's frames lost", of_good.read - of_good.outcomes[Outcome.ANSWERED], most=0),
-            Figure("it waited at most", _longest_gap_s(good), "s"),
+            Figure("it waited at most", longest_gap_ms(good.rows()) / _MS, "s"),
             Figure("bad vehicles' other frames refused", len(beside)),
         ),
         rig.accounts(good, *bad.values()),
@@ -99,12 +98,6 @@ def _marked(rig: Rig, name: str, marks: Mapping[int, Mark]) -> Path:
             picture[0, 0] = marks[index].pixel[::-1]  # OpenCV writes BGR.
         cv2.imwrite(str(folder / f"{index:05d}.png"), picture)
     return folder
-
-
-def _longest_gap_s(vehicle: VehicleProcess) -> float:
-    """The longest time between two answers."""
-    came_ns = sorted(int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED)
-    return max((later - earlier for earlier, later in pairwise(came_ns)), default=0) / _S
 
 
 SCENARIOS = (

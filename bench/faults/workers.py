@@ -1,16 +1,16 @@
 """Faults of workers: killed, frozen, asked to end, all gone."""
 
-import bisect
 from collections.abc import Sequence
 
 from bench.faults.rig import Rig, freeze, kill, resume
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.faults.vehicle_process import VehicleProcess
+from bench.recovery import recovery_ms
 from bench.spread import spread
 from shared import clock
 from shared.latency_log import Outcome
 
-_MS, _S = 1e6, 1e9
+_S = 1e9
 _RECOVERY_MS = 3000.0
 _THINK_MS = 40.0
 _PICTURES = 600  # More than a scenario lasts, so that every mask is a file of its own.
@@ -41,7 +41,7 @@ def killed_worker(rig: Rig) -> Finding:
     for vehicle in vehicles:
         vehicle.end()
     accounts = rig.accounts(*vehicles)
-    recovered_ms = recovery_ms(vehicles, killed_ns)
+    recovered_ms = _recovery_ms(vehicles, killed_ns)
     return Finding(
         (
             _worst(recovered_ms),
@@ -78,7 +78,7 @@ def frozen_worker(rig: Rig) -> Finding:
     expired = sum(row["outcome"] in (Outcome.EXPIRED, Outcome.LOST) for row in meanwhile)
     return Finding(
         (
-            _worst(recovery_ms(vehicles, [frozen_ns])),
+            _worst(_recovery_ms(vehicles, [frozen_ns])),
             Figure("expired while it stood still", 100 * expired / len(meanwhile) if meanwhile else None, "%", most=10),
             Figure("late masks counted, not taken", late),
         ),
@@ -153,23 +153,6 @@ def no_worker(rig: Rig) -> Finding:
     return Finding(tuple(figures), rig.accounts(*vehicles.values()))
 
 
-def recovery_ms(vehicles: Sequence[VehicleProcess], faults_ns: Sequence[int]) -> list[float]:
-    """How long each frame that was sent again had to wait for its mask, from the fault or from its first sending.
-
-    The later of the two; of the faults it is the last before the mask came.
-    """
-    waits = []
-    for vehicle in vehicles:
-        for row in vehicle.rows():
-            if row["outcome"] != Outcome.ANSWERED or not float(row["retry_wait_ms"]):
-                continue
-            came_ns = int(row["t_mask_decoded_ns"])
-            first_sent_ns = int(row["t_sent_ns"]) - float(row["retry_wait_ms"]) * _MS
-            fault_ns = faults_ns[max(0, bisect.bisect(faults_ns, came_ns) - 1)]
-            waits.append((came_ns - max(fault_ns, first_sent_ns)) / _MS)
-    return waits
-
-
 def answered_since(vehicle: VehicleProcess, since_ns: int) -> list[int]:
     """When each frame that fell due after a moment was answered, as far as the vehicle's log tells."""
     return [
@@ -181,6 +164,10 @@ def answered_since(vehicle: VehicleProcess, since_ns: int) -> list[int]:
 
 def _vehicles(rig: Rig, url: str, *flags: str) -> list[VehicleProcess]:
     return [rig.vehicle(url, f"vehicle-{number}", pictures=_PICTURES, flags=flags) for number in (1, 2)]
+
+
+def _recovery_ms(vehicles: Sequence[VehicleProcess], faults_ns: Sequence[int]) -> list[float]:
+    return [wait_ms for vehicle in vehicles for wait_ms in recovery_ms(vehicle.rows(), faults_ns)]
 
 
 def _worst(recovered_ms: Sequence[float]) -> Figure:
