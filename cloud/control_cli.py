@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shared import topics
 from shared.bus import Ack, Bus, Delivery, Properties
@@ -178,9 +179,8 @@ def _models(reply: ControlReply) -> Table:
     for heading in ("model", "version", "state", "task", "engine", "SHA-256", ""):
         table.add_column(heading, overflow="fold")
     for entry in reply.models:
-        table.add_row(
-            entry.model, entry.version, entry.state, entry.task, entry.engine, entry.sha256[:12], entry.detail
-        )
+        cells = (entry.model, entry.version, entry.state, entry.task, entry.engine, entry.sha256[:12], entry.detail)
+        table.add_row(*map(Text, cells))
     return table
 
 
@@ -188,7 +188,7 @@ def _metadata(reply: ControlReply) -> Table:
     assert reply.card is not None
     table = Table(show_header=False)
     for key, value in _facts(reply.card).items():
-        table.add_row(key, value)
+        table.add_row(key, Text(value))
     table.add_row("state", ", ".join(entry.state for entry in reply.models) or "not loaded")
     return table
 

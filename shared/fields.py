@@ -10,6 +10,7 @@ import msgpack
 from shared.errors import SkylaneError
 from shared.geometry import Geometry, GeometryError
 from shared.model_card import VERSION_NAME
+from shared.plain_text import printable
 from shared.stages import Stamp
 from shared.topics import FrameId, TopicNameError, checked
 
@@ -91,11 +92,11 @@ class Fields:
             raise MessageError(str(error)) from error
 
     def text(self, key: str) -> str:
-        """A text."""
+        """A text, with a blank for what does not print: it may come to stand in a log, a table or on a terminal."""
         value = self.get(key)
         if not isinstance(value, str):
             raise self.wrong(key, f"a text belongs here, not {type(value).__name__}")
-        return value
+        return printable(value)
 
     def name(self, key: str) -> str:
         """A text that may stand in a topic."""

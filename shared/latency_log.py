@@ -17,6 +17,7 @@ from typing import Self
 from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.lost_rows import LostRows
+from shared.plain_text import printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
 
 CSV_NAME = "latency.csv"
@@ -81,6 +82,8 @@ TEXTS = (
 )  # fmt: skip
 _NUMBERS = tuple(name for name in _FACTS if name not in TEXTS)
 _MAX_TEXT = 200
+_WORKERS_WORDS = ("reason", "model_version", "engine", "worker_session")
+_FORMULA = ("=", "+", "-", "@")  # What a spreadsheet takes for one, and calculates.
 _TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
@@ -108,7 +111,10 @@ def fields_of(row: Row) -> dict[str, str]:
     fields = {name: str(getattr(row, name)) for name in _NUMBERS}
     for name in TEXTS:
         # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
-        fields[name] = " ".join(getattr(row, name).split())[:_MAX_TEXT]
+        text = " ".join(printable(getattr(row, name)).split())
+        if name in _WORKERS_WORDS and text.startswith(_FORMULA):
+            text = f"'{text}"
+        fields[name] = text[:_MAX_TEXT]
     for times in (row.edge_times, row.cloud_times):
         for stage, at_ns in times.items():
             fields[_TIME_COLUMNS[stage]] = str(at_ns)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from rich.table import Table
+from rich.text import Text
 
 from shared.latency_log import LogError, Outcome
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
@@ -89,5 +90,5 @@ def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
         if of_outcome:
             reasons = Counter(reason for reason in of_outcome if reason)
             told = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-            table.add_row(outcome.value, str(len(of_outcome)), told)
+            table.add_row(outcome.value, str(len(of_outcome)), Text(told))
     return table

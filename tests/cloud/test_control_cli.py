@@ -1,13 +1,17 @@
 import json
 from collections.abc import Iterator
+from io import StringIO
 from uuid import uuid4
 
 import pytest
+from rich.console import Console
 
 import skylane
+from cloud.control_cli import _models
 from shared import topics
 from shared.address import Address
 from shared.broker import Broker
+from shared.control import ControlReply, ModelEntry, ModelState
 from shared.messages import NodeState, NodeStatus, pack_status
 from shared.mqtt import MqttBus
 from tests.cloud.shelf import Place, Shelf, open_place
@@ -102,3 +106,11 @@ def test_a_worker_that_does_not_answer_is_given_up(
         assert _control(mosquitto_broker, "ice", "list", "--timeout", "0.2") == 1
     told = capsys.readouterr().err
     assert "worker ice did not answer list within 0.2 s: what was asked may still be done" in told
+
+
+def test_what_a_repository_says_is_no_colours() -> None:
+    """What is wrong with a model is told with its files' words: brackets in them ended the table with an error."""
+    entry = ModelEntry("tiny", "1", ModelState.BROKEN, detail="[/] is no list of [names]")
+    shown = StringIO()
+    Console(file=shown, width=200).print(_models(ControlReply("n1", "w", models=(entry,))))
+    assert "[/] is no list of [names]" in shown.getvalue()

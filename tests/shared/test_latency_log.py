@@ -110,6 +110,17 @@ def test_any_camera_and_reason_stay_one_row(camera: str, reason: str, tmp_path_f
     assert (folder / CSV_NAME).read_bytes().count(b"\n") == 3
 
 
+@pytest.mark.parametrize("reason", ["=1+1", "+1", "-1", "@SUM(1)", " \t=1+1"])
+def test_a_workers_words_are_no_formula(reason: str) -> None:
+    """Whoever opens the log in a spreadsheet calculates what begins like that, and may fetch and send with it."""
+    assert fields_of(_row(0, Outcome.FAILED, reason))["reason"] == f"'{reason.strip()}"
+
+
+def test_a_workers_words_do_not_steer_a_terminal() -> None:
+    """The log is read by `cat` and `less` too: an escape could clear the screen, or write over what was said."""
+    assert fields_of(_row(0, Outcome.FAILED, "a\x1b[2Jb\x00c\u202ed"))["reason"] == "a [2Jb c d"
+
+
 def test_a_folder_whose_name_is_not_utf8_can_be_logged(tmp_path: Path) -> None:
     """Linux allows any byte in a name; a folder of pictures is called by it."""
     with LogWriter(tmp_path) as log:

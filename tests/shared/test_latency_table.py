@@ -65,3 +65,11 @@ def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
     assert "4 frames read" in text
     assert "too_large 2, window 1" in text
     assert "1 answered frames" in text
+
+
+def test_a_workers_words_are_no_colours() -> None:
+    """A reason like this one ended the vehicle's process when all its frames had been accounted for."""
+    row = Row("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
+    shown = StringIO()
+    Console(file=shown, width=80).print(outcome_table([fields_of(row)]))
+    assert "[/] [red]x 1" in shown.getvalue()

@@ -32,6 +32,7 @@ from shared.topics import FrameId
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 IDS = st.builds(FrameId, NAMES, NAMES, NAMES, st.integers(0, 10**18 - 1))
+PRINTABLE = st.text(max_size=20).filter(str.isprintable)
 STAMPS = st.lists(st.builds(Stamp, st.text(max_size=20), st.text(max_size=40), st.integers(0, MAX_NS)), max_size=16)
 SIDES = st.integers(1, 4096)
 GEOMETRIES = st.builds(plan, st.sampled_from(Resize), SIDES, SIDES, SIDES, SIDES)
@@ -70,7 +71,7 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         model=draw(NAMES),
         layout=layout,
         shape=layout.shape(draw(st.integers(1, MAX_SIDE)), draw(st.integers(1, MAX_SIDE))),
-        codec=draw(st.text(max_size=10)),
+        codec=draw(PRINTABLE),
         geometry=draw(GEOMETRIES),
         frame_stamp_ns=draw(st.integers(0, MAX_NS)),
         data=draw(st.binary(max_size=50)),
@@ -78,7 +79,7 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
         version=draw(st.none() | NAMES),
         want=Want(
-            draw(st.text(max_size=10)),
+            draw(PRINTABLE),
             draw(st.sampled_from(["model", "frame"])),
             draw(st.none() | st.integers(1, 256)),
             tuple(draw(st.lists(NAMES, max_size=4))),
@@ -100,8 +101,8 @@ def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
         attempt=st.integers(1, 100),
         status=st.sampled_from(Status),
         worker=NAMES,
-        reason=st.text(max_size=100),
-        engine=st.text(max_size=20),
+        reason=PRINTABLE,
+        engine=PRINTABLE,
         task=st.sampled_from(Task),
         geometry=st.none() | GEOMETRIES,
         shape=st.tuples(SIDES, SIDES),
@@ -323,3 +324,9 @@ def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
     except MessageError as error:
         return str(error)
     return ""
+
+
+def test_no_text_of_a_message_steers_a_terminal() -> None:
+    """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
+    answer = MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
+    assert unpack_mask(pack_mask(answer)).reason == "a [2Jb  c"
