@@ -87,13 +87,19 @@ class FirstConnect:
         deadline = time.monotonic() + timeout_s
         protocol = MQTTProtocolVersion.MQTTv5
         tries = 0
+        is_heard = is_sure = False
         while True:
             client = self._make(protocol)
             outcome = self._try(client, deadline)
+            if outcome is None and protocol is MQTTProtocolVersion.MQTTv311 and not is_sure:
+                client.end()  # Silence may have been slowness: a worker could not share frames over 3.1.1 for all its life.
+                is_heard, protocol = True, MQTTProtocolVersion.MQTTv5
+                continue
             if outcome is None:
                 return client
             code, text = outcome
             if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
+                is_sure = is_heard or code != _SILENT
                 protocol = MQTTProtocolVersion.MQTTv311
                 continue
             protocol = MQTTProtocolVersion.MQTTv5  # A broker that was only starting deserves to be asked again.

@@ -84,7 +84,7 @@ class MqttBus:
         self._refused_for: str | None = None  # What the broker says where it does not accept us.
         self.refused = 0  # Publications that found no room.
         self.link_losses = 0
-        self.reconnects = -1  # The first connect is none.
+        self.reconnects = 0
         self._secure = partial(context_of, address, certificates) if address.tls else None
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
@@ -103,6 +103,7 @@ class MqttBus:
         self._client = FirstConnect(
             address, client_id, make=client_of, secure=self._secure, certificates=certificates, waiting=on_waiting
         ).within(connect_timeout_s)
+        self.reconnects = 0  # However often it took.
         self._watchdog = Watchdog(
             self._client,
             self._watch,

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from shared import first_connect
 from shared.address import Address, Certificates
 from shared.broker import Broker
 from shared.bus import Ack, Delivery, Properties, Will
@@ -304,6 +305,20 @@ def test_something_else_on_the_port_is_no_broker(serve: Callable[[socket.socket]
     """A wrong port is a common mistake; it must end in a line and not hang."""
     with _server(serve) as port, pytest.raises(BrokerUnreachableError, match=reason):
         _bus(f"mqtt://127.0.0.1:{port}", connect_timeout_s=0.6)
+
+
+def test_a_broker_that_is_slow_to_answer_is_spoken_to_in_mqtt_5(
+    mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that met a machine at its busiest would else take every frame that its neighbours take, till it ends."""
+    monkeypatch.setattr(first_connect, "_ANSWER_S", 0.5)
+    os.kill(mosquitto_broker.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(0.75, os.kill, (mosquitto_broker.pid, signal.SIGCONT))
+    goes_on.start()
+    with _bus(mosquitto_broker.url) as bus:
+        assert bus.shares_subscriptions
+        assert bus.reconnects == 0
+    goes_on.join()
 
 
 def test_no_network_thread_is_left_behind(mosquitto_url: str, embedded_url: str) -> None:
