@@ -9,6 +9,8 @@ from bench.logs.audit import audit
 from shared.latency_log import Outcome, read_rows
 from shared.run_manifest import read_manifest
 
+_STOPPED = f"{Outcome.DROPPED}(stopped)"
+
 Truth = Callable[[Path], tuple[int, int]]  # Of a run: how many masks were looked at, and how many had a wrong label.
 
 
@@ -52,6 +54,11 @@ class Accounts:
             checked, wrong = truth(folder)
             self.masks_checked += checked
             self.masks_wrong += wrong
+
+    @property
+    def unanswered(self) -> int:
+        """Frames without an answer, but for those that were read and not sent when their vehicle was asked to end."""
+        return self.read - self.outcomes[Outcome.ANSWERED] - self.reasons[_STOPPED]
 
     @property
     def equation(self) -> str:

@@ -77,7 +77,7 @@ def nasty_model(rig: Rig) -> Finding:
         (
             Figure("marked frames not failed", len(not_failed), most=0),
             Figure("engine processes lost", len(engines) - 1, most=_ATTEMPTS * poisonous),
-            Figure("other vehicle's frames lost", of_good.read - of_good.outcomes[Outcome.ANSWERED], most=0),
+            Figure("other vehicle's frames lost", of_good.unanswered, most=0),
             Figure("it waited at most", longest_gap_ms(good.rows()) / _MS, "s"),
             Figure("bad vehicles' other frames refused", len(beside)),
         ),

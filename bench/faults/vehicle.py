@@ -114,8 +114,7 @@ def stepped_clock(rig: Rig) -> Finding:
             Figure("longest journey", max((float(row["total_ms"]) for row in answered), default=None), "ms", _STEP_MS),
             Figure("offsets off by more than they say", untrue, most=0),
             Figure("worst offset error", worst_ms, "ms"),
-            # What was read and not sent when it was asked to end is no fault of the clocks.
-            Figure("frames not answered", len(rows) - len(answered) - accounts.reasons["dropped(stopped)"], most=0),
+            Figure("frames not answered", accounts.unanswered, most=0),
         ),
         accounts,
         (f"{len(steps)} steps of up to {2 * _HOUR_S} s",),

@@ -48,7 +48,7 @@ def killed_worker(rig: Rig) -> Finding:
             Figure("workers killed", _KILLS),
             Figure("frames answered by another", len(recovered_ms)),
             Figure("duplicates removed", accounts.ignored["duplicate"]),
-            Figure("frames not answered", accounts.read - accounts.outcomes[Outcome.ANSWERED], most=0),
+            Figure("frames not answered", accounts.unanswered, most=0),
         ),
         accounts,
     )
@@ -110,7 +110,7 @@ def drained_worker(rig: Rig) -> Finding:
             Figure("retries", accounts.retried, most=0),
             Figure("drained in", (drained_ns - asked_ns) / _S, "s"),
             Figure("frames finished while draining", finished),
-            Figure("frames not answered", accounts.read - accounts.outcomes[Outcome.ANSWERED], most=0),
+            Figure("frames not answered", accounts.unanswered, most=0),
             Figure("exit code", code, most=0),
         ),
         accounts,

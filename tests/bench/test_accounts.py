@@ -25,6 +25,14 @@ def test_a_sound_run_breaks_no_promise(sound_run: Path) -> None:
     assert set(accounts.reasons) == {"dropped(window)"}
 
 
+def test_what_was_not_sent_when_a_vehicle_was_asked_to_end_is_no_fault() -> None:
+    """A scenario that ends a vehicle would fail by the moment at which it does."""
+    accounts = Accounts(read=10)
+    accounts.outcomes.update(answered=7, dropped=2, lost=1)
+    accounts.reasons.update({"dropped(stopped)": 1, "dropped(window)": 1, "lost(no answer)": 1})
+    assert accounts.unanswered == 2
+
+
 def test_a_frame_without_a_row_is_unaccounted_for(damaged_run: Path) -> None:
     """The one thing that must never be."""
     log = damaged_run / CSV_NAME
