@@ -198,6 +198,17 @@ def test_a_full_disk_loses_rows_but_never_half_of_one(tmp_path: Path) -> None:
     assert [int(row["sequence"]) for row in rows] == list(range(len(rows)))
 
 
+def test_half_a_row_is_taken_back_before_there_is_room_again(tmp_path: Path) -> None:
+    """The next row would be written behind it, and the log be unreadable from there on."""
+    with LogWriter(tmp_path) as log:
+        log.close(_row(0))
+        with disk_of((tmp_path / CSV_NAME).stat().st_size + 20):
+            log.close(_row(1))
+        log.close(_row(2))
+    assert [row["sequence"] for row in read_rows(tmp_path)] == ["0", "2"]
+    assert log.rows_lost == 1
+
+
 def test_a_disk_without_room_for_the_first_line_is_told_at_once(tmp_path: Path) -> None:
     """A run without a log is none."""
     with disk_of(100), pytest.raises(LogError, match="make room or choose another --out"):
