@@ -9,6 +9,7 @@ from bench.logs.audit import audit
 from shared.latency_log import Outcome, read_rows
 from shared.run_manifest import read_manifest
 
+NO_MASKS = "no mask was looked at: nothing tells whether labels are right"
 _STOPPED = f"{Outcome.DROPPED}(stopped)"
 
 Truth = Callable[[Path], tuple[int, int]]  # Of a run: how many masks were looked at, and how many had a wrong label.

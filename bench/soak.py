@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.accounts import Accounts
+from bench.accounts import NO_MASKS, Accounts
 from bench.faults.chaos import Chaos, Deed
 from bench.faults.place import place
 from bench.faults.rig import Rig
@@ -73,9 +73,11 @@ class Soaked:
     @property
     def failures(self) -> list[str]:
         """Every promise that did not hold."""
+        unseen = () if self.accounts.masks_checked else (NO_MASKS,)
         return [
             *self.broken,
             *self.accounts.failures,
+            *unseen,
             *(failure for growth in self.growths for failure in growth.failures),
         ]
 

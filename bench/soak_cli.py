@@ -82,7 +82,7 @@ def _print(result: soak_bench.Soaked, console: Console, on: str) -> None:
     console.print(table)
     if not all(growth.judged for growth in result.growths):
         console.print("This was too short for slopes to be judged: they are told alone.", highlight=False)
-    console.print(f"seed {result.plan.seed}; {result.plan.seconds:.0f} s; {on}", highlight=False)
+    console.print(f"seed {result.plan.seed}; {result.plan.seconds:.0f} s; {on}", highlight=False, soft_wrap=True)
     for failure in result.failures:
         console.print(failure, style="bold red", markup=False, highlight=False)
     if not result.failures:

@@ -149,7 +149,8 @@ def faults(
         result = {"seed": seed, "machine": machine(), "scenarios": [each.told() for each in played]}
         click.echo(json.dumps(result, indent=2))
     else:
-        console.print(f"seed {seed}; {sum(each.seconds for each in played):.0f} s; {on}", highlight=False)
+        seconds = sum(each.seconds for each in played)
+        console.print(f"seed {seed}; {seconds:.0f} s; {on}", highlight=False, soft_wrap=True)
     sys.exit(1 if any(each.failures for each in played) else 0)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.accounts import Accounts
+from bench.accounts import NO_MASKS, Accounts
 from bench.faults.rig import Rig
 from shared.errors import SkylaneError
 
@@ -46,13 +46,8 @@ class Finding:
     def failures(self) -> list[str]:
         """Every promise that did not hold; none where the scenario is green."""
         figures = [f"{figure} does not hold" for figure in self.figures if not figure.holds]
-        unseen = ["no mask was looked at: nothing tells whether labels are right"]
-        return [
-            *self.broken,
-            *figures,
-            *self.accounts.failures,
-            *(unseen if self.keeps_masks and not self.accounts.masks_checked else ()),
-        ]
+        unseen = [NO_MASKS] if self.keeps_masks and not self.accounts.masks_checked else []
+        return [*self.broken, *figures, *self.accounts.failures, *unseen]
 
 
 @dataclass(frozen=True, slots=True)
