@@ -113,6 +113,8 @@ class ProcessLog(AbstractContextManager["ProcessLog"]):
             except psutil.Error:
                 self._alive.remove((life, process))
                 continue
+            if not seen[0]:  # It is just ending: its memory is gone before itself is.
+                continue
             life.times_s.append(time.monotonic())
             for measure, value in zip(MEASURES, seen, strict=True):
                 getattr(life, measure).append(value)
