@@ -9,6 +9,7 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
 MAX_SEGMENTS = 1000  # Before the frame header; a camera writes fewer than twenty.
+MAX_FILL = 4096  # Bytes that stand for nothing; sixty megabytes of them take a quarter of a minute to pass over.
 MAX_CHUNKS = 1 << 15  # Of a PNG; encoders put eight kilobytes and more into each.
 MAX_COMPRESSED_CHUNKS = 4  # Profiles and texts: each may unfold to eight megabytes, and takes a tenth of a second.
 MAX_SCANS = 64  # Each costs a pass over the whole picture; encoders write at most a dozen.
@@ -96,9 +97,15 @@ def _check_chunks(data: bytes) -> None:
 
 def _jpeg_header(data: bytes) -> PictureHeader:
     at = 2
+    filled = 0
     for _ in range(MAX_SEGMENTS):
-        while data[at : at + 2] == b"\xff\xff":  # A marker may be preceded by any number of fill bytes.
+        while data[at : at + 2] == b"\xff\xff":  # The format lets any number of fill bytes precede a marker.
             at += 1
+            filled += 1
+            if filled > MAX_FILL:
+                raise PictureHeaderError(
+                    f"JPEG has more than {MAX_FILL} fill bytes before its frame header: encode it again"
+                )
         if len(data) < at + 4:
             raise PictureHeaderError(f"JPEG ends after {len(data)} bytes, before its frame header: send it whole")
         lead, marker, length = struct.unpack_from(">BBH", data, at)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from shared.opencv import cv2
 from shared.picture_header import (
     MAX_CHUNKS,
+    MAX_FILL,
     MAX_SCANS,
     MAX_SEGMENTS,
     PictureHeader,
@@ -68,6 +69,7 @@ def test_metadata_before_the_frame_header_is_walked_over() -> None:
         (b"\xff\xd8\xff\xda\x00\x0b\x08\x00\x05\x00\x05\x01", "no frame header"),
         (b"\xff\xd8\xff\xe0\x00\x00\x08\x00\x05\x00\x05\x01", "no frame header"),
         (b"\xff\xd8" + b"\xff\xe0\x00\x02" * (MAX_SEGMENTS + 1), "segments"),
+        (b"\xff\xd8" + b"\xff" * (MAX_FILL + 2) + b"\xc0\x00\x0b\x08\x00\x01\x00\x01\x01", "fill bytes"),
     ],
 )
 def test_what_is_no_picture_of_ours_is_refused_with_its_reason(data: bytes, reason: str) -> None:
