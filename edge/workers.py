@@ -41,6 +41,10 @@ class Worker:
         """Whether the process that was known by this name is gone, and did not say goodbye as one does that drains."""
         return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
 
+    def is_gone_before(self, other: "Worker") -> bool:
+        """Whether it is the late goodbye, or the will, of a process that the other one has followed under its name."""
+        return self.status.state is NodeState.OFFLINE and self.status.session != other.status.session
+
 
 class Workers:
     """Follows the workers' announcements."""
@@ -64,6 +68,8 @@ class Workers:
                 self._known.pop(name, None)
             else:
                 before = self._known.get(name)
+                if before is not None and worker.is_gone_before(before):
+                    return
                 if before is not None and before.cards and worker.is_another_process_than(before):
                     self._depart(before)
                 # The broker retains the last word of every name there ever was: who is offline takes no one's place.

@@ -34,6 +34,18 @@ def test_a_worker_serves_what_it_announces_while_it_is_online(card: ModelCard) -
     assert not workers.serves("tiny")
 
 
+def test_the_late_will_of_a_dead_process_takes_no_worker_away(card: ModelCard) -> None:
+    """Frames would be dropped, and those in flight sent again, until the one that lives has spoken once more."""
+    workers = Workers()
+    workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    workers.announced(_said("w", pack_status(NodeStatus(NodeState.OFFLINE, "s8"))))
+    assert workers.serves("tiny")
+    assert not workers.departed_ns("tiny")
+    workers.announced(_said("w", _status(NodeState.OFFLINE)))
+    assert not workers.serves("tiny")
+    assert workers.departed_ns("tiny")
+
+
 def test_after_a_reconnect_only_who_is_announced_again_is_known(card: ModelCard) -> None:
     """A broker that was killed has forgotten its workers, and they may be gone with it."""
     workers = Workers()
