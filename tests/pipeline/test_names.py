@@ -15,12 +15,12 @@ import pytest
 
 from bench.instant import InstantProcess, InstantSettings, InstantWorker
 from cloud.model import Model
-from edge.transports.mqtt import MqttTransport
 from shared import topics
 from shared.bus import Bus
 from shared.errors import SkylaneError
 from shared.latency_log import read_rows
-from shared.messages import NodeState, NodeStatus, unpack_status
+from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
+from shared.name_claim import NameClaim
 from shared.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
 
@@ -82,11 +82,21 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
 ) -> None:
     """By MQTT 5 and 3.1.1. What it had sent until it was told is waited for, and the account balances."""
     name = f"car-{uuid4().hex[:6]}"
+    topic = topics.VEHICLE_STATUS.of(vehicle=name)
     lost: list[SkylaneError] = []
     with worker(url, model), connect(url) as bus:
-        MqttTransport(bus, vehicle=name, session="first", model="tiny", give_up=lost.append)
+
+        def announce() -> None:
+            status = NodeStatus(NodeState.ONLINE, "first", age_ms=first.age_ms, rival=first.rival)
+            bus.publish(topic, pack_status(status), qos=1, retained=True)
+
+        first = NameClaim("vehicle", name, "first", announce=announce, give_up=lost.append)
+        first._since_ns -= 3600 * 10**9
+        first.open(bus)
+        # Not before a frame is under way is there a log.
+        bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, lambda _: announce())
         code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
-        assert (kept(url, topics.VEHICLE_STATUS.of(vehicle=name)).session, lost) == ("first", [])
+        assert (kept(url, topic).session, lost) == ("first", [])
     assert code == 1
     assert f"vehicle '{name}' runs already (session first" in capsys.readouterr().err
     rows = list(read_rows(tmp_path / name))
