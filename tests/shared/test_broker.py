@@ -16,6 +16,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from shared import broker as broker_module
+from shared.address import Address
 from shared.authority import Authority
 from shared.broker import Broker, PortInUseError
 from shared.errors import MissingExtraError
@@ -172,6 +173,21 @@ def test_a_file_that_the_broker_cannot_use_is_named(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("x")
     with pytest.raises(BrokerError, match=r"Error: Unable to load CA certificates.*ca\.crt.* / .*OpenSSL Error\[0\]"):
         Broker.start(secured=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(b"\x10\x17\0\4MQTT\5\6\0\x0f\0\0\1c\0\0\1t\0\1x", id="MQTT 5 with a will"),
+        pytest.param(b"\x16\3\1\2\0\1\0\1\xfc\3\3", id="TLS"),
+    ],
+)
+def test_the_embedded_broker_hangs_up_on_what_it_does_not_speak(embedded_url: str, first: bytes) -> None:
+    """In silence every node would wait for seconds, twice, before it spoke 3.1.1."""
+    address = Address.parse(embedded_url)
+    with socket.create_connection((address.host, address.port), timeout=5) as client:
+        client.sendall(first)
+        assert client.recv(1) == b""
 
 
 def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:
