@@ -26,10 +26,10 @@ from shared.messages import Status, unpack_mask
 from shared.mqtt import MqttBus
 from shared.topics import FrameId
 
-_WORKER_CASES = 450_000  # To each of two workers, as fast as they are answered,
+_WORKER_CASES = 450_100  # To each of two workers, as fast as they are answered,
 _FLOOD_CASES = 40_000  # faster than a worker can answer,
 _VEHICLE_CASES = 40_000  # to a vehicle,
-_BROKER_CASES = 20_000  # and through a real broker beside a good vehicle: a million.
+_BROKER_CASES = 20_000  # and through a real broker beside a good vehicle: more than a million.
 _UNDER_WAY = 32  # Messages to a worker through the broker that it may not have read.
 _ROOT = Path(__file__).resolve().parents[2]
 _GROWTH_MB = 64

@@ -121,4 +121,4 @@ class Engine(Protocol):
 
 
 class InferenceError(SkylaneError):
-    """A model failed on a batch."""
+    """A model failed on a batch. The vehicle is told the text: no path of this host stands in it."""

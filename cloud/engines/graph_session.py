@@ -62,7 +62,6 @@ class GraphSession:
         self.precision = placement.precision or manifest.precision
         check_precision(self.precision, self.device)
         self.batch_size = baked_batch(frozen, manifest)
-        self._path = frozen.path
         rewritten = replace(frozen, graph=joined_early(frozen.graph, frozen.output_tensors.values()))
         whole = assemble(rewritten, manifest, self.batch_size, f"/{self.device}")
         config = session_config(self.device, placement, self.precision)
@@ -76,13 +75,13 @@ class GraphSession:
         try:
             answers = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:
-            raise InferenceError(f"{self._path}: the model failed: {first_line(error)}") from error
+            raise InferenceError(f"the model failed: {first_line(error)}") from error
         outputs = dict(zip(self._heads, answers, strict=False))  # Whether a score was NaN comes last, if at all.
         for head, values in outputs.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
-                raise InferenceError(f"{self._path}: the model returned NaN in {head!r}")
+                raise InferenceError(f"the model returned NaN in {head!r}")
         if len(answers) > len(outputs) and answers[-1]:
-            raise InferenceError(f"{self._path}: the model returned NaN among its scores")
+            raise InferenceError("the model returned NaN among its scores")
         return outputs
 
     def close(self) -> None:

@@ -153,11 +153,11 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
     """
     section = manifest.heads[head]
     if values.dtype.kind == "f" and np.isnan(values).any():
-        raise InferenceError(f"{path}: the model returned NaN in {head!r}")
+        raise InferenceError(f"the model returned NaN in {head!r}")
     try:
         check_head(head, values.shape, manifest, path)
     except EngineError as error:
-        raise InferenceError(f"{path}: {error.problem}") from error
+        raise InferenceError(error.problem) from error
     match manifest.task:
         case Task.SEGMENTATION:
             return _class_ids(values, section, feed, manifest)

@@ -69,7 +69,7 @@ class OnnxRuntimeEngine:
         try:
             found = self._session.run(names, {self._input: self._feed(batch), **self._constants})
         except Exception as error:  # ONNX Runtime's errors have no base but this.
-            raise InferenceError(f"{self._path}: the model failed: {first_line(error)}") from error
+            raise InferenceError(f"the model failed: {first_line(error)}") from error
         return {
             head: answer(head, values, self._feed, self._manifest, self._path)
             for head, values in zip(self._heads, found, strict=True)

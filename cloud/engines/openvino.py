@@ -55,7 +55,6 @@ class OpenVinoEngine:
             raise EngineError(path, f"OpenVINO cannot compile this model: {told(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
-        self._path = path
 
     def infer(self, batch: Images) -> Outputs:
         """As `cloud.engines.engine.Engine.infer`."""
@@ -78,12 +77,12 @@ class OpenVinoEngine:
         try:
             request.infer([batch], share_inputs=True)
         except RuntimeError as error:
-            raise InferenceError(f"{self._path}: the model failed: {told(error)}") from error
+            raise InferenceError(f"the model failed: {told(error)}") from error
         # Copied, as the next batch is written to the same place.
         found = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
         for head, values in found.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
-                raise InferenceError(f"{self._path}: the model returned NaN in {head!r}")
+                raise InferenceError(f"the model returned NaN in {head!r}")
         return found
 
 

@@ -58,7 +58,7 @@ class TfliteEngine:
             self._model.invoke()
             found = {head: self._model.get_tensor(tensor["index"]) for head, tensor in self._heads.items()}
         except (RuntimeError, ValueError) as error:
-            raise InferenceError(f"{self._path}: the model failed: {first_line(error)}") from error
+            raise InferenceError(f"the model failed: {first_line(error)}") from error
         return {
             head: answer(head, self._numbers(head, values), self._feed, self._manifest, self._path)
             for head, values in found.items()

@@ -50,7 +50,7 @@ class TorchScriptEngine:
         try:
             found = self._run(batch, self._feed)
         except (RuntimeError, ValueError) as error:
-            raise InferenceError(f"{self._path}: the model failed: {_cause(error)}") from error
+            raise InferenceError(f"the model failed: {_cause(error)}") from error
         return {
             head: answer(head, found[section.tensor], self._feed, self._manifest, self._path)
             for head, section in self._manifest.heads.items()
