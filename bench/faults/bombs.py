@@ -12,10 +12,10 @@ import msgpack
 import numpy as np
 import zstandard
 
+from bench.faults.frames import black_frame
 from shared.fields import MAX_MESSAGE_BYTES
-from shared.frames import Layout
 from shared.geometry import Resize, plan
-from shared.messages import FrameMessage, pack_frame
+from shared.messages import pack_frame
 from shared.opencv import MAX_SIDE as LONGEST_SIDE
 from shared.opencv import cv2
 from shared.topics import FrameId
@@ -36,20 +36,7 @@ class Bomb(NamedTuple):
 def bombs(first: FrameId, model: str, height: int, width: int) -> Iterator[Bomb]:
     """Messages under this id and those that follow it, for a model of this input size; none of them may take memory."""
     ids = (replace(first, sequence=sequence) for sequence in count(first.sequence))
-    fields: dict[str, Any] = msgpack.unpackb(
-        pack_frame(
-            FrameMessage(
-                id=first,
-                model=model,
-                layout=Layout.RGB8,
-                shape=(height, width, 3),
-                codec="raw",
-                geometry=plan(Resize.STRETCH, height, width, height, width),
-                frame_stamp_ns=5,
-                data=b"",
-            )
-        )
-    )
+    fields: dict[str, Any] = msgpack.unpackb(pack_frame(black_frame(first, model, height, width)))
 
     def with_picture(name: str, codec: str, data: bytes, **changes: Any) -> Bomb:
         frame_id = next(ids)

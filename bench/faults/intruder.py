@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.faults.frames import black_frame
 from bench.faults.rig import HEIGHT, MODEL, WIDTH, RigError
 from shared.bus import Ack, Delivery, Properties
 from shared.connection import Connection
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, pack_frame
+from shared.messages import FRAME_CONTENT_TYPE, pack_frame
 from shared.topics import PREFIX, FrameId
 
 CAMERA = "left"
@@ -90,15 +89,5 @@ def fresh_id(vehicle: str) -> FrameId:
 
 def frame(frame_id: FrameId, *, model: str = MODEL, other_version: bool = False) -> bytes:
     """A frame as it is on the wire; `other_version`: of the protocol, one that does not exist."""
-    message = FrameMessage(
-        id=frame_id,
-        model=model,
-        layout=Layout.RGB8,
-        shape=(HEIGHT, WIDTH, 3),
-        codec="raw",
-        geometry=plan(Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
-        data=bytes(HEIGHT * WIDTH * 3),
-    )
-    packed = pack_frame(message)
+    packed = pack_frame(black_frame(frame_id, model, HEIGHT, WIDTH))
     return packed.replace(_VERSION, _OTHER_VERSION, 1) if other_version else packed

@@ -21,7 +21,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def _convert(repository: Repository, target: str, name: str = "segmentation", **options: object) -> Converted:
     options = {"called": "made", **options}
-    return convert(repository, name, target, tiny.noise(2), **options)  # type: ignore[arg-type]
+    return convert(repository, name, target, tiny.noise(2), **options)  # type: ignore[arg-type]  # Any of its options.
 
 
 def test_a_converted_model_says_where_it_comes_from_and_what_it_agrees_with(repository: Repository) -> None:

@@ -44,7 +44,7 @@ def topic() -> str:
 
 
 def _bus(url: str, **options: object) -> MqttBus:
-    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)  # type: ignore[arg-type]
+    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)  # type: ignore[arg-type]  # Any of its options.
 
 
 def test_a_message_arrives_with_all_that_mqtt_5_says_beside_it(mosquitto_url: str, topic: str) -> None:
@@ -84,7 +84,7 @@ def test_every_one_of_many_publications_is_acknowledged_once(mosquitto_url: str,
 
         def publish(first: int) -> None:
             for number in range(first, first + 100):
-                bus.publish(topic, b"x", qos=1, acknowledged=lambda _, number=number: acks.put(number))  # type: ignore[misc]
+                bus.publish(topic, b"x", qos=1, acknowledged=lambda _, number=number: acks.put(number))  # type: ignore[misc]  # mypy infers no default.
 
         threads = [threading.Thread(target=publish, args=(first,)) for first in (0, 100, 200)]
         for thread in threads:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mosquitto
 
 
 def _bus(url: str, **options: object) -> MqttBus:
-    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)  # type: ignore[arg-type]
+    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)  # type: ignore[arg-type]  # Any of its options.
 
 
 @contextmanager

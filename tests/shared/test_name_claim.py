@@ -55,7 +55,7 @@ def _bus() -> Iterator[MemoryBus]:
 def _settle(bus: MemoryBus) -> None:
     for _ in range(8):  # A word, its answer, and the answer to that.
         done = threading.Event()
-        bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _, done=done: done.set())  # type: ignore[misc]
+        bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _, done=done: done.set())  # type: ignore[misc]  # mypy infers no default.
         assert done.wait(WAIT_S)
 
 

@@ -33,6 +33,6 @@ def test_a_vehicle_takes_or_counts_every_broken_message(tmp_path: Path) -> None:
 def test_a_seed_gives_one_storm() -> None:
     """What was found can be found again."""
     names = {"worker": "w", "model": "m", "vehicle": "car", "height": 4, "width": 6}
-    one, same, other = (list(islice(for_worker(seed, **names), 200)) for seed in (1, 1, 2))  # type: ignore[arg-type]
+    one, same, other = (list(islice(for_worker(seed, **names), 200)) for seed in (1, 1, 2))  # type: ignore[arg-type]  # Names and sizes in one.
     assert one == same
     assert one != other
