@@ -1,0 +1,79 @@
+"""The first system's vehicle over MQTT (a reproduction of the method): whole pictures as JPEG, coloured JPEGs back.
+
+Nothing tells which frame an answer belongs to, so it can be timed only with one frame in flight: the next picture that
+comes in is taken for the answer.
+"""
+
+import queue
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import click
+import numpy as np
+import paho.mqtt.client as paho
+
+from bench.baselines import bare_mqtt
+from bench.baselines.child import file_of, serve
+from bench.baselines.pictures import in_colour, read
+from shared.frames import Layout
+from shared.opencv import cv2
+
+_ANSWER_S = 120.0
+
+
+class Publisher:
+    """Sends a frame when it is told to, and takes the next picture for its answer."""
+
+    def __init__(self, port: int, bag: Path, count: int) -> None:
+        self._frames = read(bag, count)
+        self._answers: queue.SimpleQueue[tuple[bytes, int, int]] = queue.SimpleQueue()
+        self._client = bare_mqtt.connected(port, bare_mqtt.MASKS, self._answered)
+
+    def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
+        """Send frame `frame`, wait for the picture that comes back, and tell what took how long.
+
+        `keep`: a folder that receives both pictures, or None.
+        """
+        number = int(errand["frame"])
+        begun_ns = perf_counter_ns()
+        colour = in_colour(self._frames[number % len(self._frames)], Layout.BGR8)
+        demosaiced_ns = perf_counter_ns()
+        _, encoded = cv2.imencode(".jpg", colour)
+        picture = encoded.tobytes()
+        encoded_ns = perf_counter_ns()
+        self._client.publish(bare_mqtt.FRAMES, picture)
+        answer, returned_ns, decoded_ns = self._answers.get(timeout=_ANSWER_S)
+        if errand.get("keep"):
+            folder = Path(errand["keep"])
+            file_of(folder, "sent", number).write_bytes(picture)
+            file_of(folder, "returned", number).write_bytes(answer)
+        return {
+            "demosaiced": (demosaiced_ns - begun_ns) / 1e6,
+            "encoded": (encoded_ns - demosaiced_ns) / 1e6,
+            "away": (returned_ns - encoded_ns) / 1e6,
+            "mask_decoded": (decoded_ns - returned_ns) / 1e6,
+            "total": (decoded_ns - begun_ns) / 1e6,
+            "bytes_up": len(picture),
+            "bytes_down": len(answer),
+        }
+
+    def _answered(self, _: paho.Client, answer: bytes) -> None:
+        """A picture came in; runs on the network thread, which decodes it, as the original's did."""
+        returned_ns = perf_counter_ns()
+        cv2.imdecode(np.frombuffer(answer, np.uint8), cv2.IMREAD_COLOR)
+        self._answers.put((answer, returned_ns, perf_counter_ns()))
+
+
+@click.command()
+@click.option("--port", type=int, required=True)
+@click.option("--bag", type=click.Path(path_type=Path), required=True)
+@click.option("--count", type=int, required=True)
+def main(port: int, bag: Path, count: int) -> None:
+    """Send frames as told, until the standard input ends."""
+    serve(Publisher(port, bag, count).send)
+
+
+if __name__ == "__main__":
+    main()

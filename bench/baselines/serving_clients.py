@@ -1,0 +1,139 @@
+"""The first system's clients of TensorFlow Serving (a reproduction of the method): arrays become Python lists, and back.
+
+They speak the public protocols with the public libraries, and are pointed at Skylane's own doors, for what they do with
+their arrays is what is measured. Theirs took 7 to 9 s a frame over gRPC and 47 to 49 s over REST.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import grpc
+import numpy as np
+import requests
+
+from bench.baselines.pictures import Picture
+from bench.overhead import BenchError
+from cloud.engines.tensorflow_device import tf
+from shared.masks import Mask
+
+_ANSWER_S = 120.0
+_OK = 200
+
+
+@dataclass(slots=True)
+class Laps:
+    """What took how long, milliseconds by name, in order."""
+
+    took_ms: dict[str, float] = field(default_factory=dict)
+    _last_ns: int = field(default_factory=perf_counter_ns)
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap is called so."""
+        now_ns = perf_counter_ns()
+        self.took_ms[name] = (now_ns - self._last_ns) / 1e6
+        self._last_ns = now_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A mask, and what the server says that it did for it: milliseconds by stage."""
+
+    mask: Mask
+    served_ms: dict[str, float]
+
+
+class RestClient:
+    """`POST …:predict` in row format, a connection a request, as `requests.post` makes them."""
+
+    def __init__(self, address: str, model: str) -> None:
+        self._url = f"http://{address}/v1/models/{model}:predict"
+
+    def predict(self, picture: Picture, laps: Laps) -> Answer:
+        """The mask of a picture (H×W×3 uint8).
+
+        Raises:
+            BenchError: the door refused it.
+        """
+        instances = [picture.tolist()]
+        laps.lap("to_lists")
+        body = json.dumps({"signature_name": "serving_default", "instances": instances})
+        laps.lap("to_json")
+        response = requests.post(self._url, data=body, timeout=_ANSWER_S)
+        laps.lap("away")
+        if response.status_code != _OK:
+            raise BenchError(f"{self._url} answered {response.status_code}: {response.text[:200]}")
+        answer = response.json()
+        laps.lap("from_json")
+        mask = np.array(answer["predictions"], np.uint8)[0]
+        laps.lap("from_lists")
+        return Answer(mask, served_ms(response.headers.get("Server-Timing", "")))
+
+
+class GrpcClient:
+    """`PredictionService.Predict` with a tensor of single numbers, each way."""
+
+    def __init__(self, address: str, model: str) -> None:
+        # The stubs load TensorFlow, which must have been loaded quietly before.
+        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc  # noqa: PLC0415
+
+        self._channel = grpc.insecure_channel(address)
+        self._predict = prediction_service_pb2_grpc.PredictionServiceStub(self._channel).Predict
+        self._request: Callable[[], Any] = predict_pb2.PredictRequest
+        self._model = model
+
+    def predict(self, picture: Picture, laps: Laps) -> Answer:
+        """The mask of a picture (H×W×3 uint8).
+
+        Raises:
+            BenchError: the door refused it.
+        """
+        numbers = picture.reshape(-1).tolist()
+        laps.lap("to_lists")
+        request = self._request()
+        request.model_spec.name = self._model
+        request.model_spec.signature_name = "serving_default"
+        tensor = request.inputs["input"]
+        tensor.dtype = tf.uint8.as_datatype_enum
+        for side in (1, *picture.shape):
+            tensor.tensor_shape.dim.add(size=side)
+        tensor.int_val.extend(numbers)
+        laps.lap("to_message")
+        try:
+            response, call = self._predict.with_call(request, timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            raise BenchError(f"Predict of {self._model} failed: {error}") from error
+        laps.lap("away")
+        output = response.outputs["mask"]
+        # Where a server packs its answer, the original's `int_val` would be empty: what is read, is read as a list.
+        answered = list(output.int_val) or tf.make_ndarray(output).reshape(-1).tolist()
+        laps.lap("from_message")
+        mask = np.array(answered, np.uint8).reshape([side.size for side in output.tensor_shape.dim])[0]
+        laps.lap("from_lists")
+        trailing = {pair[0]: pair[1] for pair in call.trailing_metadata() or ()}
+        return Answer(mask, served_ms(str(trailing.get("server-timing", ""))))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+CLIENTS: dict[str, Callable[[str, str], RestClient | GrpcClient]] = {"rest": RestClient, "grpc": GrpcClient}
+
+
+def served_ms(header: str) -> dict[str, float]:
+    """The stages in a `Server-Timing`: `inferred;dur=210.5, …` in milliseconds; those without a duration are left out."""
+    stages = {}
+    for metric in header.split(","):
+        name, *parameters = (part.strip() for part in metric.split(";"))
+        durations = [parameter[4:] for parameter in parameters if parameter.startswith("dur=")]
+        stages.update({name: float(value) for value in durations[:1]})
+    return stages
+
+
+def in_lists(took_ms: dict[str, float], names: Sequence[str] = ("to_lists", "to_json", "to_message")) -> float:
+    """Milliseconds that the conversions into lists and messages, and back, took."""
+    back = [name.replace("to_", "from_") for name in names]
+    return sum(took_ms.get(name, 0.0) for name in (*names, *back))

@@ -1,0 +1,51 @@
+"""The first system's vehicle with TensorFlow Serving (a reproduction of the method): it cuts frames to the model itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import click
+
+from bench.baselines.child import serve
+from bench.baselines.pictures import fitted, in_colour, read
+from bench.baselines.serving_clients import CLIENTS, Laps, in_lists
+from cloud.repository import Repository
+
+
+class ServingVehicle:
+    """Makes a frame ready, has it answered and reads the mask, one frame after the other."""
+
+    def __init__(self, way: str, address: str, models: Path, model: str, bag: Path, count: int) -> None:
+        self._card = Repository(models).card(model)
+        self._frames = read(bag, count)
+        self._client = CLIENTS[way](address, model)
+
+    def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
+        """Have frame `frame` answered, and tell what took how long."""
+        begun_ns = perf_counter_ns()
+        laps = Laps()
+        colour = in_colour(self._frames[int(errand["frame"]) % len(self._frames)], self._card.layout)
+        laps.lap("demosaiced")
+        picture = fitted(colour, self._card.height, self._card.width)
+        laps.lap("preprocessed")
+        answer = self._client.predict(picture, laps)
+        total_ms = (perf_counter_ns() - begun_ns) / 1e6
+        inferred_ms = answer.served_ms["inferred"]
+        return {**laps.took_ms, "in_lists": in_lists(laps.took_ms), "inferred": inferred_ms, "total": total_ms}
+
+
+@click.command()
+@click.option("--way", type=click.Choice([*CLIENTS]), required=True)
+@click.option("--address", required=True)
+@click.option("--models", type=click.Path(path_type=Path), required=True)
+@click.option("--model", required=True)
+@click.option("--bag", type=click.Path(path_type=Path), required=True)
+@click.option("--count", type=int, required=True)
+def main(way: str, address: str, models: Path, model: str, bag: Path, count: int) -> None:
+    """Send frames as told, until the standard input ends."""
+    serve(ServingVehicle(way, address, models, model, bag, count).send)
+
+
+if __name__ == "__main__":
+    main()
