@@ -83,6 +83,19 @@ def decode(data: Buffer, codec: str) -> dict[str, Array]:
     return {each.name: each.unfolded(unfold) for each in announced}
 
 
+def in_bounds(given: Array, dtype: str) -> Array:
+    """Numbers as another type, none of them changed by more than rounding.
+
+    Raises:
+        TensorsError: a whole number is beyond what the type holds.
+    """
+    if given.size and np.dtype(dtype).kind in "iu":
+        bounds = np.iinfo(dtype)
+        if given.min() < bounds.min or given.max() > bounds.max:
+            raise TensorsError(f"holds a number that is none of {dtype}: send {bounds.min} to {bounds.max}")
+    return given.astype(dtype)
+
+
 class _Announced(NamedTuple):
     """An array as it came; nothing is unfolded yet."""
 

@@ -1,0 +1,113 @@
+"""The Open Inference Protocol's tensors as arrays, and back."""
+
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.tensors import MAX_BYTES, TensorsError, in_bounds
+
+BYTES = "BYTES"
+_DTYPES = {  # By datatype, and the list in which numbers lie that are not raw; half floats are always raw.
+    "BOOL": ("bool", "bool_contents"),
+    "UINT8": ("uint8", "uint_contents"),
+    "UINT16": ("uint16", "uint_contents"),
+    "UINT32": ("uint32", "uint_contents"),
+    "UINT64": ("uint64", "uint64_contents"),
+    "INT8": ("int8", "int_contents"),
+    "INT16": ("int16", "int_contents"),
+    "INT32": ("int32", "int_contents"),
+    "INT64": ("int64", "int64_contents"),
+    "FP16": ("float16", None),
+    "FP32": ("float32", "fp32_contents"),
+    "FP64": ("float64", "fp64_contents"),
+}
+_DATATYPES = {dtype: datatype for datatype, (dtype, _) in _DTYPES.items()}
+_LENGTH = struct.Struct("<I")  # In front of each string.
+
+
+def dtype_name(datatype: str) -> str | None:
+    """What NumPy calls a datatype; "bytes" for strings, None for what is not spoken here."""
+    return "bytes" if datatype == BYTES else _DTYPES.get(datatype, (None,))[0]
+
+
+def datatype_of(array: npt.NDArray[Any]) -> str:
+    """The protocol's name of an array's type; an array of `bytes` objects holds BYTES."""
+    return BYTES if array.dtype == object else _DATATYPES[array.dtype.name]
+
+
+def to_raw(array: npt.NDArray[Any]) -> bytes:
+    """The array's raw form: numbers in C order, little-endian; strings each with its length in four bytes before it."""
+    if array.dtype == object:
+        return b"".join(part for text in array.ravel() for part in (_LENGTH.pack(len(text)), text))
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+
+def from_raw(raw: bytes | memoryview, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """The array in a raw form, a read-only view of numbers or `bytes` objects; sizes checked before memory is taken.
+
+    Raises:
+        TensorsError: it is of a datatype that is not spoken here, or has another size than its shape.
+    """
+    dtype, count = _checked(datatype, shape)
+    if dtype == "bytes":
+        return _strings(raw, count).reshape(shape)
+    size = count * np.dtype(dtype).itemsize
+    if len(raw) != size:
+        raise TensorsError(f"{datatype} of shape {list(shape)} takes {size} bytes, not {len(raw)}: send them all")
+    numbers: npt.NDArray[Any] = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """The array in an `inference.InferTensorContents`, as clients send it that write no raw form.
+
+    Raises:
+        TensorsError: as `from_raw`; a number is none of its datatype.
+    """
+    dtype, count = _checked(datatype, shape)
+    field = "bytes_contents" if dtype == "bytes" else _DTYPES[datatype][1]
+    if field is None:
+        raise TensorsError(f"{datatype} has no list in contents: send it raw")
+    values = getattr(contents, field)
+    if len(values) != count:
+        raise TensorsError(f"contents hold {len(values)} in {field}, shape {list(shape)} takes {count}: send that many")
+    if dtype == "bytes":
+        found = np.empty(count, object)
+        found[:] = list(values)
+        return found.reshape(shape)
+    return in_bounds(np.asarray(values), dtype).reshape(shape)
+
+
+def _checked(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
+    dtype = dtype_name(datatype)
+    if dtype is None:
+        raise TensorsError(f"datatype {datatype[:40]!r} is not spoken here: send {', '.join((*_DTYPES, BYTES))}")
+    if any(side < 0 for side in shape):
+        raise TensorsError(f"shape {list(shape)} has a side below 0: tell every side")
+    count = prod(shape)
+    size = count * (_LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize)
+    if size > MAX_BYTES:
+        raise TensorsError(f"shape {list(shape)} of {datatype} takes {size} bytes, more than {MAX_BYTES}: send less")
+    return dtype, count
+
+
+def _strings(raw: bytes | memoryview, count: int) -> npt.NDArray[Any]:
+    found = np.empty(count, object)
+    start = 0
+    for place in range(count):
+        if start + _LENGTH.size > len(raw):
+            raise TensorsError(f"BYTES end before string {place + 1} of {count}: send them all")
+        (length,) = _LENGTH.unpack_from(raw, start)
+        start += _LENGTH.size
+        if start + length > len(raw):
+            raise TensorsError(f"BYTES end within string {place + 1} of {count}: send it whole")
+        found[place] = bytes(raw[start : start + length])
+        start += length
+    if start != len(raw):
+        raise TensorsError(f"BYTES hold more than {count} strings: tell their shape")
+    return found

@@ -1,0 +1,96 @@
+"""TensorFlow's TensorProto as an array, and back: what TensorFlow Serving's gRPC carries."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.protocol_buffers import message_class
+from shared.tensors import MAX_BYTES, TensorsError, in_bounds
+
+_DTYPES = {  # By TensorFlow's number, and the list in which numbers lie that are not in `tensor_content`.
+    1: ("float32", "float_val"),
+    2: ("float64", "double_val"),
+    3: ("int32", "int_val"),
+    4: ("uint8", "int_val"),
+    5: ("int16", "int_val"),
+    6: ("int8", "int_val"),
+    9: ("int64", "int64_val"),
+    10: ("bool", "bool_val"),
+    17: ("uint16", "int_val"),
+    19: ("float16", "half_val"),
+    22: ("uint32", "uint32_val"),
+    23: ("uint64", "uint64_val"),
+}
+_NUMBERS = {dtype: number for number, (dtype, _) in _DTYPES.items()}
+STRING = 7
+
+
+def dtype_name(number: int) -> str | None:
+    """What NumPy calls TensorFlow's type of that number; "bytes" for strings, None for what is not spoken here."""
+    return "bytes" if number == STRING else _DTYPES.get(number, (None,))[0]
+
+
+def to_tensor_proto(array: npt.NDArray[Any]) -> Any:
+    """A `tensorflow.TensorProto` of numbers, or of an array of `bytes` objects, as TensorFlow's own tools write it."""
+    proto = message_class("tensorflow.TensorProto")()
+    for side in array.shape:
+        proto.tensor_shape.dim.add(size=side)
+    if array.dtype == object:
+        proto.dtype = STRING
+        proto.string_val.extend(array.ravel())
+        return proto
+    proto.dtype = _NUMBERS[array.dtype.name]
+    proto.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return proto
+
+
+def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
+    """The array in a TensorProto: numbers, or `bytes` objects; all sizes checked before memory is taken.
+
+    Numbers may lie in `tensor_content`, of which the array is a read-only view, or in the list of their type. There, as
+    TensorFlow has it, the last one stands for all that follow, and an empty list for zeros.
+
+    Raises:
+        TensorsError: it is of a type that is not spoken here, or holds another count of numbers than its shape.
+    """
+    dtype = dtype_name(proto.dtype)
+    if dtype is None:
+        raise TensorsError(f"type {proto.dtype} is not spoken here: send numbers, booleans or strings")
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    if proto.tensor_shape.unknown_rank or any(side < 0 for side in shape):
+        raise TensorsError(f"shape {list(shape)} is not known: tell every side")
+    count = prod(shape)
+    size = count * (1 if dtype == "bytes" else np.dtype(dtype).itemsize)
+    if size > MAX_BYTES:
+        raise TensorsError(f"shape {list(shape)} of {dtype} takes {size} bytes, more than {MAX_BYTES}: send less")
+    if dtype == "bytes":
+        return _strings(proto, count).reshape(shape)
+    if proto.tensor_content:
+        if len(proto.tensor_content) != size:
+            raise TensorsError(
+                f"{dtype} of shape {list(shape)} takes {size} bytes, not {len(proto.tensor_content)}: send them all"
+            )
+        return np.frombuffer(proto.tensor_content, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+    return _listed(getattr(proto, _DTYPES[proto.dtype][1]), dtype, count).reshape(shape)
+
+
+def _listed(values: Any, dtype: str, count: int) -> npt.NDArray[Any]:
+    if len(values) > count:
+        raise TensorsError(f"holds {len(values)} numbers, its shape {count}: send that many")
+    if not values:
+        return np.zeros(count, dtype)
+    if dtype == "float16":  # Of which the list holds the bits.
+        numbers = in_bounds(np.asarray(values), "uint16").view(np.float16)
+    else:
+        numbers = in_bounds(np.asarray(values), dtype)
+    return np.pad(numbers, (0, count - len(numbers)), "edge") if len(numbers) < count else numbers
+
+
+def _strings(proto: Any, count: int) -> npt.NDArray[Any]:
+    if len(proto.string_val) != count:
+        raise TensorsError(f"holds {len(proto.string_val)} strings, its shape {count}: send that many")
+    found = np.empty(count, object)
+    found[:] = list(proto.string_val)
+    return found
