@@ -3,23 +3,29 @@
 It ends when its standard input does.
 """
 
+import queue
 import sys
+import time
 import uuid
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Self
 
 import click
 
-from shared.bus import Delivery
+from bench.overhead import BenchError
+from shared.bus import Bus, Delivery
 from shared.connection import Connection
 from shared.processes import end
 from shared.topics import FRAMES, MASKS
 
 MODEL = "bench"
 ANSWER_BYTES = 6000  # As a mask of classes takes, packed.
+_CAMERA = "bus"
 _STOP_S = 10.0
+_TRIES, _TRY_S, _ANSWER_S = 10, 1.0, 30.0
 
 
 class BusEcho(AbstractContextManager["BusEcho"]):
@@ -45,6 +51,59 @@ class BusEcho(AbstractContextManager["BusEcho"]):
             if pipe is not None:
                 pipe.close()
         end(self._process, _STOP_S)
+
+
+class Wire:
+    """The vehicle's end of the bus: frames out, and the echo's answers."""
+
+    def __init__(self, bus: Bus, vehicle: str) -> None:
+        self._bus = bus
+        self._topic = FRAMES.of(model=MODEL, vehicle=vehicle, camera=_CAMERA)
+        self._answers: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        bus.subscribe(MASKS.of(vehicle=vehicle, camera=_CAMERA), MASKS.qos, self._answers.put)
+        self._settle()
+
+    def send(self, payload: bytes, count: int, in_flight: int) -> float:
+        """Send `count` frames, so many unanswered at a time; seconds until the last is answered.
+
+        Raises:
+            BenchError: one was not.
+        """
+        begun_s = time.perf_counter()
+        sent = 0
+        for answered in range(count):
+            while sent < min(count, answered + in_flight):
+                self._bus.publish(self._topic, payload, qos=FRAMES.qos)
+                sent += 1
+            self._next(_ANSWER_S)
+        return time.perf_counter() - begun_s
+
+    def _settle(self) -> None:
+        """The echo's subscription may not be in force yet."""
+        for _ in range(_TRIES):
+            self._bus.publish(self._topic, b"", qos=FRAMES.qos)
+            try:
+                self._next(_TRY_S)
+            except BenchError:
+                continue
+            return
+        raise BenchError(f"nothing came back over the bus in {_TRIES * _TRY_S:g} s")
+
+    def _next(self, timeout_s: float) -> None:
+        try:
+            self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise BenchError(f"a frame of the bus alone was not answered within {timeout_s:g} s") from None
+
+
+@contextmanager
+def wire(broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", name: str = "worker") -> Iterator[Wire]:
+    """An echo behind a broker, and the vehicle's end; each shows its own certificate of `certs`, where there are any."""
+    with (
+        BusEcho(broker, certs, name),
+        Connection(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus,
+    ):
+        yield Wire(bus, vehicle)
 
 
 @click.command()

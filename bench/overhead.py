@@ -151,17 +151,28 @@ def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:
 
 
 def played(
-    plan: Plan, broker: str, folder: Path, *, window: int, sinks: Sequence[str] = (), flags: Sequence[str] = ()
+    plan: Plan, broker: str | None, folder: Path, *, window: int, sinks: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> list[dict[str, str]]:
     """The rows of one run of the vehicle node, in a process of its own, without the settling frames.
 
-    `flags`: more of `skylane edge play`, as a user would write them.
+    `broker`: None where `flags`, more of `skylane edge play` as a user would write them, lead past it.
 
     Raises:
         BenchError: it failed, or a frame was not answered.
     """
-    arguments = [plan.bag, "--broker", broker, "--model", plan.model, "--codec", plan.codec, "--window", window]
-    arguments += ["--quality", plan.quality, "--closed-loop", "--out", folder, "--frames"]
+    arguments = [plan.bag, *(() if broker is None else ("--broker", broker)), "--model", plan.model]
+    arguments += [
+        "--codec",
+        plan.codec,
+        "--window",
+        window,
+        "--quality",
+        plan.quality,
+        "--closed-loop",
+        "--out",
+        folder,
+        "--frames",
+    ]
     arguments += [plan.frames + _SETTLING, "--loop"]
     arguments += [flag for sink in sinks for flag in ("--sink", sink)] if sinks else ["--no-sinks"]
     arguments += flags

@@ -6,13 +6,10 @@ takes is to be lost in what the engine takes.
 
 import json
 import os
-import queue
 import socket
 import tempfile
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,9 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import overhead
-from bench.bus_echo import MODEL, BusEcho
+from bench.bus_echo import wire
 from bench.machine_line import machine_line
-from bench.overhead import BenchError
 from bench.sample import sample_bag
 from bench.spread import spread
 from bench.worker import Worker
@@ -35,16 +31,14 @@ from cloud.repository import default_root
 from shared.address import Address
 from shared.authority import Authority, Role
 from shared.broker import Broker
-from shared.bus import Bus, Delivery
 from shared.connection import Connection
 from shared.machine import machine
 from shared.tls import context_of
-from shared.topics import FRAMES, MASKS
 
 SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG picture of 968×608 pixels, and the same raw.
 _VEHICLE, _WORKER = "vehicle", "worker"
 _IN_FLIGHT = 8  # Frames, where the bus is to carry as many as it can.
-_TRIES, _TRY_S, _ANSWER_S = 10, 1.0, 30.0
+_ANSWER_S = 30.0
 _THROUGHPUT_TARGET = 0.95  # Of the plain journey's.
 
 
@@ -131,66 +125,19 @@ def _measure_bus(
     plan: Plan, doors: Sequence[Door], rounds: Mapping[str, Rounds], on_step: Callable[[str], None]
 ) -> None:
     with ExitStack() as stack:
-        wires = {door.name: stack.enter_context(_wire(door)) for door in doors}
+        wires = {
+            door.name: stack.enter_context(wire(door.broker.url, certs=door.certs, vehicle=_VEHICLE, name=_WORKER))
+            for door in doors
+        }
         for number, door in _alternating(plan.rounds, doors):
             on_step(f"bus alone, round {number + 1} of {plan.rounds}, {door.name}")
-            wire, got = wires[door.name], rounds[door.name]
+            bus, got = wires[door.name], rounds[door.name]
             for size, size_bytes in SIZES.items():
                 payload = os.urandom(size_bytes)
-                trips_ms = [1e3 * wire.send(payload, 1, 1) for _ in range(plan.messages)]
+                trips_ms = [1e3 * bus.send(payload, 1, 1) for _ in range(plan.messages)]
                 got.round_trip_ms.setdefault(size, []).append(median(trips_ms))
-                took_s = wire.send(payload, plan.messages, _IN_FLIGHT)
+                took_s = bus.send(payload, plan.messages, _IN_FLIGHT)
                 got.mb_per_s.setdefault(size, []).append(plan.messages * size_bytes / 1e6 / took_s)
-
-
-class _Wire:
-    """The vehicle's end of the bus: frames out, and the echo's answers."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._topic = FRAMES.of(model=MODEL, vehicle=_VEHICLE, camera="bus")
-        self._answers: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        bus.subscribe(MASKS.of(vehicle=_VEHICLE, camera="bus"), MASKS.qos, self._answers.put)
-        self._settle()
-
-    def send(self, payload: bytes, count: int, in_flight: int) -> float:
-        """Send `count` frames, so many unanswered at a time; seconds until the last is answered."""
-        begun_s = time.perf_counter()
-        sent = 0
-        for answered in range(count):
-            while sent < min(count, answered + in_flight):
-                self._bus.publish(self._topic, payload, qos=FRAMES.qos)
-                sent += 1
-            self._next(_ANSWER_S)
-        return time.perf_counter() - begun_s
-
-    def _settle(self) -> None:
-        """The echo's subscription may not be in force yet."""
-        for _ in range(_TRIES):
-            self._bus.publish(self._topic, b"", qos=FRAMES.qos)
-            try:
-                self._next(_TRY_S)
-            except BenchError:
-                continue
-            return
-        raise BenchError(f"nothing came back over the bus in {_TRIES * _TRY_S:g} s")
-
-    def _next(self, timeout_s: float) -> None:
-        try:
-            self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            raise BenchError(f"a frame of the bus alone was not answered within {timeout_s:g} s") from None
-
-
-@contextmanager
-def _wire(door: Door) -> Iterator[_Wire]:
-    with (
-        BusEcho(door.broker.url, door.certs, _WORKER),
-        Connection(door.broker.url, certs=door.certs).open(
-            f"bench-{uuid.uuid4().hex[:12]}", None, name=_VEHICLE
-        ) as bus,
-    ):
-        yield _Wire(bus)
 
 
 def _measure_journey(

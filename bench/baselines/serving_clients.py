@@ -7,10 +7,11 @@ their arrays is what is measured. Theirs took 7 to 9 s a frame over gRPC and 47 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from time import perf_counter_ns
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]  # Its types are a package of their own.
 import numpy as np
 import requests
 
@@ -77,11 +78,12 @@ class GrpcClient:
 
     def __init__(self, address: str, model: str) -> None:
         # The stubs load TensorFlow, which must have been loaded quietly before.
-        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc  # noqa: PLC0415
-
+        apis = "tensorflow_serving.apis"
+        predict = import_module(f"{apis}.predict_pb2")
+        service = import_module(f"{apis}.prediction_service_pb2_grpc")
         self._channel = grpc.insecure_channel(address)
-        self._predict = prediction_service_pb2_grpc.PredictionServiceStub(self._channel).Predict
-        self._request: Callable[[], Any] = predict_pb2.PredictRequest
+        self._predict = service.PredictionServiceStub(self._channel).Predict
+        self._request: Callable[[], Any] = predict.PredictRequest
         self._model = model
 
     def predict(self, picture: Picture, laps: Laps) -> Answer:
@@ -125,11 +127,12 @@ CLIENTS: dict[str, Callable[[str, str], RestClient | GrpcClient]] = {"rest": Res
 
 def served_ms(header: str) -> dict[str, float]:
     """The stages in a `Server-Timing`: `inferred;dur=210.5, …` in milliseconds; those without a duration are left out."""
-    stages = {}
+    stages: dict[str, float] = {}
     for metric in header.split(","):
         name, *parameters = (part.strip() for part in metric.split(";"))
-        durations = [parameter[4:] for parameter in parameters if parameter.startswith("dur=")]
-        stages.update({name: float(value) for value in durations[:1]})
+        duration = next((parameter[4:] for parameter in parameters if parameter.startswith("dur=")), None)
+        if duration is not None:
+            stages[name] = float(duration)
     return stages
 
 

@@ -1,6 +1,6 @@
 """The first system's vehicle with TensorFlow Serving (a reproduction of the method): it cuts frames to the model itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -9,17 +9,19 @@ import click
 
 from bench.baselines.child import serve
 from bench.baselines.pictures import fitted, in_colour, read
-from bench.baselines.serving_clients import CLIENTS, Laps, in_lists
+from bench.baselines.serving_clients import CLIENTS, GrpcClient, Laps, RestClient, in_lists
 from cloud.repository import Repository
+from shared.frames import Frame
+from shared.model_card import ModelCard
 
 
 class ServingVehicle:
     """Makes a frame ready, has it answered and reads the mask, one frame after the other."""
 
-    def __init__(self, way: str, address: str, models: Path, model: str, bag: Path, count: int) -> None:
-        self._card = Repository(models).card(model)
-        self._frames = read(bag, count)
-        self._client = CLIENTS[way](address, model)
+    def __init__(self, client: RestClient | GrpcClient, card: ModelCard, frames: Sequence[Frame]) -> None:
+        self._client = client
+        self._card = card
+        self._frames = frames
 
     def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
         """Have frame `frame` answered, and tell what took how long."""
@@ -42,9 +44,9 @@ class ServingVehicle:
 @click.option("--model", required=True)
 @click.option("--bag", type=click.Path(path_type=Path), required=True)
 @click.option("--count", type=int, required=True)
-def main(way: str, address: str, models: Path, model: str, bag: Path, count: int) -> None:
+def main(way: str, address: str, models: Path, model: str, *, bag: Path, count: int) -> None:
     """Send frames as told, until the standard input ends."""
-    serve(ServingVehicle(way, address, models, model, bag, count).send)
+    serve(ServingVehicle(CLIENTS[way](address, model), Repository(models).card(model), read(bag, count)).send)
 
 
 if __name__ == "__main__":

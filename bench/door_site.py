@@ -1,0 +1,68 @@
+"""One worker with all its doors open: MQTT through a broker, gRPC and HTTP beside it; and vehicles that come in by any."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Self
+
+from bench import overhead
+from bench.ports import free_port
+from bench.worker import Worker
+from shared.broker import Broker
+
+MQTT = "mqtt"
+GRPC_DOORS = ("grpc", "tfs-grpc", "oip-grpc")
+HTTP_DOORS = ("oip-rest", "tfs-rest")
+DOORS = (MQTT, *GRPC_DOORS, *HTTP_DOORS)  # As `skylane edge play --transport` names them.
+
+
+class DoorSite(AbstractContextManager["DoorSite"]):
+    """A Mosquitto and a worker in processes of their own, ended when the block ends."""
+
+    def __init__(self, *, models: Path, model: str, device: str = "cpu", engine: str | None = None) -> None:
+        """`engine`: as the model's manifest says where it is None.
+
+        Raises:
+            SkylaneError: the broker or the worker did not get ready.
+        """
+        self.grpc = f"127.0.0.1:{free_port()}"
+        self.http = f"127.0.0.1:{free_port()}"
+        with ExitStack() as stack:
+            self.broker = stack.enter_context(Broker.start(kind="mosquitto"))
+            self.worker = stack.enter_context(
+                Worker(
+                    self.broker.url,
+                    models=models,
+                    model=model,
+                    device=device,
+                    engine=engine,
+                    flags=("--grpc", self.grpc, "--http", self.http),
+                )
+            )
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def address(self, door: str) -> str:
+        """Where a door of `DOORS` is; of MQTT the broker's URL."""
+        if door == MQTT:
+            return self.broker.url
+        return self.grpc if door in GRPC_DOORS else self.http
+
+    def played(
+        self, plan: overhead.Plan, door: str, folder: Path, *, window: int = 1, sinks: Sequence[str] = ()
+    ) -> list[dict[str, str]]:
+        """As `overhead.played`, by a door of `DOORS`."""
+        if door == MQTT:
+            return overhead.played(plan, self.broker.url, folder, window=window, sinks=sinks)
+        flags = ("--transport", door, "--worker-address", self.address(door))
+        return overhead.played(plan, None, folder, window=window, sinks=sinks, flags=flags)
+
+
+def outside_ms(rows: Sequence[dict[str, str]]) -> list[float]:
+    """What each frame of a log took without its inference, milliseconds."""
+    return [float(row["total_ms"]) - float(row["inferred_ms"]) for row in rows]
