@@ -12,13 +12,12 @@ from cloud.engines.engine import Precision
 from shared.config import Section
 from shared.frames import Layout
 from shared.geometry import Resize
-from shared.labels import Labels
+from shared.labels import MAX_LABELS, Labels
 from shared.model_card import VERSION_NAME, Task
 from shared.results import MAX_DETECTIONS
 from shared.tensors import MAX_TENSORS
 
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
-MAX_CLASSES = 256  # A mask holds class ids as uint8.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 
@@ -172,9 +171,9 @@ class Manifest(Section):
         default_factory=dict, max_length=MAX_TENSORS
     )  # Of one with several, by head.
     box_format: BoxFormatSection = BoxFormatSection()
-    top_k: int = Field(default=5, ge=1, le=MAX_CLASSES)  # Classes that a classification tells.
+    top_k: int = Field(default=5, ge=1, le=MAX_LABELS)  # Classes that a classification tells.
     detection: DetectionSection = DetectionSection()
-    labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_CLASSES)  # The place is the class id.
+    labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_LABELS)  # The place is the class id.
     labels_file: str | None = None  # Instead of `labels`: a label file in the repository, relative to this folder.
     batching: BatchingSection = BatchingSection()
     warm_up: WarmUpSection = WarmUpSection()

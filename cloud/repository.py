@@ -14,7 +14,7 @@ from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.labels import Labels, read_labels
-from shared.model_card import VERSION_NAME, ModelCard, Task
+from shared.model_card import VERSION_NAME, ModelCard, Task, labels_of
 
 MANIFEST_NAME = "model.yaml"
 MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
@@ -106,18 +106,18 @@ class Repository:
         """A model's labels, from the manifest or from the file that it names.
 
         Raises:
-            ConfigError, LabelsError: they are repeated, or the file is outside the repository or unreadable.
+            ConfigError, LabelsError: they are repeated or too many for a mask, or the file is outside the repository or
+                unreadable.
         """
         if manifest.labels_file is None:
-            return Labels(
-                tuple(label.name for label in manifest.labels), tuple(label.colour for label in manifest.labels)
-            )
+            names = tuple(label.name for label in manifest.labels)
+            return labels_of(manifest.task, Labels(names, tuple(label.colour for label in manifest.labels)))
         folder = self.folder(name, version)
         path = folder / manifest.labels_file
         if not path.resolve().is_relative_to(self.root.resolve()):
             problem = f"{manifest.labels_file!r} is outside the repository"
             raise ConfigError(folder / MANIFEST_NAME, problem, "labels_file")
-        return read_labels(path)
+        return labels_of(manifest.task, read_labels(path))
 
     def card(self, name: str, version: str | None = None) -> ModelCard:
         """What a vehicle must know of a model.

@@ -10,14 +10,14 @@ from cloud.engines.engine import ENGINES, FORMATS, Engine, EngineError, Inferenc
 from cloud.engines.graph import read_graph
 from cloud.engines.keras_model import freeze_keras, read_keras
 from cloud.engines.saved_model import freeze_signature, read_saved_model
-from cloud.manifest import MAX_CLASSES, InputSection, LabelSection, Manifest, OutputKind, OutputSection
+from cloud.manifest import InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from cloud.repository import MANIFEST_NAME
 from modelling.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.graph_analysis import Ends, GraphAnalysis
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
-from shared.labels import Labels
+from shared.labels import MAX_LABELS, Labels
 from shared.model_card import Task
 
 GUESSED_SIZE = (512, 1024)  # Height and width where the graph leaves them open.
@@ -176,7 +176,7 @@ def _size(path: Path, ends: Ends, size: tuple[int, int] | None, notes: list[str]
 
 def _labels(ends: Ends, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
     if labels is None:
-        count = min(ends.classes or GUESSED_CLASSES, MAX_CLASSES)
+        count = min(ends.classes or GUESSED_CLASSES, MAX_LABELS)
         known = "" if ends.classes else ", and the graph does not tell how many they are"
         notes.append(f"classes are numbered, as nobody named them{known}: give --labels, or name them in labels")
         labels = numbered_labels(count)

@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 
 from shared.fields import MAX_ITEMS, VERSION, Fields, MessageError
+from shared.labels import MAX_LABELS
 from shared.messages import card_from_wire, card_to_wire
 from shared.model_card import ModelCard
 from shared.topics import TopicNameError, checked
@@ -138,7 +139,7 @@ def unpack_reply(payload: bytes) -> ControlReply:
     Raises:
         MessageError: it is none of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = Fields.of_message(payload)
+    fields = Fields.of_message(payload, most_items=MAX_LABELS)
     return ControlReply(
         nonce=fields.name("nonce"),
         worker=fields.name("worker"),

@@ -18,7 +18,7 @@ VERSION = 1
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
 MAX_NS = 1 << 62
-MAX_ITEMS = 256  # Entries of any list or map: as many as a model can have classes.
+MAX_ITEMS = 256  # Entries of any list or map, but for those of a model's card, which are as many as its classes.
 MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
 MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
 _MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
@@ -46,16 +46,16 @@ class Fields:
         self._fields = fields
 
     @classmethod
-    def of_message(cls, payload: bytes, *, most_branches: int = _MAX_BRANCHES) -> "Fields":
-        """Unpack a message of at most so many lists and maps, and check its version."""
+    def of_message(cls, payload: bytes, *, most_branches: int = _MAX_BRANCHES, most_items: int = MAX_ITEMS) -> "Fields":
+        """Unpack a message of at most so many lists and maps, of at most so many items each, and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
         count = _Counter(most_branches)
         try:
             fields = msgpack.unpackb(
                 payload,
-                max_array_len=MAX_ITEMS,
-                max_map_len=MAX_ITEMS,
+                max_array_len=most_items,
+                max_map_len=most_items,
                 max_str_len=_MAX_TEXT,
                 max_bin_len=MAX_MESSAGE_BYTES,
                 max_ext_len=0,

@@ -19,7 +19,8 @@ from shared.config import StrictLoader
 from shared.errors import SkylaneError
 from shared.opencv import cv2
 
-MAX_LABELS = 256  # A mask holds uint8 class ids.
+MAX_LABELS = 1024  # Of a model: public classifiers tell 1,000 classes apart, or with a background 1,001.
+MAX_MASK_LABELS = 256  # A mask holds uint8 class ids.
 MAX_NAME_LENGTH = 64
 MAX_FILE_BYTES = 1 << 20
 MAX_LEVEL = 255  # Of red, green or blue.
@@ -112,7 +113,7 @@ def overlay(
 @lru_cache(maxsize=16)
 def _table(labels: Labels) -> npt.NDArray[np.uint8]:
     """The colour of every possible class id: 256×1×3 uint8, RGB."""
-    table = np.zeros((MAX_LABELS, 1, 3), np.uint8)
+    table = np.zeros((MAX_MASK_LABELS, 1, 3), np.uint8)
     table[: len(labels.colours), 0] = labels.colours
     return table
 
@@ -168,9 +169,11 @@ def _numbers(text: str) -> list[int] | str:
 
 def _class_id(text: str, where: str) -> int:
     match _numbers(text):
-        case [int() as class_id] if class_id < MAX_LABELS:
+        case [int() as class_id] if class_id < MAX_MASK_LABELS:  # A colour that stands for a class is one of a mask.
             return class_id
-    raise LabelsError(f"{where}: toValue {reprlib.repr(text)} is no class id: write one from 0 to {MAX_LABELS - 1}")
+    raise LabelsError(
+        f"{where}: toValue {reprlib.repr(text)} is no class id: write one from 0 to {MAX_MASK_LABELS - 1}"
+    )
 
 
 def _name(value: object, where: str) -> str:
@@ -193,18 +196,16 @@ def _is_level(value: int) -> bool:
 
 
 def _unique(classes: list[tuple[str, Colour]], where: str) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
-    names = [name for name, _ in classes]
-    for class_id, name in enumerate(names):
-        if names.index(name) != class_id:
-            raise LabelsError(f"{where}: classes {names.index(name)} and {class_id} are both {name!r}: rename one")
-    return tuple(names), tuple(colour for _, colour in classes)
+    places: dict[str, int] = {}
+    for class_id, (name, _) in enumerate(classes):
+        if places.setdefault(name, class_id) != class_id:
+            raise LabelsError(f"{where}: classes {places[name]} and {class_id} are both {name!r}: rename one")
+    return tuple(places), tuple(colour for _, colour in classes)
 
 
 def _check_count(count: int, where: str, least: int = 1) -> None:
     if not least <= count <= MAX_LABELS:
-        raise LabelsError(
-            f"{where}: {count} classes: give 1 to {MAX_LABELS}, as many as a uint8 class id can tell apart"
-        )
+        raise LabelsError(f"{where}: {count} classes: give 1 to {MAX_LABELS}")
 
 
 def _one_line(error: Exception) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 import msgpack
 
 from shared.errors import SkylaneError
-from shared.fields import MAX_FRAME_STAMPS, MAX_ITEMS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
+from shared.fields import MAX_FRAME_STAMPS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
 from shared.frames import Layout
 from shared.geometry import Geometry, Resize
-from shared.labels import Labels
-from shared.model_card import ModelCard, Task
+from shared.labels import MAX_LABELS, Labels
+from shared.model_card import ModelCard, Task, labels_of
 from shared.stages import Stamp
 from shared.topics import FrameId
 
@@ -20,7 +20,7 @@ FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
 MAX_STATUS_BYTES = 1 << 20  # Dozens of models with hundreds of classes; a vehicle remembers as much of every worker.
-_MAX_STATUS_BRANCHES = 1 << 14  # Lists and maps: a model of 256 classes takes 260 of them.
+_MAX_STATUS_BRANCHES = 1 << 14  # Lists and maps: a model of 1,000 classes takes 1,004 of them.
 _MAX_MS = 86_400_000.0
 
 
@@ -246,7 +246,7 @@ def unpack_status(payload: bytes) -> NodeStatus:
     """
     if len(payload) > MAX_STATUS_BYTES:
         raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
-    fields = Fields.of_message(payload, most_branches=_MAX_STATUS_BRANCHES)
+    fields = Fields.of_message(payload, most_branches=_MAX_STATUS_BRANCHES, most_items=MAX_LABELS)
     return NodeStatus(
         state=fields.choice("state", NodeState),
         session=fields.name("session"),
@@ -287,7 +287,7 @@ def card_from_wire(fields: Fields) -> ModelCard:
     task = fields.choice("task", Task)
     try:
         # Raw tensors need no names of classes.
-        labels = Labels.from_wire(fields.get("labels"), least=0 if task is Task.TENSORS else 1)
+        labels = labels_of(task, Labels.from_wire(fields.get("labels"), least=0 if task is Task.TENSORS else 1))
     except SkylaneError as error:
         raise fields.wrong("labels", str(error)) from error
     return ModelCard(
@@ -318,7 +318,7 @@ def _want(fields: Fields) -> Want:
         return Want(
             mask_codec=want.text("mask_codec") if want.has("mask_codec") else "zstd",
             size=size,
-            top_k=want.integer("top_k", 1, MAX_ITEMS) if want.has("top_k") else None,
+            top_k=want.integer("top_k", 1, MAX_LABELS) if want.has("top_k") else None,
             outputs=want.names("outputs") if want.has("outputs") else (),
         )
     except MessageError as error:

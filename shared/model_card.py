@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from shared.frames import Layout
 from shared.geometry import Resize
-from shared.labels import Labels
+from shared.labels import MAX_MASK_LABELS, Labels, LabelsError
 
 VERSION_NAME = (
     r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"  # No topic carries it, so it may hold dots; a folder is called by it.
@@ -40,3 +40,17 @@ class ModelCard:
     precision: str = ""  # What it computes in, "fp32".
     cold_ms: float | None = None  # Its first inference after it was loaded.
     warm_ms: float | None = None  # The last one of its warm-up.
+
+
+def labels_of(task: Task, labels: Labels) -> Labels:
+    """The labels, where a model of `task` can have them.
+
+    Raises:
+        LabelsError: there are more than a mask can tell apart.
+    """
+    if task is Task.SEGMENTATION and len(labels.names) > MAX_MASK_LABELS:
+        raise LabelsError(
+            f"{len(labels.names)} classes of a mask: give at most {MAX_MASK_LABELS}, as many as a uint8 class id can "
+            "tell apart"
+        )
+    return labels

@@ -122,7 +122,7 @@ def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: A
             "'a' is the name of several classes",
         ),
         ({"labels": [{"name": "a", "colour": [0, 0, 256]}]}, r"labels\.0\.colour\.2: .*255"),
-        ({"labels": [{"name": "a", "colour": [0, 0, 0]} for _ in range(257)]}, "labels: .*at most 256"),
+        ({"labels": [{"name": "a", "colour": [0, 0, 0]} for _ in range(1025)]}, "labels: .*at most 1024"),
     ],
 )
 def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], problem: str) -> None:

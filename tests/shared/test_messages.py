@@ -116,6 +116,17 @@ def test_an_answer_survives_the_wire(message: MaskMessage) -> None:
     assert unpack_mask(pack_mask(message)) == message
 
 
+def test_a_classifier_of_a_thousand_classes_is_announced_and_a_mask_of_as_many_refused() -> None:
+    """The public classifiers have so many; a mask's uint8 would give two of them one number."""
+    labels = Labels(tuple(f"class_{place}" for place in range(1000)), ((0, 0, 0),) * 1000)
+    card = replace(CARD, task=Task.CLASSIFICATION, labels=labels)
+    status = NodeStatus(NodeState.ONLINE, "s1", 4, cards=(card,) * 16)
+    assert unpack_status(pack_status(status)) == status
+    mask = replace(card, task=Task.SEGMENTATION)
+    with pytest.raises(MessageError, match="1000 classes of a mask: give at most 256"):
+        unpack_status(pack_status(replace(status, cards=(mask,))))
+
+
 def test_a_status_survives_the_wire_with_its_cards() -> None:
     """All that a vehicle knows of a model comes by this."""
     warm = replace(CARD, task=Task.DETECTION, engine="openvino", precision="bf16", cold_ms=812.5, warm_ms=9.25)
@@ -142,7 +153,7 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
         ({"want": {"size": "huge"}}, "'want'"),
         ({"want": {"mask_codec": 7}}, "'want'"),
         ({"want": []}, "'want': a map belongs here"),
-        ({"want": {"top_k": 0}}, "'want': .*a whole number from 1 to 256"),
+        ({"want": {"top_k": 0}}, "'want': .*a whole number from 1 to 1024"),
         ({"want": {"outputs": "all"}}, "'want': .*a list belongs here"),
         ({"want": {"outputs": ["a/b"]}}, "'want': .*not allowed"),
         ({"want": {"outputs": [7]}}, "'want': .*7 is no name"),

@@ -77,7 +77,7 @@ def _good(count: int = 2) -> dict[str, Any]:
         ({"scores": np.array([0.1, 0.2], np.float32)}, "best first"),
         ({"scores": np.array([np.nan, 0.2], np.float32)}, "no number"),
         ({"scores": np.zeros(3, np.float32)}, "2 classes with 3 scores"),
-        ({"class_ids": np.array([1, 300], np.uint16)}, "class id 300 is over 255"),
+        ({"class_ids": np.array([1, 1300], np.uint16)}, "class id 1300 is over 1023"),
         ({"class_ids": np.array([1, 3], np.int64)}, "class_ids is int64"),
         (_good(MAX_DETECTIONS + 1), "at most 1000"),
     ],
@@ -95,7 +95,7 @@ def test_detections_that_cannot_be_true_are_refused(change: dict[str, Any], reas
         {"class_ids": np.array([1, 1], np.uint16), "scores": np.array([0.5, 0.5], np.float32)},
         {"class_ids": np.array([1], np.uint16)},
         {"class_ids": np.array([1], np.uint16), "scores": np.array([[0.5]], np.float32)},
-        {"class_ids": np.arange(257, dtype=np.uint16), "scores": np.zeros(257, np.float32)},
+        {"class_ids": np.arange(1025, dtype=np.uint16), "scores": np.zeros(1025, np.float32)},
     ],
     ids=["none", "twice", "no scores", "shape", "many"],
 )
