@@ -81,6 +81,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+_SIDES = (224, 600)  # Pixels: that of most public classifiers, and that which EfficientNet-B7 was made for.
 _NETWORKS = {  # Paths, so that naming the models loads no TensorFlow.
     "road-small": registry.Entry("modelling.architectures.networks:road_small", "cloud"),
     "road-large": registry.Entry("modelling.architectures.networks:road_large", "cloud"),
@@ -88,7 +89,15 @@ _NETWORKS = {  # Paths, so that naming the models loads no TensorFlow.
     "street-lite": registry.Entry("modelling.architectures.networks:street_lite", "cloud"),
     "road-weather": registry.Entry("modelling.architectures.classifier:road_weather", "cloud"),
     "road-objects": registry.Entry("modelling.architectures.detector:road_objects", "cloud"),
+    **{
+        f"efficientnet-b7-{side}": registry.Entry("modelling.architectures.efficientnet:b7", "cloud") for side in _SIDES
+    },
+    **{
+        f"mobilenet-v3-large-{side}": registry.Entry("modelling.architectures.classifier:mobilenet_v3_large", "cloud")
+        for side in _SIDES
+    },
 }
+_THOUSAND = tuple(f"class_{number}" for number in range(1000))  # As many as the public classifiers tell apart.
 _TWENTY = (*CLASSES, *(f"unused-{number}" for number in range(len(CLASSES), 20)))
 
 RECIPES = {
@@ -158,6 +167,25 @@ RECIPES = {
             largest_batch=8,
             score_threshold=0.4,
             colours=((30, 110, 255), (255, 60, 60)),
+        ),
+        *(
+            Recipe(
+                name=f"{network}-{side}",
+                description=description,
+                class_names=_THOUSAND,
+                height=side,
+                width=side,
+                output=Output.PROBABILITIES,
+                formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
+                trained=False,
+                largest_batch=8,
+                colours=((128, 128, 128),) * len(_THOUSAND),
+            )
+            for network, description in (
+                ("efficientnet-b7", "EfficientNet-B7 as published"),
+                ("mobilenet-v3-large", "MobileNetV3-large as published"),
+            )
+            for side in _SIDES
         ),
     )
 }

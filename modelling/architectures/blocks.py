@@ -15,6 +15,8 @@ from typing import Any
 from modelling.frameworks import keras, tf
 
 EPSILON = 1e-3  # Added to the variance by normalisation.
+_DIVISOR = 8  # Of which the widths of published networks are multiples.
+_LEAST = 0.9  # Rounding takes no more than a tenth of a width away.
 
 Tensor = Any  # keras.KerasTensor; Keras ships no types.
 
@@ -131,6 +133,12 @@ class FusedNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
         return normalised
 
 
+def rounded(channels: float) -> int:
+    """A scaled width as the published networks have it: the nearest multiple of eight, or the next where that takes too much."""
+    nearest = max(_DIVISOR, int(channels + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
+    return nearest if nearest >= _LEAST * channels else nearest + _DIVISOR
+
+
 def _unit_gain(kernel: int) -> Any:
     """He's initialiser for depthwise kernels, each fed by one channel.
 
@@ -184,14 +192,24 @@ class Blocks:
         )(features)
         return self._normalised(features, name, activation)
 
-    def squeeze_excite(self, features: Tensor, name: str, *, splits: int) -> Tensor:
-        """Scale each channel by a gate computed from all channels' means (Hu et al. 2018, as in MobileNetV3)."""
-        channels = features.shape[-1]
-        gate = PooledPhases(splits, name=f"{name}.pool")(features)
-        squeezed = max(8, channels // 4 // 8 * 8)
-        gate = keras.layers.Conv2D(squeezed, 1, activation="relu", name=f"{name}.squeeze")(gate)
-        gate = keras.layers.Conv2D(channels, 1, activation="hard_sigmoid", name=f"{name}.excite")(gate)
-        return keras.layers.Multiply(name=f"{name}.scale")([features, gate])
+    def squeeze_excite(
+        self,
+        features: Tensor,
+        name: str,
+        *,
+        narrowed: int,
+        activation: str = "relu",
+        gate: str = "hard_sigmoid",
+        splits: int = 0,
+    ) -> Tensor:
+        """Scale each channel by a gate computed from all channels' means (Hu et al. 2018).
+
+        `narrowed`: the channels between; the activations by default are MobileNetV3's.
+        """
+        means = PooledPhases(splits, name=f"{name}.pool")(features)
+        few = keras.layers.Conv2D(narrowed, 1, activation=activation, name=f"{name}.squeeze")(means)
+        gates = keras.layers.Conv2D(features.shape[-1], 1, activation=gate, name=f"{name}.excite")(few)
+        return keras.layers.Multiply(name=f"{name}.scale")([features, gates])
 
     def _normalised(self, features: Tensor, name: str, activation: str | None) -> Tensor:
         if not self.folded:

@@ -1,8 +1,9 @@
 """MobileNetV3 (Howard et al. 2019, "Searching for MobileNetV3") as the trunk of a segmentation network."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from modelling.architectures.blocks import Blocks, JoinPhases, OnePhase, SplitPhases, Tensor
+from modelling.architectures.blocks import Blocks, JoinPhases, OnePhase, SplitPhases, Tensor, rounded
 from modelling.frameworks import keras
 
 
@@ -72,15 +73,32 @@ def halved_tail(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
+def floored_quarter(channels: int) -> int:
+    """A quarter, rounded down to a multiple of eight: what the gates of the networks that ship narrow to."""
+    return max(8, channels // 4 // 8 * 8)
+
+
+def rounded_quarter(channels: int) -> int:
+    """A quarter, rounded as the authors' own code does: for the network as it was published."""
+    return rounded(channels / 4)
+
+
 def trunk(
-    blocks: Blocks, picture: Tensor, rows: tuple[Row, ...], *, output_stride: int, last: int, thinned: bool = False
+    blocks: Blocks,
+    picture: Tensor,
+    rows: tuple[Row, ...],
+    *,
+    output_stride: int,
+    last: int,
+    thinned: bool = False,
+    narrowing: Callable[[int], int] = floored_quarter,
 ) -> Features:
     """Build the trunk on `picture`, N×H×W×3 about zero, float.
 
-    Beyond `output_stride` (8 or 16) a stride becomes a dilation of the blocks after it. `last` is the width of the
+    Beyond `output_stride` (8, 16; with 32 there is none) a stride becomes a dilation of the blocks after it. `last` is the width of the
     closing 1×1 convolution. The last map has the size of an `output_stride`-th of the picture. `thinned`: where the
     first dilation begins only one phase goes on, at random; its result stands for all four. A quarter of the work there
-    trains the same weights.
+    trains the same weights. `narrowing`: how many channels a gate of so many narrows to.
     """
     features = blocks.convolution(picture, 16, "stem", kernel=3, stride=2, activation=SWISH)
     stride, splits, chosen = 2, 0, None
@@ -97,7 +115,10 @@ def trunk(
                 else:
                     features = SplitPhases(2 ** (halvings_left + 1), name=f"block{number}.split")(features)
                     splits += 1
-        features = _inverted_residual(blocks, features, row, f"block{number}", stride=step, splits=splits)
+        narrowed = narrowing(row.expansion) if row.squeeze_excite else None
+        features = _inverted_residual(
+            blocks, features, row, f"block{number}", stride=step, splits=splits, narrowed=narrowed
+        )
         stride *= step
         if not splits and chosen is None:
             finest[stride] = features
@@ -107,7 +128,9 @@ def trunk(
     return Features(finest[2], finest[4], finest[8], features)
 
 
-def _inverted_residual(blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int) -> Tensor:
+def _inverted_residual(
+    blocks: Blocks, features: Tensor, row: Row, name: str, *, stride: int, splits: int, narrowed: int | None
+) -> Tensor:
     """Widen, filter each channel, narrow; add the input where its shape allows."""
     entering = features
     if row.expansion != entering.shape[-1]:
@@ -115,8 +138,8 @@ def _inverted_residual(blocks: Blocks, features: Tensor, row: Row, name: str, *,
     features = blocks.depthwise(
         features, f"{name}.spatial", kernel=row.kernel, stride=stride, activation=row.activation
     )
-    if row.squeeze_excite:
-        features = blocks.squeeze_excite(features, f"{name}.gate", splits=splits)
+    if narrowed is not None:
+        features = blocks.squeeze_excite(features, f"{name}.gate", narrowed=narrowed, splits=splits)
     features = blocks.convolution(features, row.channels, f"{name}.narrow")
     if stride == 1 and row.stride == 1 and row.channels == entering.shape[-1]:
         features = keras.layers.Add(name=f"{name}.sum")([features, entering])

@@ -1,0 +1,69 @@
+"""EfficientNet (Tan and Le 2019, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks")."""
+
+import math
+from dataclasses import dataclass
+
+from modelling.architectures.blocks import Blocks, Tensor, rounded
+from modelling.architectures.networks import Network
+from modelling.frameworks import keras
+
+SWISH = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A row of the paper's table 1, of B0: `repeats` blocks, of which the first one has the stride."""
+
+    expansion: int
+    channels: int
+    repeats: int
+    stride: int
+    kernel: int
+
+
+STAGES = (
+    Stage(1, 16, 1, 1, 3),
+    Stage(6, 24, 2, 2, 3),
+    Stage(6, 40, 2, 2, 5),
+    Stage(6, 80, 3, 2, 3),
+    Stage(6, 112, 3, 1, 5),
+    Stage(6, 192, 4, 2, 5),
+    Stage(6, 320, 1, 1, 3),
+)
+_STEM, _LAST = 32, 1280
+
+
+def efficientnet(classes: int, *, width: float, depth: float, folded: bool) -> Network:
+    """B0 scaled by `width` and `depth`; the resolution is whatever picture it is given. Logits N×classes."""
+    blocks = Blocks(folded)
+    picture = keras.Input((None, None, 3), name="picture")
+    features = blocks.convolution(picture, rounded(_STEM * width), "stem", kernel=3, stride=2, activation=SWISH)
+    number = 0
+    for stage in STAGES:
+        for repeat in range(math.ceil(stage.repeats * depth)):
+            number += 1
+            stride = 1 if repeat else stage.stride
+            features = _block(
+                blocks, features, stage, f"block{number}", channels=rounded(stage.channels * width), stride=stride
+            )
+    features = blocks.convolution(features, rounded(_LAST * width), "last", activation=SWISH)
+    means = keras.layers.GlobalAveragePooling2D(name="pool")(features)
+    return keras.Model(picture, keras.layers.Dense(classes, name="logits")(means), name="network")
+
+
+def b7(classes: int, *, folded: bool) -> Network:
+    """EfficientNet-B7: twice the width and 3.1 times the depth of B0; 66 million weights for 1,000 classes."""
+    return efficientnet(classes, width=2.0, depth=3.1, folded=folded)
+
+
+def _block(blocks: Blocks, entering: Tensor, stage: Stage, name: str, *, channels: int, stride: int) -> Tensor:
+    """An inverted residual with squeeze and excitation: its gate narrows to a quarter of what enters the block."""
+    features, enters = entering, entering.shape[-1]
+    if stage.expansion > 1:
+        features = blocks.convolution(features, enters * stage.expansion, f"{name}.widen", activation=SWISH)
+    features = blocks.depthwise(features, f"{name}.spatial", kernel=stage.kernel, stride=stride, activation=SWISH)
+    features = blocks.squeeze_excite(
+        features, f"{name}.gate", narrowed=max(1, enters // 4), activation=SWISH, gate="sigmoid"
+    )
+    features = blocks.convolution(features, channels, f"{name}.narrow")
+    return features if stride > 1 or channels != enters else keras.layers.Add(name=f"{name}.sum")([features, entering])
