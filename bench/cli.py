@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
+from bench.baselines.cli import baselines
 from bench.clocks_cli import clocks
 from bench.engines_cli import engines
 from bench.failover import failover
@@ -38,6 +39,7 @@ def bench(context: click.Context) -> None:
     context.with_resource(interrupted_when_asked_to_end())  # What a bench has started must not outlive it.
 
 
+bench.add_command(baselines)
 bench.add_command(clocks)
 bench.add_command(engines)
 bench.add_command(failover)

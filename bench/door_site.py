@@ -19,14 +19,24 @@ DOORS = (MQTT, *GRPC_DOORS, *HTTP_DOORS)  # As `skylane edge play --transport` n
 class DoorSite(AbstractContextManager["DoorSite"]):
     """A Mosquitto and a worker in processes of their own, ended when the block ends."""
 
-    def __init__(self, *, models: Path, model: str, device: str = "cpu", engine: str | None = None) -> None:
-        """`engine`: as the model's manifest says where it is None.
+    def __init__(
+        self,
+        *,
+        models: Path,
+        model: str,
+        doors: Sequence[str] = DOORS,
+        device: str = "cpu",
+        engine: str | None = None,
+    ) -> None:
+        """`doors`: those that are wanted, beside MQTT. `engine`: as the model's manifest says where it is None.
 
         Raises:
             SkylaneError: the broker or the worker did not get ready.
         """
         self.grpc = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
+        faces = {"--grpc": (self.grpc, GRPC_DOORS), "--http": (self.http, HTTP_DOORS)}
+        flags = [word for flag, (at, its) in faces.items() if set(its) & set(doors) for word in (flag, at)]
         with ExitStack() as stack:
             self.broker = stack.enter_context(Broker.start(kind="mosquitto"))
             self.worker = stack.enter_context(
@@ -36,7 +46,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
                     model=model,
                     device=device,
                     engine=engine,
-                    flags=("--grpc", self.grpc, "--http", self.http),
+                    flags=flags,
                 )
             )
             self._stack = stack.pop_all()

@@ -1,0 +1,213 @@
+"""Skylane against reproductions of the systems it comes from: the same frames, model and machine, in alternating rounds.
+
+What is compared is the overhead: from a frame read to its mask in hand, without the inference of that frame, which costs
+both the same. One frame is in flight, for the first system could not tell whose answer came.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench import overhead
+from bench.baselines.child import Child, file_of
+from bench.baselines.contenders import (
+    BASELINES,
+    MqttBaseline,
+    Send,
+    detection_baseline,
+    serving_baseline,
+)
+from bench.baselines.palette import kept
+from bench.baselines.pictures import fitted
+from bench.door_site import DoorSite, outside_ms
+from bench.spread import spread
+from bench.tensorflow_ways import WAYS, opened
+from cloud.model import Model
+from cloud.repository import Repository
+from shared.latency_table import PARTS
+from shared.machine import machine
+from shared.opencv import cv2
+
+_SETTLING = 2  # Frames of a round that are not counted, as at the vehicle node.
+_STOPWATCH_PICTURES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured and how often."""
+
+    bag: Path
+    models: Path
+    model: str = "road-small"
+    baselines: tuple[str, ...] = tuple(BASELINES)
+    frames: int = 10  # A round.
+    rounds: int = 3
+    looked_at: int = 5  # Frames whose masks are compared, pixel by pixel.
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """Those of Skylane that are measured beside, each once."""
+        return tuple(dict.fromkeys(door for name in self.baselines for door in BASELINES[name].against))
+
+    @property
+    def played(self) -> overhead.Plan:
+        """How Skylane's vehicle node plays a round."""
+        return overhead.Plan(
+            bag=self.bag, models=self.models, model=self.model, frames=self.frames, rounds=self.rounds, device="cpu"
+        )
+
+
+@dataclass(slots=True)
+class Laps:
+    """What the rounds of one way gave: milliseconds of overhead, a list a round, and of each part, all rounds."""
+
+    overhead_ms: list[list[float]] = field(default_factory=list)
+    parts_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, overhead_ms: list[float], frames: Sequence[Mapping[str, float]]) -> None:
+        """A round is over; `frames`: the parts of each."""
+        self.overhead_ms.append(overhead_ms)
+        for parts in frames:
+            for name, value in parts.items():
+                self.parts_ms.setdefault(name, []).append(value)
+
+    def figures(self) -> dict[str, Any]:
+        """Spread of the overhead, and the parts' medians."""
+        every = _flat(self.overhead_ms)
+        parts = {name: median(values) for name, values in self.parts_ms.items()}
+        return {"n": len(every), "overhead_ms": spread(every), "parts_ms": parts}
+
+
+def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
+    """Run the rounds; `on_step` is told before each. Returns what `--json` prints.
+
+    Raises:
+        SkylaneError: the bag, the model, a broker or a process cannot be used, or a frame was not answered.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))
+        on_step("starting the worker and the baselines")
+        model = stack.enter_context(Repository(plan.models).load(plan.model))
+        site = stack.enter_context(
+            DoorSite(models=plan.models, model=plan.model, doors=plan.doors, engine=model.engine_name)
+        )
+        first = MqttBaseline(stack, plan.played, folder) if "mqtt" in plan.baselines else None
+        senders = _senders(stack, plan, site, first)
+        theirs = {name: Laps() for name in senders}
+        ours = {door: Laps() for door in plan.doors}
+        for number in range(plan.rounds):
+            for name, send in senders.items():
+                on_step(f"round {number + 1} of {plan.rounds}: {BASELINES[name].title}")
+                _send_round(theirs[name], send, plan.frames)
+            for door in plan.doors:
+                on_step(f"round {number + 1} of {plan.rounds}: Skylane, {door}")
+                rows = site.played(plan.played, door, folder / f"{door}-{number}")
+                ours[door].add(outside_ms(rows), [_parts(row) for row in rows])
+        on_step("what is left of the masks")
+        same = {door: _same(plan, model, site, door, folder / f"masks-{door}") for door in plan.doors}
+        left = _left(plan, first, folder) if first is not None else None
+        on_step("the first system's stopwatch")
+        return {
+            "baselines": {name: each.figures() for name, each in theirs.items()},
+            "skylane": {door: each.figures() for door, each in ours.items()},
+            "ratios": [ratio for name in senders for ratio in _ratios(name, theirs[name], ours)],
+            "masks": {"skylane_same": same, "first_system": left},
+            "stopwatch": _stopwatch(plan),
+            "model": plan.model,
+            "frames": plan.frames,
+            "rounds": plan.rounds,
+            "engine": model.describe(),
+            "broker": site.broker.description,
+            "machine": machine(),
+        }
+
+
+def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline | None) -> dict[str, Send]:
+    senders: dict[str, Send] = {} if first is None else {"mqtt": first.send}
+    for way in ("grpc", "rest"):
+        if way in plan.baselines:
+            senders[way] = serving_baseline(stack, plan.played, way, site)
+    if "detect" in plan.baselines:
+        senders["detect"] = detection_baseline(stack, plan.played, site)
+    return senders
+
+
+def _send_round(laps: Laps, send: Send, frames: int) -> None:
+    times = [send(frame) for frame in range(frames + _SETTLING)][_SETTLING:]
+    laps.add([each["total"] - each["inferred"] for each in times], times)
+
+
+def _parts(row: Mapping[str, str]) -> dict[str, float]:
+    """A line of the vehicle node's log, by part, as a baseline tells its own."""
+    return {str(part): float(row[f"{part}_ms"]) for part in (*PARTS, "total")}
+
+
+def _ratios(name: str, theirs: Laps, ours: Mapping[str, Laps]) -> list[dict[str, Any]]:
+    """Ours to theirs, by each door that a baseline is set against."""
+    found = []
+    for door in BASELINES[name].against:
+        rounds = zip(ours[door].overhead_ms, theirs.overhead_ms, strict=True)
+        found.append(
+            {
+                "baseline": name,
+                "door": door,
+                "ratio": median(_flat(ours[door].overhead_ms)) / median(_flat(theirs.overhead_ms)),
+                "by_round": [median(own) / median(other) for own, other in rounds],
+                "target": BASELINES[name].target,
+            }
+        )
+    return found
+
+
+def _flat(rounds: Sequence[Sequence[float]]) -> list[float]:
+    return [value for part in rounds for value in part]
+
+
+def _same(plan: Plan, model: Model, site: DoorSite, door: str, folder: Path) -> float:
+    """The share of the pixels that came back by a door as the direct call gives them; 1: every one."""
+    pictures = overhead.decoded(plan.played, model)
+    site.played(plan.played, door, folder, sinks=("png",))
+    files = sorted((folder / "masks").rglob("*.png"))[: plan.looked_at]
+    shares = []
+    for file in files:
+        mask = cv2.imread(str(file), cv2.IMREAD_GRAYSCALE)
+        truth = model.predict(np.asarray(pictures[int(file.stem) % len(pictures)], np.uint8)[None])[0]
+        shares.append(float(np.mean(mask == truth)))
+    return float(np.mean(shares))
+
+
+def _left(plan: Plan, first: MqttBaseline, folder: Path) -> dict[str, float]:
+    """What the first system's way back leaves of the classes: the picture returned, held against the mask it was.
+
+    The mask is made again here, by the same call on the same JPEG picture.
+    """
+    card = Repository(plan.models).card(plan.model)
+    run = opened(WAYS["Session.run"], plan.models, plan.model)
+    shares = []
+    for frame in range(plan.looked_at):
+        first.send(frame, folder)
+        sent = cv2.imread(str(file_of(folder, "sent", frame)), cv2.IMREAD_COLOR_RGB)
+        mask = run(fitted(np.asarray(sent, np.uint8), card.height, card.width)[None])[0]
+        shares.append(kept(file_of(folder, "returned", frame).read_bytes(), mask.astype(np.uint8), card.labels))
+    return {
+        "exact": float(np.mean([share.exact for share in shares])),
+        "nearest": float(np.mean([share.nearest for share in shares])),
+        "frames": len(shares),
+    }
+
+
+def _stopwatch(plan: Plan) -> dict[str, dict[str, float]]:
+    """Prediction and post-processing as the first system's stopwatch saw them, without and with a queue; medians."""
+    with Child("bench.baselines.asynchronous", models=plan.models, model=plan.model) as child:
+        child.wait()
+        found = {}
+        for name, is_queued in (("as on a CPU", False), ("queued, as on a GPU", True)):
+            times = [child.ask(queued=is_queued) for _ in range(_STOPWATCH_PICTURES)]
+            found[name] = {part: median(each[part] for each in times) for part in times[0]}
+        return found
