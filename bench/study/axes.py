@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from bench.door_site import DOORS, MQTT
 from bench.link.link import PROFILES, LinkSpec
 from bench.study.scenarios import SCENARIOS
 from cloud.engines.engine import ENGINES, FORMATS, Precision
@@ -14,7 +15,6 @@ from shared.config import Section
 T = TypeVar("T")
 
 CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
-TRANSPORTS = ("mqtt",)
 OWN = "own"  # Of a model's formats: the one that it has, or where the engine does not read that, the engine's own.
 PRECISIONS = tuple(each.value for each in Precision)
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
@@ -25,7 +25,7 @@ _SMALLEST = 32  # Pixels of a side; smaller pictures show no street.
 
 
 class NamedLink(LinkSpec):
-    """A link between the vehicles and the broker, and what it is called in names and tables."""
+    """A link between the vehicles and the broker or worker, and what it is called in names and tables."""
 
     name: str = Field(pattern=NAME)
 
@@ -96,7 +96,7 @@ Engine = Annotated[str, AfterValidator(one_of("engine", ENGINES))]
 Format = Annotated[str, AfterValidator(one_of("format", (OWN, *FORMATS)))]
 PrecisionName = Annotated[str, AfterValidator(one_of("precision", PRECISIONS))]
 Device = Annotated[str, AfterValidator(_device)]
-Transport = Annotated[str, AfterValidator(one_of("transport", TRANSPORTS))]
+Transport = Annotated[str, AfterValidator(one_of("transport", DOORS))]
 Codec = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
 Batch = Annotated[int, Field(ge=1, le=256)]
@@ -116,7 +116,7 @@ class Axes(Section):
     format: Values[Format] = (OWN,)
     precision: Values[PrecisionName] = (Precision.FP32.value,)
     device: Values[Device] = ("cpu",)
-    transport: Values[Transport] = ("mqtt",)
+    transport: Values[Transport] = (MQTT,)
     codec: Values[Codec] = ("jpeg",)
     resolution: Values[Resolution] = ("1936x1216",)
     batch: Values[Batch] = (1,)
@@ -168,7 +168,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "engine": told(ENGINES),
         "format": f"{OWN}, {told(FORMATS)}",
         "precision": told(PRECISIONS),
-        "transport": told(TRANSPORTS),
+        "transport": told(DOORS),
         "scenario": told(SCENARIOS),
     } | _KNOWN
 

@@ -1,11 +1,13 @@
 """A study's file: what is varied, how often and how long; and the cells that come of it."""
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from bench.door_site import MQTT
 from bench.study.axes import AXES, NAME, Axes, Combination
 from bench.study.cell import Cell, name_of
 from bench.study.scenarios import DAY_S, Length, ScenarioSettings
@@ -106,16 +108,26 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     for values in wanted:
         if values["scenario"] == "capacity":
             values["vehicles"] = 1  # It looks for their number itself.
-    if len(wanted) > MAX_CELLS:
-        raise ValueError(f"{len(wanted)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
-    if not wanted:
-        raise ValueError("exclude leaves nothing to run: correct it")
+    _check(wanted)
     varied = [axis for axis in AXES if len({values[axis] for values in wanted}) > 1]
     named = {name_of(values, varied): values for values in wanted}
     distinct = {tuple(values.items()) for values in wanted}
     if len(named) < len(distinct):
         raise ValueError("axes.link: two different links have one name: rename one")
     return tuple(Cell(name=name, **values) for name, values in named.items())
+
+
+def _check(wanted: Sequence[Mapping[str, Any]]) -> None:
+    for values in wanted:
+        if values["workers"] > 1 and values["transport"] != MQTT and values["link"].is_felt:
+            raise ValueError(
+                f"link {values['link'].name} with {values['workers']} workers by {values['transport']}: a link leads to "
+                "one address, so take transport mqtt, whose broker is one, or one worker"
+            )
+    if len(wanted) > MAX_CELLS:
+        raise ValueError(f"{len(wanted)} cells: a study has at most {MAX_CELLS}; vary fewer axes")
+    if not wanted:
+        raise ValueError("exclude leaves nothing to run: correct it")
 
 
 def values_of(planned: tuple[Cell, ...]) -> dict[str, list[Any]]:

@@ -1,17 +1,19 @@
 """A session: a broker and the workers of one setup, which serve one run after the other."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from bench.link.link import Link
+from bench.door_site import MQTT
+from bench.link.link import Link, LinkSpec
 from bench.study.axes import NamedLink, quality
 from bench.study.cell import Cell, WorkerSetup
+from bench.study.doors import HOST, Doors, are_wanted
 from bench.study.fleet import Fleet, RunError
 from bench.study.footage import footage
-from bench.study.plan import Plan
+from bench.study.plan import Plan, cells
 from bench.study.scenarios import SCENARIOS, Load
 from bench.study.variants import Variants
 from bench.worker import Worker
@@ -43,11 +45,22 @@ Opener = AbstractContextManager[Session]
 class RealSession:
     """Real processes: Mosquitto, workers, and for each run its link and its vehicles."""
 
-    def __init__(self, plan: Plan, broker: Broker, workers: list[Worker], model: str, logs: Path) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        broker: Broker,
+        workers: Sequence[Worker],
+        doors: Sequence[Doors],
+        *,
+        model: str,
+        logs: Path,
+    ) -> None:
+        """`doors`: of each worker; empty where they have none but the broker."""
         self._plan = plan
         self._logs = logs
         self._broker = broker
         self._workers = workers
+        self._doors = doors
         self._model = model
 
     @property
@@ -62,13 +75,15 @@ class RealSession:
         folder.mkdir(parents=True, exist_ok=True)
         nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
         with ExitStack() as stack:
-            url = self._broker.url
+            listeners = self._listeners(cell.transport)
             if cell.link.is_felt:
-                link = stack.enter_context(self._link(cell.link, load.seed))
+                ((host, port),) = listeners
+                link = stack.enter_context(Link(_spec(cell.link, load.seed), host, port))
                 nodes["link"] = link.pid
-                url = link.url
+                listeners = [(link.host, link.port)]
             codec, jpeg = quality(cell.codec)
-            flags = ["--broker", url, "--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
+            flags = _way(cell.transport, listeners)
+            flags += ["--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
             flags += [] if jpeg is None else ["--quality", str(jpeg)]
             each = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, each))
@@ -88,9 +103,24 @@ class RealSession:
         if self._broker.wait(0) is not None:
             raise RunError(f"the broker ended while it was needed: {self._broker.last_words()}")
 
-    def _link(self, link: NamedLink, seed: int) -> Link:
-        spec = link.spec.model_copy(update={"seed": link.seed or seed})
-        return Link(spec, self._broker.listener.host, self._broker.listener.port)
+    def _listeners(self, transport: str) -> list[tuple[str, int]]:
+        """Hosts and ports at which a vehicle may come in."""
+        if transport == MQTT:
+            return [(self._broker.listener.host, self._broker.listener.port)]
+        return [(HOST, doors.port(transport)) for doors in self._doors]
+
+
+def _spec(link: NamedLink, seed: int) -> LinkSpec:
+    return link.spec.model_copy(update={"seed": link.seed or seed})
+
+
+def _way(transport: str, listeners: Sequence[tuple[str, int]]) -> list[str]:
+    """The flags of `skylane edge play` that say by which way, and to whom."""
+    if transport == MQTT:
+        ((host, port),) = listeners
+        return ["--broker", f"mqtt://{host}:{port}"]
+    addresses = [flag for host, port in listeners for flag in ("--worker-address", f"{host}:{port}")]
+    return ["--transport", transport, *addresses]
 
 
 @contextmanager
@@ -104,21 +134,23 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
+        doors = [Doors.free() for _ in range(setup.workers)] if are_wanted(setup, cells(plan)) else []
         workers = [
             stack.enter_context(
                 Worker(
                     broker.url,
                     models=variant.root,
                     model=variant.name,
-                    name=f"worker-{number}",
+                    name=f"worker-{number + 1}",
                     device=setup.device,
                     engine=setup.engine,
                     precision=setup.precision,
                     warm_up=0 if setup.cold else None,
                     max_batch=setup.batch,
-                    log=logs / f"worker-{number}.log",
+                    flags=doors[number].flags if doors else (),
+                    log=logs / f"worker-{number + 1}.log",
                 )
             )
-            for number in range(1, setup.workers + 1)
+            for number in range(setup.workers)
         ]
-        yield RealSession(plan, broker, workers, variant.name, logs)
+        yield RealSession(plan, broker, workers, doors, model=variant.name, logs=logs)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree, rmtree
 
 from bench.study.axes import OWN
 from bench.study.cell import WorkerSetup
@@ -13,6 +14,8 @@ from cloud.repository import Repository
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
 
+_QUANTISED = (Precision.INT8, Precision.FP16)
+_QUANTISED_FORMAT = "openvino"  # What `skylane model quantize` writes.
 _BUILT = tuple(form.value for form in Format)  # What `skylane model build` writes; the others are converted to.
 
 
@@ -40,7 +43,7 @@ class Variants:
         """The model of a setup: one that its engine reads, with a batch that is free where more than one frame is wanted.
 
         Raises:
-            ModelMissingError: it is not there, or has another form and its weights do not ship.
+            ModelMissingError: it is not there, or has another form, its weights do not ship and it is not to be quantised.
         """
         name = setup.model
         if name not in self._models.names():
@@ -51,24 +54,35 @@ class Variants:
         manifest = self._models.manifest(name)
         form = _form(setup, manifest)
         is_as_wanted = manifest.format == form and not _needs_quantising(setup, manifest)
-        if is_as_wanted and setup.batch == 1:
+        ships = name in RECIPES and RECIPES[name].trained
+        if is_as_wanted and (setup.batch == 1 or not ships):  # Its own batch may be free: the worker says if it is not.
             return Variant(self._models.root, name)
-        if name not in RECIPES or not RECIPES[name].trained:
-            if is_as_wanted:  # The model's own batch may be free: the worker says if it is not.
-                return Variant(self._models.root, name)
+        if ships:
+            form_built = form if form in _BUILT else Format.FROZEN_GRAPH.value
+            source = self._built_as(name, form_built, is_batched=setup.batch > 1)
+        elif _needs_quantising(setup, manifest) and manifest.precision == Precision.FP32:
+            source = self._copied(name)
+        else:
             raise ModelMissingError(
                 f"model {name!r} is a {manifest.precision} {manifest.format}, not a {setup.precision} {form}: "
                 "set engine, format and precision to what it is, or name a converted one as model"
             )
-        return self._made(name, form, setup, manifest)
+        return self._made(source, form, setup, manifest)
 
-    def _made(self, name: str, form: str, setup: WorkerSetup, manifest: Manifest) -> Variant:
+    def _copied(self, name: str) -> Variant:
+        """The user's own model beside what is made of it."""
+        if not (self._built / name).exists():
+            draft = self._built / f"{name}.part"
+            rmtree(draft, ignore_errors=True)
+            copytree(self._models.folder(name), draft)
+            draft.rename(self._built / name)
+        return Variant(self._built, name)
+
+    def _made(self, source: Variant, form: str, setup: WorkerSetup, manifest: Manifest) -> Variant:
         """The model in this form, from the same weights; made where it was not yet."""
-        source = self._built_as(name, form if form in _BUILT else Format.FROZEN_GRAPH.value, is_batched=setup.batch > 1)
         if _needs_quantising(setup, manifest):
-            made = f"{source.name}-{setup.engine}-{setup.precision}"
-            flags = ["--engine", setup.engine, "--precision", setup.precision]
-            return self._written(made, ["quantize", source.name, *flags, "--name", made])
+            made = f"{source.name}-{setup.precision}"
+            return self._written(made, ["quantize", source.name, "--precision", setup.precision, "--name", made])
         if form in _BUILT:
             return source
         made = f"{source.name}-{form}"
@@ -96,6 +110,11 @@ class Variants:
 def _form(setup: WorkerSetup, manifest: Manifest) -> str:
     """The format that the setup's engine is to read."""
     readable = ENGINES[setup.engine].formats
+    if setup.precision in _QUANTISED and _QUANTISED_FORMAT not in readable:
+        raise ModelMissingError(
+            f"engine {setup.engine} reads no quantised models, which are in the format {_QUANTISED_FORMAT}: set engine "
+            "to openvino"
+        )
     if setup.format == OWN:
         return manifest.format if manifest.format in readable else readable[0]
     if setup.format not in readable:
@@ -105,4 +124,4 @@ def _form(setup: WorkerSetup, manifest: Manifest) -> str:
 
 def _needs_quantising(setup: WorkerSetup, manifest: Manifest) -> bool:
     """Whether the precision is one of the file's numbers, which bf16 is not: that is only computed in."""
-    return setup.precision in (Precision.INT8, Precision.FP16) and manifest.precision != setup.precision
+    return setup.precision in _QUANTISED and manifest.precision != setup.precision

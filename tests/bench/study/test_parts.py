@@ -1,6 +1,8 @@
 """The real parts of a session: models, devices, footage and vehicles."""
 
+import subprocess
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from click.testing import CliRunner
@@ -8,14 +10,17 @@ from click.testing import CliRunner
 from bench.study.cell import WorkerSetup
 from bench.study.cli import study
 from bench.study.devices import missing
+from bench.study.doors import Doors, are_wanted
 from bench.study.fleet import Fleet, RunError
 from bench.study.footage import footage
+from bench.study.plan import cells
 from bench.study.scenarios import Footage
 from bench.study.variants import ModelMissingError, Variant, Variants
 from cloud.repository import Repository
+from modelling.quantize_cli import quantize
 from shared.config import ConfigError
 from shared.pictures import read_picture
-from tests.bench.study.rig import plan_file
+from tests.bench.study.rig import plan_file, plan_of
 
 MODELS = Path(__file__).parents[3] / "models"
 
@@ -58,6 +63,57 @@ def test_a_model_that_is_not_built_names_the_command_that_builds_it(tmp_path: Pa
     """The other cells go on; this one's reason must be enough to mend it."""
     with pytest.raises(ModelMissingError, match="run 'skylane model build road-large', then the study again"):
         Variants(MODELS, tmp_path).find(_setup(model="road-large"))
+
+
+def test_a_quantised_model_is_made_by_a_command_that_exists_from_the_model_as_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network whose weights do not ship has no others than those in its file; and quantising takes minutes, here not."""
+    models, built, ran = tmp_path / "models", tmp_path / "built", []
+    copytree(MODELS / "road-weather", models / "mine")
+    manifest = models / "mine" / "model.yaml"
+    manifest.write_text(
+        manifest.read_text(encoding="utf-8").replace("name: road-weather", "name: mine"), encoding="utf-8"
+    )
+    built.mkdir()
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    variant = Variants(models, built).find(_setup(model="mine", engine="openvino", precision="int8"))
+    assert variant == Variant(built, "mine-int8")
+    assert Repository(built).names() == ("mine",)
+    (command,) = ran
+    given = quantize.make_context("quantize", command[command.index("quantize") + 1 :]).params
+    assert (given["name"], given["precision"], given["called"], given["root"]) == ("mine", "int8", "mine-int8", built)
+
+
+def test_an_engine_that_reads_no_quantised_model_is_told_the_one_that_does(tmp_path: Path) -> None:
+    """It would be given another engine's file, and fail in its words."""
+    with pytest.raises(ModelMissingError, match="engine tensorflow reads no quantised models"):
+        Variants(MODELS, tmp_path).find(_setup(precision="int8"))
+
+
+def test_doors_are_opened_where_a_cell_comes_in_by_them(tmp_path: Path) -> None:
+    """And not else: what is measured by MQTT alone must be the worker that MQTT alone needs."""
+    planned = cells(
+        plan_of(
+            tmp_path,
+            axes={"transport": ["mqtt", "oip-rest"], "engine": ["tensorflow", "openvino"]},
+            exclude=[{"transport": "oip-rest", "engine": "openvino"}],
+        )
+    )
+    assert {cell.engine: are_wanted(cell.setup, planned) for cell in planned} == {"tensorflow": True, "openvino": False}
+    doors = Doors(1, 2)
+    assert [doors.port(transport) for transport in ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def test_a_device_that_is_missing_is_told_with_its_reason() -> None:

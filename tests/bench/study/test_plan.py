@@ -81,7 +81,11 @@ def test_a_link_is_a_profile_or_a_map_and_its_figures_are_columns(tmp_path: Path
     ("document", "said"),
     [
         ({"axes": {"codecs": "jpeg"}}, "axes.codecs: unknown key: did you mean codec?"),
-        ({"axes": {"transport": "grpc"}}, "axes.transport.0: no transport 'grpc' yet: there is mqtt"),
+        ({"axes": {"transport": "http"}}, "axes.transport.0: no transport 'http' yet: there are mqtt, grpc, tfs-grpc"),
+        (
+            {"axes": {"transport": ["mqtt", "grpc"], "workers": 2, "link": "4g"}},
+            "link 4g with 2 workers by grpc: a link leads to one address",
+        ),
         ({"axes": {"engine": ["onnx"]}}, "no engine 'onnx' yet: there are tensorflow, openvino, onnxruntime"),
         ({"axes": {"codec": "jpeg-101"}}, "there are raw, jpeg, png, lz4, zstd, and jpeg-1 to jpeg-100"),
         ({"axes": {"device": "tpu"}}, "axes.device.0: no device 'tpu': use cpu, gpu or gpu:N"),

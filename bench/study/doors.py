@@ -1,0 +1,38 @@
+"""The workers' own doors, by which the vehicles of a run come in where they take no broker."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from bench.door_site import HTTP_DOORS, MQTT
+from bench.ports import free_port
+from bench.study.cell import Cell, WorkerSetup
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The ports of this machine at which a worker answers beside its broker."""
+
+    grpc: int
+    http: int
+
+    @classmethod
+    def free(cls) -> Self:
+        """Ports that nobody listens on."""
+        return cls(free_port(), free_port())
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of `skylane cloud serve`."""
+        return ("--grpc", f"{HOST}:{self.grpc}", "--http", f"{HOST}:{self.http}")
+
+    def port(self, transport: str) -> int:
+        """Where a transport other than MQTT comes in."""
+        return self.http if transport in HTTP_DOORS else self.grpc
+
+
+def are_wanted(setup: WorkerSetup, cells: Iterable[Cell]) -> bool:
+    """Whether a cell of a setup comes in by another way than the broker."""
+    return any(cell.transport != MQTT for cell in cells if cell.setup == setup)
