@@ -18,6 +18,7 @@ from bench.failover import failover
 from bench.faults.cli import faults
 from bench.link.cli import link
 from bench.machine_line import machine_line
+from bench.peers.cli import peers
 from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.saturation import saturation
@@ -26,6 +27,7 @@ from bench.stamping import stamping
 from bench.swap import swap
 from bench.tensorflow_cli import tensorflow
 from bench.tls import tls
+from bench.transports import transports
 from cloud.repository import default_root
 from shared.processes import interrupted_when_asked_to_end
 
@@ -45,6 +47,7 @@ bench.add_command(engines)
 bench.add_command(failover)
 bench.add_command(faults)
 bench.add_command(link)
+bench.add_command(peers)
 bench.add_command(report)
 bench.add_command(saturation)
 bench.add_command(soak)
@@ -52,6 +55,7 @@ bench.add_command(stamping)
 bench.add_command(swap)
 bench.add_command(tensorflow)
 bench.add_command(tls)
+bench.add_command(transports)
 
 
 @bench.command()

@@ -71,8 +71,3 @@ class DoorSite(AbstractContextManager["DoorSite"]):
             return overhead.played(plan, self.broker.url, folder, window=window, sinks=sinks)
         flags = ("--transport", door, "--worker-address", self.address(door))
         return overhead.played(plan, None, folder, window=window, sinks=sinks, flags=flags)
-
-
-def outside_ms(rows: Sequence[dict[str, str]]) -> list[float]:
-    """What each frame of a log took without its inference, milliseconds."""
-    return [float(row["total_ms"]) - float(row["inferred_ms"]) for row in rows]

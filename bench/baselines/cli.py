@@ -65,7 +65,7 @@ def _overheads(result: Mapping[str, Any]) -> Table:
     rows = {f"reproduction: {BASELINES[name].title}": figures for name, figures in result["baselines"].items()}
     rows |= {f"Skylane, {door}": figures for door, figures in result["skylane"].items()}
     for name, figures in rows.items():
-        times, parts = figures["overhead_ms"], figures["parts_ms"]
+        times, parts = figures["overhead_ms"], figures["parts"]
         told = ", ".join(
             f"{part} {took_ms:.1f}" for part, took_ms in parts.items() if part not in _SUMS and took_ms >= _LEAST_MS
         )
@@ -122,7 +122,7 @@ def _why(baselines: Mapping[str, Any]) -> list[str]:
     """What of a reproduction's overhead is whose."""
     lines = []
     for name, figures in baselines.items():
-        parts, overhead_ms = figures["parts_ms"], figures["overhead_ms"]["median"]
+        parts, overhead_ms = figures["parts"], figures["overhead_ms"]["median"]
         if "in_lists" in parts:
             share = parts["in_lists"] / overhead_ms
             lines.append(

@@ -5,9 +5,9 @@ both the same. One frame is in flight, for the first system could not tell whose
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,12 +25,11 @@ from bench.baselines.contenders import (
 )
 from bench.baselines.palette import kept
 from bench.baselines.pictures import fitted
-from bench.door_site import DoorSite, outside_ms
-from bench.spread import spread
+from bench.door_site import DoorSite
+from bench.laps import Laps, parts_of
 from bench.tensorflow_ways import WAYS, opened
 from cloud.model import Model
 from cloud.repository import Repository
-from shared.latency_table import PARTS
 from shared.machine import machine
 from shared.opencv import cv2
 
@@ -63,27 +62,6 @@ class Plan:
         )
 
 
-@dataclass(slots=True)
-class Laps:
-    """What the rounds of one way gave: milliseconds of overhead, a list a round, and of each part, all rounds."""
-
-    overhead_ms: list[list[float]] = field(default_factory=list)
-    parts_ms: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, overhead_ms: list[float], frames: Sequence[Mapping[str, float]]) -> None:
-        """A round is over; `frames`: the parts of each."""
-        self.overhead_ms.append(overhead_ms)
-        for parts in frames:
-            for name, value in parts.items():
-                self.parts_ms.setdefault(name, []).append(value)
-
-    def figures(self) -> dict[str, Any]:
-        """Spread of the overhead, and the parts' medians."""
-        every = _flat(self.overhead_ms)
-        parts = {name: median(values) for name, values in self.parts_ms.items()}
-        return {"n": len(every), "overhead_ms": spread(every), "parts_ms": parts}
-
-
 def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     """Run the rounds; `on_step` is told before each. Returns what `--json` prints.
 
@@ -108,7 +86,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             for door in plan.doors:
                 on_step(f"round {number + 1} of {plan.rounds}: Skylane, {door}")
                 rows = site.played(plan.played, door, folder / f"{door}-{number}")
-                ours[door].add(outside_ms(rows), [_parts(row) for row in rows])
+                ours[door].add([parts_of(row) for row in rows])
         on_step("what is left of the masks")
         same = {door: _same(plan, model, site, door, folder / f"masks-{door}") for door in plan.doors}
         left = _left(plan, first, folder) if first is not None else None
@@ -139,34 +117,16 @@ def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline |
 
 
 def _send_round(laps: Laps, send: Send, frames: int) -> None:
-    times = [send(frame) for frame in range(frames + _SETTLING)][_SETTLING:]
-    laps.add([each["total"] - each["inferred"] for each in times], times)
-
-
-def _parts(row: Mapping[str, str]) -> dict[str, float]:
-    """A line of the vehicle node's log, by part, as a baseline tells its own."""
-    return {str(part): float(row[f"{part}_ms"]) for part in (*PARTS, "total")}
+    laps.add([send(frame) for frame in range(frames + _SETTLING)][_SETTLING:])
 
 
 def _ratios(name: str, theirs: Laps, ours: Mapping[str, Laps]) -> list[dict[str, Any]]:
     """Ours to theirs, by each door that a baseline is set against."""
-    found = []
-    for door in BASELINES[name].against:
-        rounds = zip(ours[door].overhead_ms, theirs.overhead_ms, strict=True)
-        found.append(
-            {
-                "baseline": name,
-                "door": door,
-                "ratio": median(_flat(ours[door].overhead_ms)) / median(_flat(theirs.overhead_ms)),
-                "by_round": [median(own) / median(other) for own, other in rounds],
-                "target": BASELINES[name].target,
-            }
-        )
-    return found
-
-
-def _flat(rounds: Sequence[Sequence[float]]) -> list[float]:
-    return [value for part in rounds for value in part]
+    baseline = BASELINES[name]
+    return [
+        {"baseline": name, "door": door, "target": baseline.target, **ours[door].against(theirs)}
+        for door in baseline.against
+    ]
 
 
 def _same(plan: Plan, model: Model, site: DoorSite, door: str, folder: Path) -> float:
