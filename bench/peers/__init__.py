@@ -1,0 +1,1 @@
+"""Other serving systems, each serving the same TensorFlow function as Skylane, and the load that compares them."""

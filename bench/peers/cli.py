@@ -1,0 +1,83 @@
+"""`skylane bench peers`: Skylane among other serving systems."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from bench.peers import network
+from bench.peers.catalogue import PEERS
+from bench.peers.client import PeerError
+from bench.peers.contest import NAMES, OURS, Plan, run
+from bench.peers.environments import environment
+from bench.peers.result import result
+from bench.peers.table import show
+from bench.peers.work import CODECS
+from bench.sample import sample_bag
+from cloud.repository import default_root
+
+
+@click.command()
+@click.argument("names", metavar="[NAMES]...", nargs=-1, type=click.Choice(NAMES))
+@click.option("--prepare", is_flag=True, help="Make the peers' environments in build/peers, and measure nothing.")
+@click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
+@click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
+@click.option("--model", default="road-small", show_default=True, help="A frozen graph for segmentation.")
+@click.option("--codec", type=click.Choice([*CODECS, "both"]), default="both", show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")
+@click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Of the throughput turns.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there too.")
+def peers(
+    names: tuple[str, ...],
+    *,
+    prepare: bool,
+    bag: Path | None,
+    models: Path | None,
+    codec: str,
+    json_file: Path | None,
+    **plan: Any,
+) -> None:
+    """Compare what serving adds to inference: Skylane's doors and NAMES, each serving the same TensorFlow function.
+
+    Without NAMES all of them. Those that are not there are skipped, with the reason.
+    """
+    names = names or NAMES
+    console = Console(stderr=True)
+    if prepare:
+        _prepare([name for name in names if name != OURS], console)
+        return
+    network.enter()
+    chosen = Plan(
+        bag=bag or sample_bag(plan["frames"]),
+        models=models or default_root(),
+        names=tuple(dict.fromkeys(names)),
+        codecs=CODECS if codec == "both" else (codec,),
+        **plan,
+    )
+    with console.status("preparing") as status:
+        found = result(chosen, run(chosen, status.update))
+    if json_file:
+        json_file.write_text(json.dumps(found, indent=2), encoding="utf-8")
+    show(found, Console())
+
+
+def _prepare(names: list[str], console: Console) -> None:
+    """Make what is not there; one that cannot be made keeps the others from nothing."""
+    failures = []
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as progress:
+        made = progress.add_task("environments", total=len(names))
+        for name in names:
+            one = environment(name)
+            if not one.is_complete:
+                try:
+                    one.make(lambda step, title=PEERS[name].title: progress.update(made, description=f"{title}: {step}"))
+                except PeerError as error:
+                    failures.append(str(error))
+            progress.advance(made)
+        progress.update(made, description="environments")
+    if failures:
+        raise PeerError("; ".join(failures))

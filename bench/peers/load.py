@@ -1,0 +1,96 @@
+"""The load that every way gets alike: one picture in flight, then several clients at a time. Closed loops both."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from statistics import median
+
+import numpy as np
+
+from bench.peers.client import Client
+from bench.peers.work import Job
+from shared.threads import ThreadGroup
+
+Connect = Callable[[], Client]
+
+_SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
+_STEADY, _STEADY_RATIO, _MOST_WARM_UP = 5, 1.1, 60
+_END_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One call."""
+
+    total_ms: float  # From the picture's bytes to the mask's pixels, at the client.
+    inference_ms: float
+    wrong_pixels: int  # Of the mask, against the direct call.
+
+    @property
+    def overhead_ms(self) -> float:
+        """What serving took."""
+        return self.total_ms - self.inference_ms
+
+
+def warm_up(connect: Connect, jobs: Sequence[Job]) -> int:
+    """Call until it goes no faster, or often enough; how often that was.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    took_ms: list[float] = []
+    with closing(connect()) as client:
+        for number in range(_MOST_WARM_UP):
+            took_ms.append(_timed(client, jobs[number % len(jobs)]).total_ms)
+            before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
+            if len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now):
+                break
+    return len(took_ms)
+
+
+def one_in_flight(connect: Connect, jobs: Sequence[Job], frames: int) -> list[Taken]:
+    """So many calls, one after the other over one connection.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    with closing(connect()) as client:
+        taken = [_timed(client, jobs[number % len(jobs)]) for number in range(_SETTLING + frames)]
+    return taken[_SETTLING:]
+
+
+def many_at_a_time(connect: Connect, jobs: Sequence[Job], frames: int, clients: int) -> tuple[float, list[Taken]]:
+    """Answers a second while so many clients call, each over its own connection; and all calls.
+
+    The first answers are not counted, one for each client.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    numbers = count()
+    answered: list[tuple[float, Taken]] = []
+    ended = threading.Event()
+
+    def call() -> None:
+        with closing(connect()) as client:  # Here: some clients know only the thread they were made in.
+            while not ended.is_set() and (number := next(numbers)) < frames + clients:
+                taken = _timed(client, jobs[number % len(jobs)])
+                answered.append((time.perf_counter(), taken))
+
+    threads = ThreadGroup(ended.set)
+    for number in range(clients):
+        threads.start(f"client-{number}", call)
+    threads.join(_END_S)
+    ends_s = sorted(end_s for end_s, _ in answered)
+    return (len(ends_s) - clients) / (ends_s[-1] - ends_s[clients - 1]), [taken for _, taken in answered]
+
+
+def _timed(client: Client, job: Job) -> Taken:
+    begun_ns = time.perf_counter_ns()
+    answer = client.ask(job)
+    took_ns = time.perf_counter_ns() - begun_ns
+    wrong = int(np.count_nonzero(answer.mask != job.mask))
+    return Taken(took_ns / 1e6, answer.inference_ns / 1e6, wrong)

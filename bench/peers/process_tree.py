@@ -1,0 +1,80 @@
+"""A server's processes: all that it has started, though they have a session or a process group of their own."""
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import psutil
+
+_REAP_S = 5.0
+
+
+class ProcessTree:
+    """Processes and what they start. One that was seen once stays a member, though its parent is gone.
+
+    A member is found by its parent or by its session, hence also one whose parent has ended before anybody looked,
+    unless it began a session of its own.
+    """
+
+    def __init__(self, roots: Iterable[int]) -> None:
+        """`roots`: the numbers of processes; those that are gone count for nothing."""
+        self._members = {process.pid: process for process in map(_process, roots) if process}
+        self._sessions = {session for pid in self._members if (session := _session(pid)) == pid}
+
+    def members(self) -> list[psutil.Process]:
+        """Those that run now."""
+        for process in [*self._members.values(), *self._of_sessions()]:
+            with suppress(psutil.NoSuchProcess):
+                found = [process, *process.children(recursive=True)]
+                self._members |= {each.pid: each for each in found}
+        self._members = {pid: process for pid, process in self._members.items() if process.is_running()}
+        return [process for process in self._members.values() if _is_alive(process)]
+
+    def freeze(self) -> None:
+        """Stop all, until they are thawed: they take no processor time, and see none pass."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Have all go on."""
+        self._send(signal.SIGCONT)
+
+    def end(self, patience_s: float) -> None:
+        """Ask all to end, and kill what is left after `patience_s`. Ending twice is no error."""
+        self.thaw()
+        self._send(signal.SIGTERM)
+        psutil.wait_procs(self.members(), patience_s)
+        while left := self.members():  # What is killed may just have started another.
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, _REAP_S)
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self.members():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _of_sessions(self) -> Iterator[psutil.Process]:
+        return (each for each in psutil.process_iter() if self._sessions and _session(each.pid) in self._sessions)
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None

@@ -1,0 +1,76 @@
+"""A peer's server in processes of its own."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Self
+
+from bench.peers.client import Client, PeerError
+from bench.peers.process_tree import ProcessTree
+from bench.peers.work import Job
+
+_LOOK_S = 0.2
+_END_S = 20.0
+
+
+class Server(AbstractContextManager["Server"]):
+    """Runs while the block lasts; no process of it is left then."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        """Start it. `folder`: where it runs and its log lies. `environment`: added to this process's.
+
+        Raises:
+            PeerError: the command cannot be run.
+        """
+        self._log = folder / "server.log"
+        with self._log.open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from error
+        self.tree = ProcessTree([self._process.pid])
+
+    def await_answer(self, connect: Callable[[], Client], job: Job, patience_s: float) -> None:
+        """Return once a client has had an answer.
+
+        Raises:
+            PeerError: the server ended, or gave none in time; its last words are told.
+        """
+        until_s = time.monotonic() + patience_s
+        pause = threading.Event()
+        while True:
+            try:
+                with closing(connect()) as client:
+                    client.ask(job)
+            except PeerError as error:
+                if self._process.poll() is not None:
+                    raise PeerError(f"the server ended with {self._process.returncode}: {self._last_words()}") from error
+                if time.monotonic() > until_s:
+                    raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
+            else:
+                return
+            self.tree.members()  # Who is seen now is known later, when its parent is gone.
+            pause.wait(_LOOK_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tree.end(_END_S)
+        self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,39 @@
+"""LitServe: one worker process, whose requests and answers are the bytes of an HTTP body."""
+
+import sys
+from typing import Annotated
+
+import litserve
+import numpy as np
+from fastapi import Body, Response
+from numpy.typing import NDArray
+
+from bench.peers.function import INFERENCE_HEADER, Function
+
+Answer = tuple[NDArray[np.uint8], int]
+
+
+class Road(litserve.LitAPI):
+    """The function behind POST /predict."""
+
+    def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe names the processor here.
+        """Load the function, in the worker's process."""
+        self._function = Function()
+
+    def decode_request(self, request: Annotated[bytes, Body(media_type="application/octet-stream")]) -> bytes:
+        """The body as it is."""
+        return request
+
+    def predict(self, data: bytes) -> Answer:
+        """The mask, and the nanoseconds it took."""
+        return self._function.answer(data)
+
+    def encode_response(self, output: Answer) -> Response:
+        """The mask as the body, the nanoseconds as a header."""
+        mask, took_ns = output
+        return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
+
+
+if __name__ == "__main__":
+    server = litserve.LitServer(Road(), accelerator="cpu", workers_per_device=1, fast_queue=True)
+    server.run(host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", generate_client_file=False)

@@ -1,0 +1,31 @@
+"""Ray Serve: one replica behind its HTTP proxy, on a cluster of this machine alone."""
+
+import sys
+from threading import Event
+
+import ray
+from ray import serve
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bench.peers.function import INFERENCE_HEADER, Function
+
+
+class Road:
+    """The function behind POST /."""
+
+    def __init__(self) -> None:
+        self._function = Function()
+
+    async def __call__(self, request: Request) -> Response:
+        """The mask as the body, the nanoseconds it took as a header."""
+        mask, took_ns = await run_in_threadpool(self._function.answer, await request.body())
+        return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+    serve.run(serve.deployment(Road, max_ongoing_requests=64).bind())
+    Event().wait()

@@ -1,0 +1,64 @@
+"""The contest's result as somebody reads it in a terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine_line import machine_line
+
+_TARGET = 0.85  # Of the fastest peer's overhead over TCP.
+_TARGET_WAY = "skylane grpc"
+
+
+def show(result: Mapping[str, Any], console: Console) -> None:
+    """Print the tables, the ratios, and what was skipped."""
+    for codec, figures in result["cells"].items():
+        if figures:
+            console.print(_cells(result, codec, figures))
+            console.print(_ratios(codec, result["ratios"][codec]))
+    for line in result["wins"]:
+        console.print(f"A peer wins. {line}.", highlight=False)
+    for name, reason in result["skipped"].items():
+        console.print(f"Skipped: {name}: {reason}", highlight=False, markup=False)
+    console.print("; ".join(result["versions"].values()), highlight=False)
+    console.print(machine_line(result["machine"]), highlight=False)
+
+
+def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) -> Table:
+    clients = result["plan"]["clients"]
+    table = Table(
+        title=f"{result['model']}, {codec}: milliseconds that serving adds to a call's inference, one in flight",
+        caption="wrong pixels: of all masks, against the direct call",
+    )
+    table.add_column("way")
+    for heading in ("n", "median", "p95", "p99", "min", "inference", f"answers/s, {clients} clients", "wrong pixels"):
+        table.add_column(heading, justify="right")
+    for name, each in sorted(figures.items(), key=lambda item: float(item[1]["overhead_ms"]["median"])):
+        added = each["overhead_ms"]
+        table.add_row(
+            name,
+            str(each["n"]),
+            *(f"{added[key]:.2f}" for key in ("median", "p95", "p99", "min")),
+            f"{each['inference_ms']['median']:.1f}",
+            f"{each['answers_hz']:.2f}",
+            f"{each['wrong_pixels']} in {each['masks']}",
+        )
+    return table
+
+
+def _ratios(codec: str, ratios: Mapping[str, Any]) -> Table:
+    table = Table(title=f"{codec}: our overhead over that of the fastest peer over TCP")
+    for heading in ("way", "fastest peer", "ratio", "by round, least to most", "target"):
+        table.add_column(heading)
+    for name, each in ratios.items():
+        met = "met" if each["ratio"] <= _TARGET else "NOT met"
+        table.add_row(
+            name,
+            each["to"],
+            f"{each['ratio']:.3f}",
+            f"{min(each['by_round']):.3f} to {max(each['by_round']):.3f}",
+            f"{_TARGET}, {met}" if name == _TARGET_WAY else "",
+        )
+    return table
