@@ -13,6 +13,7 @@ from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
 from bench.baselines.cli import baselines
 from bench.clocks_cli import clocks
+from bench.doors import doors
 from bench.engines_cli import engines
 from bench.failover import failover
 from bench.faults.cli import faults
@@ -43,6 +44,7 @@ def bench(context: click.Context) -> None:
 
 bench.add_command(baselines)
 bench.add_command(clocks)
+bench.add_command(doors)
 bench.add_command(engines)
 bench.add_command(failover)
 bench.add_command(faults)

@@ -8,7 +8,11 @@ from typing import Self
 from bench import overhead
 from bench.ports import free_port
 from bench.worker import Worker
+from edge.transports.mqtt import MqttTransport, vehicle_will
+from edge.transports.transport import Transport
+from shared.address import Address
 from shared.broker import Broker
+from shared.mqtt import MqttBus
 
 MQTT = "mqtt"
 GRPC_DOORS = ("grpc", "tfs-grpc", "oip-grpc")
@@ -62,6 +66,17 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         if door == MQTT:
             return self.broker.url
         return self.grpc if door in GRPC_DOORS else self.http
+
+    def transport(self, door: str, vehicle: str, session: str, model: str) -> Transport:
+        """A vehicle's end of a door of `DOORS`, connected; close it.
+
+        Raises:
+            SkylaneError: it cannot be reached.
+        """
+        if door == MQTT:
+            bus = MqttBus(Address.parse(self.broker.url), f"{vehicle}-{session}", will=vehicle_will(vehicle, session))
+            return MqttTransport(bus, vehicle=vehicle, session=session, model=model)
+        raise NotImplementedError(door)
 
     def played(
         self, plan: overhead.Plan, door: str, folder: Path, *, window: int = 1, sinks: Sequence[str] = ()
