@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,7 +49,8 @@ class Child(AbstractContextManager["Child"]):
         end(self._process, _STOP_S)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with suppress(BrokenPipeError):  # An errand that never reached it.
+                pipe.close()
         self._said.close()
 
     def wait(self) -> Self:

@@ -59,6 +59,11 @@ class Publisher:
             "bytes_down": len(answer),
         }
 
+    def close(self) -> None:
+        """Leave the broker."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
     def _answered(self, _: paho.Client, answer: bytes) -> None:
         """A picture came in; runs on the network thread, which decodes it, as the original's did."""
         returned_ns = perf_counter_ns()

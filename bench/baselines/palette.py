@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shared.labels import MAX_LABELS, Labels
+from shared.labels import Labels
 from shared.masks import Mask
 from shared.opencv import cv2
 
 Palette = npt.NDArray[np.uint8]  # 256×3, in OpenCV's order: blue, green, red.
+_ENTRIES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,9 @@ class Kept:
 
 def palette_of(labels: Labels) -> Palette:
     """A colour for each of 256 class ids; black for those without a label."""
-    table = np.zeros((MAX_LABELS, 3), np.uint8)
-    table[: len(labels.colours)] = np.array(labels.colours, np.uint8)[:, ::-1]
+    table = np.zeros((_ENTRIES, 3), np.uint8)
+    colours = np.array(labels.colours[:_ENTRIES], np.uint8)
+    table[: len(colours)] = colours[:, ::-1]
     return table
 
 

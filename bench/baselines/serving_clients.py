@@ -11,7 +11,7 @@ from importlib import import_module
 from time import perf_counter_ns
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]  # Its types are a package of their own.
+import grpc
 import numpy as np
 import requests
 
