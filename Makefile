@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
 
-.PHONY: venv demo test check bench study faults soak fuzz audit lock clean
+.PHONY: venv demo test check bench study faults soak fuzz audit protos lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -66,14 +66,21 @@ fuzz: venv
 audit: venv
 	@.ci/audit
 
+# What gRPC's messages are made from: shared/protos/compiled.binpb out of the .proto files beside it.
+protos: venv
+	@cd shared/protos && ../../$(BIN)/python -m grpc_tools.protoc -I. \
+		-I"$$(../../$(BIN)/python -c 'from importlib.resources import files; print(files("grpc_tools") / "_proto")')" \
+		--include_imports --descriptor_set_out=compiled.binpb \
+		skylane.proto tensorflow.proto tensorflow_serving.proto open_inference.proto
+
 # Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
 lock:
 	$(COMPILE) --extra edge --extra cloud --extra openvino --extra onnx --extra tflite --extra convert --extra broker \
-		--extra bench --extra dev setup.cfg -o requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra edge setup.cfg - -o edge/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra cloud --extra openvino --extra onnx --extra tflite setup.cfg - \
-		-o cloud/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra gpu setup.cfg - -o cloud/requirements-gpu.lock
+		--extra gateway --extra transports --extra bench --extra dev setup.cfg -o requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra edge --extra transports setup.cfg - -o edge/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra cloud --extra openvino --extra onnx --extra tflite --extra gateway \
+		setup.cfg - -o cloud/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
 	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE) - -o .ci/audit.lock
 
 clean:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cloud.config import CloudConfig, connection_of
+from cloud.config import CloudConfig, connection_of, gateway_of
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.intake import worker_will
@@ -22,6 +22,7 @@ from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
+from shared.bus import Bus, MemoryBus
 from shared.config import override, read_yaml
 from shared.connection import broker_options
 from shared.name_claim import client_id
@@ -73,6 +74,22 @@ cloud.add_command(control)
 @click.option("--encoders", type=int, help="Threads that make results and encode them. [1]")
 @click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
 @click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
+@click.option("--http", help="HOST:PORT of REST: TensorFlow Serving's, the Open Inference Protocol, pictures. [none]")
+@click.option(
+    "--grpc", help="HOST:PORT of gRPC: Skylane's own, TensorFlow Serving's, the Open Inference Protocol. [none]"
+)
+@click.option("--no-broker", is_flag=True, default=None, help="Answer at those doors alone.")
+@click.option("--gateway-tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="PEM, for those doors.")
+@click.option("--gateway-tls-key", type=click.Path(dir_okay=False, path_type=Path), help="PEM, of that certificate.")
+@click.option(
+    "--tokens", type=click.Path(dir_okay=False, path_type=Path), help="Who may call: a NAME TOKEN a line. [anyone]"
+)
+@click.option(
+    "--images", type=click.Path(file_okay=False, path_type=Path), help="What /api/detect reads by path. [nothing]"
+)
+@click.option("--origin", "origins", multiple=True, help="Web pages from here may call (CORS); again for more. [none]")
+@click.option("--max-message-bytes", type=int, help="Of one call at those doors, and of its answer. [134217728]")
+@click.option("--max-calls", type=int, help="Answered at those doors at a time; more are refused. [256]")
 @click.option("--supervised", is_flag=True, hidden=True, help="Drain when the standard input ends.")
 @click.option(
     "--resources",
@@ -106,6 +123,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
             max_wait_ms=settings.max_wait_ms,
             takes_control=settings.control,
             operators=settings.operators,
+            gateway=gateway_of(settings),
         ),
         loader=loader,
     )
@@ -126,15 +144,7 @@ def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> No
 
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
     on_end_signals(lambda *_: node.stop())
-    bus = connection_of(settings).open(
-        client_id("worker", worker),
-        worker_will(worker, session),
-        name=worker,
-        on_connected=node.announce,
-        on_fault=node.fault,
-        on_waiting=_say,
-    )
-    _say(f"worker {worker}: connected to {settings.broker}")
+    bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
     told: dict[str, int] = {}
     sampled: dict[str, int] = {}
 
@@ -150,9 +160,27 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, s
             told.update(counts)
             _say(" · ".join(f"{name} {count}" for name, count in sorted(counts.items())))
 
-    node.serve(bus, tell, on_ready=lambda: _say(f"worker {worker}: ready"))
+    def tell_ready() -> None:
+        for door, port in node.ports.items():
+            _say(f"worker {worker}: {door} at port {port}")
+        _say(f"worker {worker}: ready")
+
+    node.serve(bus, tell, on_ready=tell_ready)
     on_end_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
     tell()
+
+
+def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:
+    bus = connection_of(settings).open(
+        client_id("worker", worker),
+        worker_will(worker, session),
+        name=worker,
+        on_connected=node.announce,
+        on_fault=node.fault,
+        on_waiting=_say,
+    )
+    _say(f"worker {worker}: connected to {settings.broker}")
+    return bus
 
 
 def _loader(settings: CloudConfig) -> Loader:

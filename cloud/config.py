@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
+from cloud.gateway.settings import GatewaySettings
 from cloud.manifest import NAME
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER, Connection
@@ -46,6 +48,24 @@ class CloudConfig(Section):
     warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.
     control: bool = True  # Let operators load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Who may; empty: whoever the broker lets through.
+    no_broker: bool = False  # Answer at the gateway's doors alone.
+    http: str | None = None  # HOST:PORT of REST; None: no such door.
+    grpc: str | None = None  # The same of gRPC.
+    gateway_tls_cert: Path | None = None
+    gateway_tls_key: Path | None = None
+    tokens: Path | None = None  # Who may call; None: anyone.
+    images: Path | None = None  # Of which /api/detect reads by path.
+    origins: tuple[str, ...] = ()  # Of web pages that may call.
+    max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
+    max_calls: int = Field(default=256, ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _has_a_door(self) -> Self:
+        if self.no_broker and self.http is None and self.grpc is None:
+            raise ValueError("no_broker leaves no door open: give http or grpc")
+        if (self.gateway_tls_cert is None) != (self.gateway_tls_key is None):
+            raise ValueError("gateway_tls_cert and gateway_tls_key belong together: give both or none")
+        return self
 
     @field_validator("engine")
     @classmethod
@@ -66,3 +86,20 @@ class CloudConfig(Section):
 def connection_of(settings: CloudConfig) -> Connection:
     """Where the broker is, by the settings."""
     return Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
+
+
+def gateway_of(settings: CloudConfig) -> GatewaySettings | None:
+    """The doors beside the broker's, by the settings; None where there are none."""
+    if settings.http is None and settings.grpc is None:
+        return None
+    return GatewaySettings(
+        http=settings.http,
+        grpc=settings.grpc,
+        tls_cert=settings.gateway_tls_cert,
+        tls_key=settings.gateway_tls_key,
+        tokens=settings.tokens,
+        images=settings.images,
+        origins=settings.origins,
+        max_message_bytes=settings.max_message_bytes,
+        max_calls=settings.max_calls,
+    )

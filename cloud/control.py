@@ -1,6 +1,8 @@
 """Control: answers what operators ask of this worker over the broker, beside the frames and never in their way."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 
 from cloud.exchange import Exchange, ExchangeError
 from cloud.serving import Lane, Serving
@@ -26,6 +28,9 @@ _MAX_REQUESTS = 32  # That wait to be read.
 _MAX_CHANGES = 4  # Loads and unloads that wait for the one under way.
 
 
+Tell = Callable[[ControlReply], None]  # Takes the reply to whoever asked.
+
+
 class Control:
     """Two threads: one answers at once, one loads and unloads. What it refuses is counted by its reason."""
 
@@ -36,7 +41,7 @@ class Control:
         self._exchange = exchange
         self._operators = frozenset(operators)
         self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
-        self._changes: Handover[ControlRequest] = Handover(_MAX_CHANGES)
+        self._changes: Handover[tuple[ControlRequest, Tell]] = Handover(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
         self._refused = Counts()
         self._bus: Bus | None = None
@@ -50,6 +55,15 @@ class Control:
         """Answer what comes over `bus`."""
         self._bus = bus
         bus.subscribe(topics.CONTROL.filter(worker=self._worker), topics.CONTROL.qos, self._received)
+
+    def ask(self, request: ControlRequest) -> Future[ControlReply]:
+        """Ask through another door than the broker; the reply's `error` says why a request is refused.
+
+        Any thread may call it. `request.operator` is whoever has proved to be that.
+        """
+        future: Future[ControlReply] = Future()
+        self._take(request, future.set_result)
+        return future
 
     def close(self) -> None:
         """Take no more requests; those that wait are still answered."""
@@ -69,11 +83,12 @@ class Control:
     def change(self) -> None:
         """Load and unload until closed; the body of the loading thread."""
         with self._changes.reader() as get:
-            while (request := get()) is not None:
+            while (item := get()) is not None:
+                request, tell = item
                 try:
-                    self._reply(request.operator, self._changed(request))
+                    tell(self._changed(request))
                 except SkylaneError as error:
-                    self._refuse("failed", request.operator, request.nonce, str(error))
+                    self._refuse("failed", request, tell, str(error))
                 finally:
                     self._loading = None
 
@@ -93,22 +108,29 @@ class Control:
             if error.reply_to is None:
                 self._refused.add("unreadable")
             else:
-                self._refuse("request", *error.reply_to, str(error))
+                operator, nonce = error.reply_to
+                self._refused.add("request")
+                self._reply(operator, ControlReply(nonce, self._worker, error=str(error)))
             return
-        who = (request.operator, request.nonce)
+        tell = partial(self._reply, request.operator)
         reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)
         if delivery.properties.response_topic not in (None, reply_topic):
-            self._refuse("response_topic", *who, f"the response topic must be {reply_topic}")
-        elif self._operators and request.operator not in self._operators:
-            self._refuse("operator", *who, f"operator {request.operator!r} may not control this worker")
+            self._refuse("response_topic", request, tell, f"the response topic must be {reply_topic}")
+        else:
+            self._take(request, tell)
+
+    def _take(self, request: ControlRequest, tell: Tell) -> None:
+        """Answer a request, now or when its turn comes."""
+        if self._operators and request.operator not in self._operators:
+            self._refuse("operator", request, tell, f"operator {request.operator!r} may not control this worker")
         elif request.verb in (Verb.LOAD, Verb.UNLOAD):
-            if not self._changes.offer(request):
-                self._refuse("busy", *who, f"{_MAX_CHANGES} loads and unloads wait already: ask again later")
+            if not self._changes.offer((request, tell)):
+                self._refuse("busy", request, tell, f"{_MAX_CHANGES} loads and unloads wait already: ask again later")
         else:
             try:
-                self._reply(request.operator, self._told(request))
+                tell(self._told(request))
             except SkylaneError as error:
-                self._refuse("failed", *who, str(error))
+                self._refuse("failed", request, tell, str(error))
 
     def _told(self, request: ControlRequest) -> ControlReply:
         """What needs no change."""
@@ -182,10 +204,10 @@ class Control:
     ) -> ControlReply:
         return ControlReply(request.nonce, self._worker, is_ready=is_ready, models=models, card=card, took_ms=took_ms)
 
-    def _refuse(self, reason: str, operator: str, nonce: str, error: str) -> None:
+    def _refuse(self, reason: str, request: ControlRequest, tell: Tell, error: str) -> None:
         """Count a refusal and tell it to whoever asked."""
         self._refused.add(reason)
-        self._reply(operator, ControlReply(nonce, self._worker, error=error))
+        tell(ControlReply(request.nonce, self._worker, error=error))
 
     def _reply(self, operator: str, reply: ControlReply) -> None:
         assert self._bus is not None

@@ -1,8 +1,10 @@
 """Echoes: a worker answers the vehicles' probes at once, so that they learn what its clock says."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
 from shared import clock, topics
@@ -14,6 +16,13 @@ from shared.threads import Counts
 _BURST = 40.0  # Probes that a vehicle may send at once, and
 _RATE_HZ = 10.0  # how many a second it may go on with: a node sends a burst of 16 and then two a second.
 _MAX_VEHICLES = 1024
+
+
+class Unechoed(StrEnum):
+    """Why a probe gets no echo."""
+
+    TOO_OFTEN = "too_often"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(slots=True)
@@ -40,6 +49,7 @@ class Echoes:
         self._worker = worker
         self._node = node
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+        self._lock = threading.Lock()  # Probes come through several doors.
         self._refused = Counts()
 
     @property
@@ -51,34 +61,42 @@ class Echoes:
         """Answer what comes over `bus` as long as it is open."""
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, partial(self._received, bus))
 
+    def echo(self, vehicle: str, payload: bytes, received_ns: int) -> bytes | Unechoed:
+        """The packed echo of a vehicle's packed probe, or why it gets none, which is counted."""
+        if not self._is_allowed(vehicle, received_ns):
+            self._refused.add(Unechoed.TOO_OFTEN)
+            return Unechoed.TOO_OFTEN
+        try:
+            probe = unpack_probe(payload)
+        except MessageError:
+            self._refused.add(Unechoed.UNREADABLE)
+            return Unechoed.UNREADABLE
+        return pack_echo(
+            Echo(
+                session=probe.session,
+                sequence=probe.sequence,
+                sent_ns=probe.sent_ns,
+                received_ns=received_ns,
+                replied_ns=clock.now_ns(),
+                node=self._node,
+            )
+        )
+
     def _received(self, bus: Bus, delivery: Delivery) -> None:
         names = topics.PROBES.names_in(delivery.topic)
         if names is None:
             self._refused.add("topic")
             return
         vehicle = names["vehicle"]  # The broker proved it; what the payload says of itself is only given back.
-        if not self._allowance(vehicle, delivery.received_ns).take(delivery.received_ns):
-            self._refused.add("too_often")
-            return
-        try:
-            probe = unpack_probe(delivery.payload)
-        except MessageError:
-            self._refused.add("unreadable")
-            return
-        echo = Echo(
-            session=probe.session,
-            sequence=probe.sequence,
-            sent_ns=probe.sent_ns,
-            received_ns=delivery.received_ns,
-            replied_ns=clock.now_ns(),
-            node=self._node,
-        )
-        bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), pack_echo(echo), qos=topics.ECHOES.qos)
+        echo = self.echo(vehicle, delivery.payload, delivery.received_ns)
+        if isinstance(echo, bytes):
+            bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), echo, qos=topics.ECHOES.qos)
 
-    def _allowance(self, vehicle: str, now_ns: int) -> _Allowance:
-        """A vehicle's; the one that was longest silent makes room for a new one."""
-        allowance = self._allowances.setdefault(vehicle, _Allowance(_BURST, now_ns))
-        self._allowances.move_to_end(vehicle)
-        if len(self._allowances) > _MAX_VEHICLES:
-            self._allowances.popitem(last=False)
-        return allowance
+    def _is_allowed(self, vehicle: str, now_ns: int) -> bool:
+        """Whether a vehicle may probe just now; of too many vehicles, the one that was longest silent is forgotten."""
+        with self._lock:
+            allowance = self._allowances.setdefault(vehicle, _Allowance(_BURST, now_ns))
+            self._allowances.move_to_end(vehicle)
+            if len(self._allowances) > _MAX_VEHICLES:
+                self._allowances.popitem(last=False)
+            return allowance.take(now_ns)

@@ -13,6 +13,7 @@ from cloud.hold_off import HoldOff
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.serving import Serving
+from cloud.unanswered import Unanswered
 from shared import topics
 from shared.bus import Acknowledged, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
@@ -96,7 +97,7 @@ class Intake:
         self._admitting = threading.Lock()  # A model that is loaded late must not be subscribed to after we left.
         self._admitted: set[str] = set()  # Models whose frames are taken.
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
-        self._unanswered = _Unanswered()
+        self._unanswered = Unanswered()
         self._ignored: Counter[str] = Counter()  # By the network thread alone.
         self._hold_off = hold_off or HoldOff()
         self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
@@ -207,6 +208,21 @@ class Intake:
         self.announce()
         self._bus.close()
 
+    def refuse(self, request: Request, status: Status, reason: str) -> None:
+        """Tell whoever sent a frame why it is not worked on, off this thread where telling it may have to wait."""
+        if request.message is not None:  # It came through another door, whose caller only waits for a word.
+            self._replier.refuse(request, status, reason)
+            return
+        if request.correlation or self._refused_bytes > _MAX_REFUSED_BYTES:
+            request.payload = b""  # Only MQTT 3.1.1 tells within it alone whose it is.
+        self._count_refused(len(request.payload))
+        if not self._refused.offer((request, status, reason)):
+            # Beyond so many unanswered refusals silence is the only bound left; the edge closes it by time.
+            self._ignored["refusals_full"] += 1
+            self._count_refused(-len(request.payload))
+            if request.correlation is not None:
+                self._unanswered.left(request.model)
+
     def run(self) -> None:
         """Answer what could not be admitted, off the network thread; the body of the refusing thread."""
         with self._refused.reader() as get:
@@ -263,27 +279,16 @@ class Intake:
         if request.correlation is not None:  # Whoever cannot be told from his message may never be answered.
             self._unanswered.came(request.model)
         if delivery.properties.response_topic not in (None, reply_topic):
-            self._refuse(request, Status.REJECTED, f"the response topic must be {reply_topic}")
+            self.refuse(request, Status.REJECTED, f"the response topic must be {reply_topic}")
             return
         if held := self._hold_off.reason(request.vehicle):
-            self._refuse(request, Status.REJECTED, held)
+            self.refuse(request, Status.REJECTED, held)
             return
         for refused in self._admission.offer(request):
             if refused.is_expired:
-                self._refuse(refused, Status.EXPIRED, "its budget ended while it waited")
+                self.refuse(refused, Status.EXPIRED, "its budget ended while it waited")
             else:
-                self._refuse(refused, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
-
-    def _refuse(self, request: Request, status: Status, reason: str) -> None:
-        if request.correlation or self._refused_bytes > _MAX_REFUSED_BYTES:
-            request.payload = b""  # Only MQTT 3.1.1 tells within it alone whose it is.
-        self._count_refused(len(request.payload))
-        if not self._refused.offer((request, status, reason)):
-            # Beyond so many unanswered refusals silence is the only bound left; the edge closes it by time.
-            self._ignored["refusals_full"] += 1
-            self._count_refused(-len(request.payload))
-            if request.correlation is not None:
-                self._unanswered.left(request.model)
+                self.refuse(refused, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
 
     def _count_refused(self, size: int) -> None:
         with self._lock:
@@ -330,32 +335,6 @@ class Intake:
                 f"worker {others.get()!r} already serves {', '.join(models)} and this broker speaks MQTT 3.1.1, "
                 "which cannot share frames between workers: use Mosquitto, or stop the other worker"
             )
-
-
-class _Unanswered:
-    """How many frames of each model came in and were not answered yet."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._condition = threading.Condition()
-
-    def came(self, model: str) -> None:
-        """A frame came in."""
-        with self._condition:
-            self._counts[model] += 1
-
-    def left(self, model: str) -> None:
-        """A frame was answered, or never will be."""
-        with self._condition:
-            self._counts[model] -= 1
-            if not self._counts[model]:
-                del self._counts[model]  # Anybody may name a model.
-                self._condition.notify_all()
-
-    def wait_until_none(self, model: str, timeout_s: float) -> None:
-        """Wait until all have been answered, at most so long."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._counts[model], timeout_s)
 
 
 def _correlation(properties: Properties, names: Mapping[str, str]) -> FrameId | None:

@@ -8,8 +8,14 @@ from cloud.admission import Admission
 from cloud.batching import Batcher
 from cloud.control import Control
 from cloud.decoding import Decoder
+from cloud.doors import Doors
 from cloud.echoes import Echoes
 from cloud.exchange import Exchange
+from cloud.gateway.callers import Callers
+from cloud.gateway.door import Door
+from cloud.gateway.gateway import Gateway
+from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.worker_parts import WorkerParts
 from cloud.hold_off import HoldOff
 from cloud.intake import Intake
 from cloud.loader import Loader
@@ -44,6 +50,7 @@ class WorkerSettings:
     max_wait_ms: float = 0.0  # That a batch may wait for more frames.
     takes_control: bool = True  # Whether operators may load and unload over the broker, and
     operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
+    gateway: GatewaySettings | None = None  # None: the broker is the only door.
 
     @property
     def node(self) -> str:
@@ -74,6 +81,12 @@ class CloudNode:
         self._intake: Intake | None = None
         self._control: Control | None = None
         self._echoes = Echoes(settings.worker, settings.node)
+        self._gateway: Gateway | None = None
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Where the gateway's servers listen, by `http` and `grpc`; once ready."""
+        return self._gateway.ports if self._gateway else {}
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -130,9 +143,13 @@ class CloudNode:
             hold_off=self._hold_off,
             give_up=self.end,
         )
-        exchange = Exchange(self._serving, intake, self._open_lane, self._loader, self._stopped.is_set)
+        door = Door(
+            self._admission, self._serving, self._hold_off, session=self._settings.session, refuse=intake.refuse
+        )
+        exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:
             self._control = Control(self._settings.worker, self._serving, exchange, self._settings.operators)
+        gateway = self._gateway = self._opened_gateway(door)
         for model in self._models:
             self._serving.place(self._open_lane(model))
         self._models = ()  # What is unloaded must be held by nobody.
@@ -142,16 +159,21 @@ class CloudNode:
             intake.open()
             if self._control:
                 self._control.open(bus)
+            if gateway:
+                gateway.start()
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
             intake.stop()
         finally:
+            door.stop()
             # Each room is closed when the one before it is empty, and the door when all is answered.
             for close, threads in rooms:
                 close()
                 for thread in threads:
                     thread.join(_DRAIN_S)
+            if gateway:
+                gateway.close()
             intake.close()
         self._threads.join(_DRAIN_S)
         if self._end is not None:
@@ -181,6 +203,21 @@ class CloudNode:
             (self._postprocessor.close, encoders),
             (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
         ]
+
+    def _opened_gateway(self, door: Door) -> Gateway | None:
+        settings = self._settings
+        if settings.gateway is None:
+            return None
+        parts = WorkerParts(
+            worker=settings.worker,
+            door=door,
+            callers=Callers.read(settings.gateway.tokens),
+            echoes=self._echoes,
+            control=self._control,
+            settings=settings.gateway,
+            limits=PictureLimits(max_pixels=settings.max_pixels),
+        )
+        return Gateway(parts, self._threads.fault)
 
     def _open_lane(self, model: Model) -> Lane:
         settings = self._settings

@@ -39,10 +39,14 @@ class Postprocessor:
         assert request.message is not None
         assert request.outputs is not None
         try:
-            result = TASKS[model.card.task](request.outputs, request.message, model.manifest)
-            request.outputs = None
-            request.stamp(Stage.POSTPROCESSED)
-            self._replier.result(request, model.card, result)
+            if request.take_heads:
+                request.stamp(Stage.POSTPROCESSED)
+                self._replier.heads(request, model.card, request.outputs)
+            else:
+                result = TASKS[model.card.task](request.outputs, request.message, model.manifest)
+                request.outputs = None
+                request.stamp(Stage.POSTPROCESSED)
+                self._replier.result(request, model.card, result)
             self.finishing.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))

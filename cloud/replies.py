@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cloud.engines.engine import Outputs
 from cloud.request import Request
 from shared import clock, results
 from shared.errors import SkylaneError
-from shared.messages import MaskMessage, Status
+from shared.messages import FrameMessage, MaskMessage, Status
 from shared.model_card import ModelCard, Task
 from shared.results import Result
 from shared.stages import Stage, Stamp
@@ -45,26 +46,23 @@ class Replier:
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         request.stamp(Stage.MASK_ENCODED)
-        self._send(
-            request,
-            MaskMessage(
-                id=message.id,
-                attempt=message.attempt,
-                status=Status.ANSWERED,
-                worker=self._worker,
-                model=card.name,
-                model_version=card.version,
-                model_sha256=card.sha256,
-                engine=f"{card.engine} {card.precision}",
-                task=card.task,
-                geometry=message.geometry,
-                shape=(result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None,
-                codec=message.want.mask_codec,
-                data=data,
-                batch_size=request.batch_size,
-                stamps=self._stamped(request),
-            ),
-        )
+        shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
+        self._send(request, self._answered(request, message, card, shape, data))
+
+    def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
+        """Answer with the model's outputs as they are; the message tells all but them."""
+        message, take = request.message, request.take_heads
+        assert message is not None
+        assert take is not None
+        size = sum(values.nbytes for values in outputs.values())
+        if size > request.largest_answer:
+            raise ReplyTooLargeError(
+                f"outputs of {size} bytes, more than the {request.largest_answer} that the way back takes: ask for fewer"
+            )
+        request.stamp(Stage.MASK_ENCODED)
+        answered = self._answered(request, message, card, None, b"")
+        take(answered, outputs)
+        self._counts.add(answered.status.value)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
@@ -84,6 +82,27 @@ class Replier:
                 batch_size=request.batch_size,
                 stamps=self._stamped(request),
             ),
+        )
+
+    def _answered(
+        self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: bytes
+    ) -> MaskMessage:
+        return MaskMessage(
+            id=message.id,
+            attempt=message.attempt,
+            status=Status.ANSWERED,
+            worker=self._worker,
+            model=card.name,
+            model_version=card.version,
+            model_sha256=card.sha256,
+            engine=f"{card.engine} {card.precision}",
+            task=card.task,
+            geometry=message.geometry,
+            shape=shape,
+            codec=message.want.mask_codec,
+            data=data,
+            batch_size=request.batch_size,
+            stamps=self._stamped(request),
         )
 
     def _stamped(self, request: Request) -> tuple[Stamp, ...]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from cloud.engines.engine import Outputs
 from shared import clock
+from shared.compression import Buffer
 from shared.frame_head import NO_HEAD, FrameHead
 from shared.messages import FrameMessage, MaskMessage, Status
 from shared.stages import Stage
@@ -23,8 +24,8 @@ class Refusal(NamedTuple):
 class Request:
     """A frame on its way through the worker. One thread at a time holds it."""
 
-    payload: bytes
-    vehicle: str  # From the topic: the broker vouches for it.
+    payload: Buffer  # Its message as it came; of a frame whose message is known already, its picture.
+    vehicle: str  # From the topic: the broker vouches for it; at another door, whoever proved to be it.
     camera: str
     model: str
     answer: Callable[[MaskMessage], None]  # Through the door it came in by.
@@ -36,6 +37,8 @@ class Request:
     outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
     batch_size: int = 0
+    take_heads: Callable[[MaskMessage, Outputs], None] | None = None  # Wants the model's outputs as they are, unpacked.
+    is_wanted: Callable[[], bool] = lambda: True  # Whether someone still waits for the answer.
 
     @property
     def id(self) -> FrameId | None:

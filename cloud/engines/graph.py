@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # Protobuf ships no types.
+from google.protobuf.message import DecodeError
 
 from cloud.engines.engine import EngineError
 from cloud.engines.tensorflow_device import tf

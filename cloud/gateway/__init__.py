@@ -1,0 +1,1 @@
+"""The gateway: the worker's doors for REST and gRPC, beside the broker's."""

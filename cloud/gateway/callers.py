@@ -1,0 +1,95 @@
+"""Callers: who a call is from, by its token or by the address of its peer."""
+
+import hmac
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cloud.gateway.refusal import Kind, RefusedError
+from shared.errors import SkylaneError
+from shared.topics import checked, part_of_name
+
+TOKEN_VARIABLE = "SKYLANE_GATEWAY_TOKEN"  # noqa: S105  The name of a variable.
+ANYONE = "*"  # In the place of a name: the bearer may speak for any vehicle.
+
+_BEARER = "Bearer "
+_LEAST_TOKEN = 16  # Characters; a shorter one can be guessed.
+
+
+class TokensError(SkylaneError):
+    """A file of tokens that cannot be read."""
+
+
+class Callers:
+    """Who may call, and as whom."""
+
+    def __init__(self, names_by_token: Mapping[str, str]) -> None:
+        """Without any token anyone may call, as anyone."""
+        self._names = {token.encode(): name for token, name in names_by_token.items()}
+
+    @classmethod
+    def read(cls, file: Path | None) -> "Callers":
+        """Those of a file, one `NAME TOKEN` a line, and of the environment's SKYLANE_GATEWAY_TOKEN, for any name.
+
+        Raises:
+            TokensError: the file cannot be read, or a line is not that.
+        """
+        names: dict[str, str] = {}
+        if token := os.environ.get(TOKEN_VARIABLE):
+            names[_token(token, TOKEN_VARIABLE)] = ANYONE
+        try:
+            lines = file.read_text("utf-8").splitlines() if file else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokensError(f"{file}: the tokens cannot be read: {error}") from error
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            parts = line.split()
+            if len(parts) != 2:  # noqa: PLR2004  A name and a token.
+                raise TokensError(f"{file}, line {number}: is not NAME TOKEN")
+            name = parts[0] if parts[0] == ANYONE else checked("name", parts[0])
+            names[_token(parts[1], f"{file}, line {number}")] = name
+        return cls(names)
+
+    @property
+    def need_token(self) -> bool:
+        """Whether a call without a token is refused."""
+        return bool(self._names)
+
+    def name(self, authorization: str | None, claimed: str | None, peer: str) -> str:
+        """The name a call is accounted under: the one it claims, if it may, or one made of its token's or its peer's.
+
+        `authorization`: the header, `Bearer TOKEN`. `claimed`: the vehicle that it says it is. `peer`: its address.
+
+        Raises:
+            RefusedError: no such token, or the claimed name is not the token's.
+        """
+        own = self._own(authorization) if self._names else ANYONE
+        if claimed is not None:
+            try:
+                checked("vehicle", claimed)
+            except SkylaneError as error:
+                raise RefusedError(Kind.INVALID, str(error)) from error
+        if own == ANYONE:
+            return claimed or part_of_name(f"client-{peer}").replace("_", "-")
+        if claimed not in (None, own):
+            raise RefusedError(Kind.FORBIDDEN, f"the token is {own}'s: it cannot speak as {claimed}")
+        return own
+
+    def _own(self, authorization: str | None) -> str:
+        if authorization is None or not authorization.startswith(_BEARER):
+            raise RefusedError(Kind.UNAUTHENTICATED, "no token: send the header 'Authorization: Bearer TOKEN'")
+        given = authorization.removeprefix(_BEARER).strip().encode()
+        found = None
+        for token, name in self._names.items():  # All are compared, so that time tells nothing of them.
+            if hmac.compare_digest(token, given):
+                found = name
+        if found is None:
+            raise RefusedError(Kind.UNAUTHENTICATED, "the token is none of this worker's: ask its operator for one")
+        return found
+
+
+def _token(token: str, where: str) -> str:
+    if len(token) < _LEAST_TOKEN:
+        raise TokensError(f"{where}: the token has {len(token)} characters: give at least {_LEAST_TOKEN}")
+    return token

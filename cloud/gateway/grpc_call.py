@@ -1,0 +1,87 @@
+"""A gRPC call as its service sees it, whatever the message."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import grpc
+
+from cloud.gateway.callers import Callers
+from cloud.gateway.calls import server_timing
+from cloud.gateway.refusal import Kind, RefusedError
+from shared.fields import MessageError
+from shared.messages import FrameMessage, MaskMessage, pack_mask, unpack_frame
+
+FRAME_KEY = "skylane-frame-bin"  # A vehicle's frame message without its data, and
+MASK_KEY = "skylane-mask-bin"  # the mask message without its, behind the answer.
+VEHICLE_KEY = "skylane-vehicle"
+TIMING_KEY = "server-timing"
+_LONGEST_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class GrpcCall:
+    """The bytes of a request and what came with them."""
+
+    data: bytes
+    received_ns: int
+    context: grpc.ServicerContext = field(repr=False)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str | bytes]:
+        """What the caller sent beside its message, by key in small letters."""
+        return dict(self.context.invocation_metadata())
+
+    @cached_property
+    def frame(self) -> FrameMessage | None:
+        """A vehicle's frame message without data.
+
+        Raises:
+            RefusedError: what is there is none.
+        """
+        packed = self.metadata.get(FRAME_KEY)
+        if not isinstance(packed, bytes):
+            return None
+        try:
+            return unpack_frame(packed)
+        except MessageError as error:
+            raise RefusedError(Kind.INVALID, f"{FRAME_KEY}: {error}") from error
+
+    @property
+    def budget_ms(self) -> int | None:
+        """The time that the caller's deadline leaves; None without one."""
+        left_s = self.context.time_remaining()
+        return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
+
+    def caller(self, callers: Callers, claimed: str | None = None) -> str:
+        """Who calls; `claimed` by the message itself, else by metadata.
+
+        Raises:
+            RefusedError: it has no token, or may not speak by that name.
+        """
+        authorization = self.metadata.get("authorization")
+        if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
+            claimed = told if isinstance(told, str) else told.decode(errors="replace")
+        return callers.name(
+            authorization if isinstance(authorization, str) else None, claimed, _host(self.context.peer())
+        )
+
+    def when_over(self, cancel: Callable[[], object]) -> None:
+        """Have `cancel` called when the caller has its answer or waits no more."""
+
+        def over() -> None:
+            cancel()
+
+        self.context.add_callback(over)
+
+    def tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
+        """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
+        trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
+        if is_vehicle:
+            trailing.append((MASK_KEY, pack_mask(message)))
+        self.context.set_trailing_metadata(tuple(trailing))
+
+
+def _host(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as `ipv4:10.0.0.7:41234`."""
+    return peer.partition(":")[2].rpartition(":")[0].strip("[]") or peer

@@ -1,0 +1,83 @@
+"""Skylane's own gRPC service: the messages of the broker, one call a frame."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+
+from cloud.echoes import Unechoed
+from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_service import Method
+from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.worker_parts import WorkerParts
+from shared.fields import MessageError
+from shared.messages import pack_mask, pack_status, unpack_frame
+from shared.packed import PackedError, pack, unpack
+from shared.probes import MAX_PROBE_BYTES
+
+_LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
+
+
+class NativeService:
+    """`skylane.v1.Worker`."""
+
+    name = "skylane.v1.Worker"
+
+    def __init__(self, parts: WorkerParts, stopping: threading.Event) -> None:
+        self._parts = parts
+        self._stopping = stopping
+
+    def methods(self) -> Mapping[str, Method]:
+        """See grpc_service.Service."""
+        return {
+            "Answer": Method(self._answer),
+            "Status": Method(self._status, is_stream=True),
+            "Probe": Method(self._probe),
+        }
+
+    def _answer(self, call: GrpcCall) -> bytes:
+        try:
+            message = unpack_frame(bytes(_message(call)))
+        except MessageError as error:
+            raise RefusedError(Kind.INVALID, str(error)) from error
+        call.caller(self._parts.callers, message.id.vehicle)
+        future = self._parts.door.put(
+            message, received_ns=call.received_ns, largest_answer=self._parts.settings.max_message_bytes
+        )
+        call.when_over(future.cancel)
+        try:
+            return pack(pack_mask(future.result().message))
+        except CancelledError as error:
+            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
+
+    def _status(self, call: GrpcCall) -> Iterator[bytes]:
+        call.caller(self._parts.callers)
+        door = self._parts.door
+        told = b""
+        seen = 0
+        while call.context.is_active():
+            now = pack_status(door.status)
+            if now != told:
+                told = now
+                yield pack(now)
+            if self._stopping.is_set():
+                return
+            seen = door.wait_for_change(seen, _LOOK_S)
+
+    def _probe(self, call: GrpcCall) -> bytes:
+        vehicle = call.caller(self._parts.callers)
+        message = _message(call)
+        if len(message) > MAX_PROBE_BYTES:
+            raise RefusedError(Kind.TOO_LARGE, f"a probe of {len(message)} bytes: at most {MAX_PROBE_BYTES} are read")
+        echo = self._parts.echoes.echo(vehicle, bytes(message), call.received_ns)
+        if echo is Unechoed.TOO_OFTEN:
+            raise RefusedError(Kind.BUSY, "too many probes: send two a second")
+        if isinstance(echo, Unechoed):
+            raise RefusedError(Kind.INVALID, "the probe cannot be read")
+        return pack(echo)
+
+
+def _message(call: GrpcCall) -> memoryview:
+    try:
+        return unpack(call.data)
+    except PackedError as error:
+        raise RefusedError(Kind.INVALID, str(error)) from error

@@ -1,0 +1,60 @@
+"""The gRPC server: every service of the gateway on one port."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from cloud.gateway.grpc_native import NativeService
+from cloud.gateway.grpc_service import OnFault, Service, handlers
+from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.worker_parts import WorkerParts
+from shared.errors import SkylaneError
+
+_GRACE_S = 5.0
+_MAX_METADATA_BYTES = 1 << 16
+
+
+class ListenError(SkylaneError):
+    """An address that cannot be listened at."""
+
+
+class GrpcServer:
+    """Serves from `start` until `close`. A call has a thread of its own, of a bounded number."""
+
+    def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
+        settings = parts.settings
+        self._server = grpc.server(
+            ThreadPoolExecutor(settings.max_calls, "grpc"),
+            options=[
+                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.max_send_message_length", settings.max_message_bytes),
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=settings.max_calls,
+        )
+        self._stopping = threading.Event()
+        services: Sequence[Service] = [NativeService(parts, self._stopping)]
+        self._server.add_generic_rpc_handlers(tuple(handlers(service, on_fault) for service in services))
+        self._address = settings.grpc or ""
+        self.port = self._bound(settings)
+
+    def start(self) -> None:
+        """Take calls from now on."""
+        self._server.start()
+
+    def close(self) -> None:
+        """End streams, give calls under way a moment, and let go of the port."""
+        self._stopping.set()
+        self._server.stop(_GRACE_S).wait()
+
+    def _bound(self, settings: GatewaySettings) -> int:
+        try:
+            if settings.tls_cert and settings.tls_key:
+                pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+                return self._server.add_secure_port(self._address, grpc.ssl_server_credentials([pair]))
+            return self._server.add_insecure_port(self._address)
+        except (RuntimeError, OSError) as error:
+            raise ListenError(f"gRPC cannot listen at {self._address}: {error}") from error

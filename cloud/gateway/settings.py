@@ -1,0 +1,19 @@
+"""What the gateway can be told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Where it listens, whom it lets in and what it takes."""
+
+    http: str | None = None  # HOST:PORT; None: no HTTP. Port 0: any that is free.
+    grpc: str | None = None  # The same of gRPC.
+    tls_cert: Path | None = None  # PEM; with both files every door speaks TLS alone.
+    tls_key: Path | None = None
+    tokens: Path | None = None  # One `NAME TOKEN` a line; None, and no SKYLANE_GATEWAY_TOKEN: anyone may call.
+    images: Path | None = None  # The folder of which /api/detect reads pictures by path; None: uploads alone.
+    origins: tuple[str, ...] = ()  # Web pages of these may call (CORS); empty: none.
+    max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
+    max_calls: int = 256  # That are answered at a time; more are refused.
