@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cloud.admission import Admission
+from cloud.engines.engine import UnavailableError
 from cloud.estimate import BatchEstimate, Estimate
 from cloud.hold_off import HoldOff
 from cloud.isolation.process import ProcessLostError
@@ -32,8 +33,9 @@ class Batcher:
     budgets cut batches short, so few wait, and one more after every batch that was not cut. Whoever decodes a frame has
     reserved a place for it before, and fills it or gives it back.
 
-    A frame on which the model fails is tried once more, alone, then answered `failed`; those beside it lose nothing. What
-    never comes back from the engine, or takes the process along, only `cloud.isolation` can survive.
+    A frame on which the model fails is tried once more, alone, then answered `failed`; those beside it lose nothing.
+    Where the model could not be asked at all, the whole batch is answered so at once. What never comes back from the
+    engine, or takes the process along, only `cloud.isolation` can survive.
     """
 
     def __init__(
@@ -179,7 +181,12 @@ class Batcher:
 
     def _infer(self, batch: Sequence[Request]) -> None:
         live = [request for request in batch if self._is_worth_it(request)]
-        if not live or self._try(live) is None:
+        error = self._try(live) if live else None
+        if error is None:
+            return
+        if isinstance(error, UnavailableError):
+            for request in live:
+                self._replier.refuse(request, Status.FAILED, str(error))
             return
         for request in live:
             if self._is_worth_it(request) and (error := self._try([request])):

@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -20,6 +20,8 @@ from shared.tensors import MAX_TENSORS
 MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
+MANIFEST_NAME = "model.yaml"
+REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # What a server speaks that has the model.
 
 Colour = tuple[
     Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)]
@@ -119,6 +121,16 @@ class LabelSection(Section):
     colour: Colour
 
 
+class RemoteSection(Section):
+    """A model on another server, asked over gRPC. TLS and a token come by the environment (docs/engines.md)."""
+
+    address: str = Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")  # HOST:PORT
+    model: str = Field(min_length=1, max_length=256)  # As the server calls it.
+    version: Version | None = None  # None: the one that the server takes.
+    timeout_ms: float = Field(default=10_000, gt=0, le=600_000)  # For a batch, there and back.
+    connect_timeout_s: float = Field(default=10, gt=0, le=600)  # For the server to be there when the model is loaded.
+
+
 class BatchingSection(Section):
     """How many frames may go through the model at once."""
 
@@ -162,9 +174,12 @@ class Manifest(Section):
     converted_from: SourceSection | None = None
     agreement: float | None = Field(default=None, ge=0, le=1)  # Share of labels equal to the source's, when converted.
     agreement_floor: float = Field(default=0.999, ge=0, le=1)  # What `engine: auto` asks of a candidate.
-    file: str  # Relative to the manifest's folder; a SavedModel's is a folder.
-    sha256: str = Field(pattern=SHA256)  # shared.hashing.tree_sha256 of `file`.
-    signature: str = "serving_default"  # Of a SavedModel.
+    file: str  # Relative to the manifest's folder; a SavedModel's is a folder, a remote model's the manifest itself.
+    sha256: str = Field(
+        pattern=f"{SHA256}|^$"
+    )  # shared.hashing.tree_sha256 of `file`; of what a server says of a remote model, or empty for any.
+    remote: RemoteSection | None = None  # Where the model is, in one of REMOTE_FORMATS.
+    signature: str = "serving_default"  # Of a SavedModel, here or on a server.
     input: InputSection
     output: OutputSection | None = None  # Of a model with one head.
     outputs: dict[str, OutputSection] = Field(
@@ -177,6 +192,26 @@ class Manifest(Section):
     labels_file: str | None = None  # Instead of `labels`: a label file in the repository, relative to this folder.
     batching: BatchingSection = BatchingSection()
     warm_up: WarmUpSection = WarmUpSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _remote_has_no_file(cls, given: Any) -> Any:
+        """Nothing of a remote model lies here but its manifest."""
+        if isinstance(given, dict) and given.get("remote") is not None:
+            return {"file": MANIFEST_NAME, "sha256": "", **given}
+        return given
+
+    @model_validator(mode="after")
+    def _remote_or_here(self) -> Self:
+        if (self.format in REMOTE_FORMATS) != (self.remote is not None):
+            raise ValueError(
+                f"format {self.format}: give remote, {{address, model}}, with {' or '.join(REMOTE_FORMATS)} alone"
+            )
+        if self.remote is not None and self.file != MANIFEST_NAME:
+            raise ValueError("a remote model has no file here: leave file out, or leave remote out")
+        if self.remote is None and not self.sha256:
+            raise ValueError("sha256 is empty: write the manifest with `skylane model inspect`")
+        return self
 
     @model_validator(mode="after")
     def _labels_once(self) -> Self:
@@ -234,7 +269,8 @@ class Manifest(Section):
     def _unread(self) -> list[str]:
         """The keys that this task and format do not read."""
         readers = {
-            "signature": self.format == "saved_model",
+            "signature": self.format in ("saved_model", "tensorflow_serving"),
+            "file": self.remote is None,
             "top_k": self.task is Task.CLASSIFICATION,
             "box_format": self.task is Task.DETECTION,
             "detection": self.task is Task.DETECTION,

@@ -33,7 +33,8 @@ class Model:
 
     def __init__(self, manifest: Manifest, card: ModelCard, engine: Engine) -> None:
         self.manifest = manifest
-        self.card = replace(card, engine=engine.name, precision=engine.precision.value)
+        sha256 = getattr(engine, "sha256", card.sha256)  # Of a remote model: of what its server says of it.
+        self.card = replace(card, engine=engine.name, precision=engine.precision.value, sha256=sha256)
         self._engine = engine
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
 from cloud.isolation.engine import IsolatedEngine, Limits
-from cloud.manifest import BatchingSection, Manifest
+from cloud.manifest import MANIFEST_NAME, BatchingSection, Manifest
 from cloud.model import Model
 from shared import registry
 from shared.config import ConfigError, read_yaml
@@ -16,7 +16,6 @@ from shared.hashing import tree_sha256
 from shared.labels import Labels, read_labels
 from shared.model_card import VERSION_NAME, ModelCard, Task, labels_of
 
-MANIFEST_NAME = "model.yaml"
 MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
 
 _VERSION = re.compile(VERSION_NAME)
@@ -141,7 +140,7 @@ class Repository:
         )
 
     def file(self, name: str, version: str | None = None) -> Path:
-        """A model's file, there and with the manifest's hash.
+        """A model's file, there and with the manifest's hash; of a remote model the manifest itself.
 
         Raises:
             RepositoryError: it is missing, leads outside the model's folder, or is another file than the manifest's.
@@ -172,7 +171,7 @@ class Repository:
         `max_batch`: the most frames that go through it at once, instead of what its manifest says. `engine`: what runs
         it, instead of what its manifest says; `auto` measures on first use (`cloud.auto`), and may take a model that was
         converted from this one, under this one's name. `isolated`: in a process of its own,
-        within `limits`.
+        within `limits`, unless it is on another server.
 
         Raises:
             SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
@@ -200,7 +199,7 @@ class Repository:
         manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
         chosen = engine_of(manifest.format, engine or manifest.engine)
         opened: Engine
-        if isolated:
+        if isolated and manifest.remote is None:  # Which is in another process as it is.
             opened = IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits)
         else:
             opened = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
@@ -234,6 +233,8 @@ def engine_of(form: str, engine: str | None) -> str:
 
 
 def _check_hash(path: Path, manifest: Manifest) -> None:
+    if manifest.remote is not None:
+        return  # Its engine asks the server.
     try:
         found = tree_sha256(path)
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 from cloud.engines.engine import EngineError
 from cloud.engines.graph import read_graph
 from cloud.manifest import (
+    MANIFEST_NAME,
     BatchingSection,
     DetectionSection,
     InputSection,
@@ -16,7 +17,6 @@ from cloud.manifest import (
     OutputKind,
     OutputSection,
 )
-from cloud.repository import MANIFEST_NAME
 from modelling.export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
 from modelling.keras_export import write_keras

@@ -10,8 +10,7 @@ from cloud.engines.engine import ENGINES, FORMATS, Engine, EngineError, Inferenc
 from cloud.engines.graph import read_graph
 from cloud.engines.keras_model import freeze_keras, read_keras
 from cloud.engines.saved_model import freeze_signature, read_saved_model
-from cloud.manifest import InputSection, LabelSection, Manifest, OutputKind, OutputSection
-from cloud.repository import MANIFEST_NAME
+from cloud.manifest import MANIFEST_NAME, InputSection, LabelSection, Manifest, OutputKind, OutputSection
 from modelling.file_analysis import IR_NAME, READERS, FileAnalysis
 from modelling.graph_analysis import Ends, GraphAnalysis
 from shared import registry

@@ -16,9 +16,9 @@ from cloud.agreement import agreement
 from cloud.engines.engine import Outputs, Placement, Precision
 from cloud.engines.openvino_graph import IMAGES, IR_NAME, batch_of, read_whole, rewritten
 from cloud.engines.openvino_library import core, ov
-from cloud.manifest import Manifest, OutputKind
+from cloud.manifest import MANIFEST_NAME, Manifest, OutputKind
 from cloud.model import Model
-from cloud.repository import MANIFEST_NAME, Repository
+from cloud.repository import Repository
 from modelling.confusion import Confusion
 from modelling.evaluation import UNLABELLED, UNSEEN
 from modelling.quantisation_frames import CalibrationFrames, Judged

@@ -32,9 +32,12 @@ def dtype_name(number: int) -> str | None:
     return "bytes" if number == STRING else _DTYPES.get(number, (None,))[0]
 
 
-def to_tensor_proto(array: npt.NDArray[Any]) -> Any:
-    """A `tensorflow.TensorProto` of numbers, or of an array of `bytes` objects, as TensorFlow's own tools write it."""
-    proto = message_class("tensorflow.TensorProto")()
+def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None) -> Any:
+    """A `tensorflow.TensorProto` of numbers, or of an array of `bytes` objects, as TensorFlow's own tools write it.
+
+    `proto`: an empty one to be filled, as a part of a larger message is without another copy; None: a new one.
+    """
+    proto = message_class("tensorflow.TensorProto")() if proto is None else proto
     for side in array.shape:
         proto.tensor_shape.dim.add(size=side)
     if array.dtype == object:

@@ -36,6 +36,8 @@ ENGINES = {  # Paths, not classes: naming TensorFlow must not import it.
     "onnxruntime": EngineEntry("cloud.engines.onnxruntime:OnnxRuntimeEngine", "onnx", ("onnx",)),
     "tflite": EngineEntry("cloud.engines.tflite:TfliteEngine", "tflite", ("tflite",)),
     "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
+    "triton": EngineEntry("cloud.engines.triton:TritonEngine", "transports", ("open_inference",)),
+    "tf_serving": EngineEntry("cloud.engines.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
 }
 AUTO = "auto"  # In a manifest's `engine`: the fastest on this host whose labels agree with the reference's.
 
@@ -96,7 +98,7 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "gpu:N"."""
+        """Where it runs: "cpu" or "gpu:N"; of a model on another server, that one's address."""
 
     @property
     def precision(self) -> Precision:
@@ -122,3 +124,7 @@ class Engine(Protocol):
 
 class InferenceError(SkylaneError):
     """A model failed on a batch. The vehicle is told the text: no path of this host stands in it."""
+
+
+class UnavailableError(InferenceError):
+    """A model could not be asked, whatever the pictures: none of them need be tried alone."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from cloud.agreement import agreement
 from cloud.engines.engine import FORMATS, Images, Placement, Precision
-from cloud.manifest import Manifest
-from cloud.repository import MANIFEST_NAME, Repository
+from cloud.manifest import MANIFEST_NAME, Manifest
+from cloud.repository import Repository
 from modelling.conversion.derivation import derived, finished, made_in
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.targets import TARGETS, check

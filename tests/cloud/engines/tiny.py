@@ -16,7 +16,7 @@ assert tf is not None  # Imported first, as it comes quietly.
 HEIGHT, WIDTH, CLASSES, BOXES = 16, 24, 5, 6
 TASKS = ("segmentation", "classification", "detection", "tensors")
 
-_INPUT = {
+INPUT = {
     "tensor": "images",
     "dtype": "float32",
     "height": HEIGHT,
@@ -54,7 +54,7 @@ def write(root: Path, task: str, *, roots: bool = False) -> str:
         "format": "keras",
         "file": path.name,
         "sha256": tree_sha256(path),
-        "input": _INPUT,
+        "input": INPUT,
         "batching": {"max_size": 3},
         **_OUTPUTS[task],
         **({} if task == "tensors" else {"labels": labels}),
