@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,14 +80,14 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         senders = _senders(stack, plan, site, first)
         theirs = {name: Laps() for name in senders}
         ours = {door: Laps() for door in plan.doors}
+        turns: list[tuple[str, Laps, Callable[[int], list[dict[str, float]]]]] = [
+            *((BASELINES[name].title, theirs[name], partial(_sent, send, plan)) for name, send in senders.items()),
+            *((f"Skylane, {door}", ours[door], partial(_played, site, plan, door, folder)) for door in plan.doors),
+        ]
         for number in range(plan.rounds):
-            for name, send in senders.items():
-                on_step(f"round {number + 1} of {plan.rounds}: {BASELINES[name].title}")
-                _send_round(theirs[name], send, plan.frames)
-            for door in plan.doors:
-                on_step(f"round {number + 1} of {plan.rounds}: Skylane, {door}")
-                rows = site.played(plan.played, door, folder / f"{door}-{number}")
-                ours[door].add([parts_of(row) for row in rows])
+            for title, laps, turn in turns if number % 2 == 0 else reversed(turns):
+                on_step(f"round {number + 1} of {plan.rounds}: {title}")
+                laps.add(turn(number))
         on_step("what is left of the masks")
         same = {door: _same(plan, model, site, door, folder / f"masks-{door}") for door in plan.doors}
         left = _left(plan, first, folder) if first is not None else None
@@ -116,8 +117,14 @@ def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline |
     return senders
 
 
-def _send_round(laps: Laps, send: Send, frames: int) -> None:
-    laps.add([send(frame) for frame in range(frames + _SETTLING)][_SETTLING:])
+def _sent(send: Send, plan: Plan, _round: int) -> list[dict[str, float]]:
+    """A baseline's turn."""
+    return [dict(send(frame)) for frame in range(plan.frames + _SETTLING)][_SETTLING:]
+
+
+def _played(site: DoorSite, plan: Plan, door: str, folder: Path, number: int) -> list[dict[str, float]]:
+    """Skylane's turn, by a door."""
+    return [parts_of(row) for row in site.played(plan.played, door, folder / f"{door}-{number}")]
 
 
 def _ratios(name: str, theirs: Laps, ours: Mapping[str, Laps]) -> list[dict[str, Any]]:
