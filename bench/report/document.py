@@ -8,6 +8,7 @@ from bench.cost import throughput_hz
 from bench.logs.run_log import load_run
 from bench.report.answers import answered, start_ns
 from bench.report.chapters import (
+    bursts,
     clocks,
     comparison,
     cost,
@@ -22,6 +23,7 @@ from bench.report.chapters import (
     study,
     throughput,
     timeline,
+    utilisation,
 )
 from bench.report.chapters.cost import Tariff
 from bench.report.content import Report, Section
@@ -131,6 +133,7 @@ def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
     sections = [study.provenance(log), study.runs(log), study.results(log), study.axes(log)]
     if len(log.capacity):
         sections.append(study.capacity(log))
+    sections += filter(None, (bursts.chapter(log), utilisation.chapter(log), offloading.of_study(log)))
     if len(log.frames):
         sections += [comparison.stages(sides), comparison.spreads(sides)]
     if tariff:

@@ -21,9 +21,9 @@ _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_FIGURES: Final = (
     "repetition", "throughput_hz", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
-    "broker_cpu_percent", "frames_read", "answered",
+    "vehicle_rss_mb", "broker_cpu_percent", "frames_read", "answered",
 )  # fmt: skip
-_COUNTED: Final = ("vehicles", "workers")
+_COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
 )  # fmt: skip

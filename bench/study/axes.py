@@ -103,6 +103,7 @@ Batch = Annotated[int, Field(ge=1, le=256)]
 ScenarioName = Annotated[str, AfterValidator(one_of("scenario", SCENARIOS))]
 Vehicles = Annotated[int, Field(ge=1, le=256)]
 Workers = Annotated[int, Field(ge=1, le=32)]
+Frames = Annotated[int, Field(ge=1, le=10_000_000)]
 Link = Annotated[NamedLink, BeforeValidator(_link)]
 Values = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
 Chosen = Annotated[Annotated[tuple[T, ...], Field(min_length=1)] | None, BeforeValidator(_listed)]
@@ -123,6 +124,7 @@ class Axes(Section):
     scenario: Values[ScenarioName] = ("single_stream",)
     vehicles: Values[Vehicles] = (1,)
     workers: Values[Workers] = (1,)
+    frames: Values[Frames | None] = (None,)  # None: as the study or the scenario says.
     link: Values[Link] = (NamedLink(name="none"),)
 
 
@@ -141,6 +143,7 @@ class Combination(Section):
     scenario: Chosen[ScenarioName] = None
     vehicles: Chosen[Vehicles] = None
     workers: Chosen[Workers] = None
+    frames: Chosen[Frames] = None
     link: Chosen[Link] = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:
@@ -157,6 +160,7 @@ _KNOWN = {  # What `skylane study list` says of each axis; the first words are t
     "batch": "1 to 256: the most frames that go through the model at once",
     "vehicles": "1 to 256",
     "workers": "1 to 32, behind one shared subscription",
+    "frames": "of each vehicle in a run, measured, where it is not as the study says",
     "link": f"{told(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
 }
 

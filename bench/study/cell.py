@@ -7,7 +7,7 @@ from typing import Any
 from bench.study.axes import NamedLink
 from bench.study.scenarios import SCENARIOS
 
-_PLURAL = {"vehicles": "vehicle", "workers": "worker"}
+_PLURAL = {"vehicles": "vehicle", "workers": "worker", "frames": "frame"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Cell:
     scenario: str
     vehicles: int
     workers: int
+    frames: int | None
     link: NamedLink
 
     @property

@@ -47,7 +47,7 @@ def list_axes(models: Path | None) -> None:
     defaults, known = Axes(), known_values(model_names(models or default_root()))
     for axis in AXES:
         default = getattr(defaults, axis)[0]
-        axes.add_row(axis, str(getattr(default, "name", default)), known[axis])
+        axes.add_row(axis, "" if default is None else str(getattr(default, "name", default)), known[axis])
     console.print(axes)
     scenarios = Table(title="Scenarios")
     for heading in ("scenario", "what it shows", "its result"):

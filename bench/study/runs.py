@@ -64,6 +64,8 @@ def play(
         SkylaneError: a vehicle or a worker failed, or nothing could be measured.
     """
     settings = plan.settings(cell.scenario)
+    if cell.frames is not None:
+        settings = settings.model_copy(update={"frames": cell.frames})
     frames, warm_up = lengths(cell.scenario, settings, plan.frames, plan.warm_up_frames)
 
     def attempt(vehicles: int, name: str) -> tuple[Part, Measured]:

@@ -16,7 +16,7 @@ from shared.errors import SkylaneError
 from shared.latency_log import COLUMNS, Outcome
 
 _TEXT, _WHOLE, _REAL = "string", "Int64", "float64"
-_AXES = {axis: _WHOLE if axis in ("batch", "vehicles", "workers") else _TEXT for axis in AXES}
+_AXES = {axis: _WHOLE if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
 _LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _WHOLE)
 

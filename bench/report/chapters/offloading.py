@@ -1,15 +1,21 @@
 """Whether offloading was worth it, and on which link that turns."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from bench.logs.run_log import RunLog
+import pandas as pd
+
+from bench.logs.run_log import RunLog, load_run
 from bench.offloading import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import series
 from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, number
+from bench.report.study_log import Cell, StudyLog
+from shared.latency_log import CSV_NAME, LogError
 
 _TITLE = "Is it worth offloading?"
+_NO_LINK = "none"
 _DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
 
 
@@ -18,6 +24,69 @@ def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Section:
     others = [remote for remote in remotes if remote.folder.resolve() != local.folder.resolve()]
     parts = [part for number, remote in enumerate(others, start=1) for part in _of_run(local, remote, number)]
     return Section("offloading", _TITLE, tuple(parts or [Prose("Not compared: no run but the local one was given.")]))
+
+
+def of_study(study: StudyLog) -> Section | None:
+    """Every cell behind a link against the one that is else the same and behind none; None where there are no such two.
+
+    Without a link the worker is on the vehicle's own machine: what it answers there is the local answer.
+    """
+    rows, cautions = [], []
+    for cell in study.cells:
+        here = _else_without_link(study, cell)
+        if here is None:
+            continue
+        try:
+            local, remote = _whole(study, here), _whole(study, cell)
+            verdict = worth(local, remote, seed=SEED)
+        except (LogError, OffloadingError) as error:
+            cautions.append(Caution(f"{cell.name}: cannot be told: {error}."))
+            continue
+        cautions += [Caution(f"{cell.name}: {caveat}") for caveat in verdict.caveats]
+        stay = verdict.local
+        inference_ms = float(local.frames["inferred_ms"].median())
+        rows.append((
+            cell.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, stay.bandwidth_mbps, inference_ms,
+            1 + stay.difference.value / inference_ms,
+        ))  # fmt: skip
+    if not rows and not cautions:
+        return None
+    columns = (
+        *texts("offloaded"),
+        *numbers(
+            "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "turns at Mbit/s", "inference p50 ms",
+            "pays for a vehicle × slower",
+        ),
+    )  # fmt: skip
+    caption = (
+        "Each cell behind a link against the one that is else the same and has none, whose worker is on the vehicle's own "
+        "machine. Turns: the bandwidth above which offloading is faster, – where none makes it so. Pays: for a vehicle "
+        "whose own inference takes more than so many times the worker's, offloading over this link is faster."
+    )
+    about = Prose(
+        "Both sides ran on one machine, so a link can only add to an answer's time. What is measured is therefore what "
+        "the link adds, and from it how much slower than the worker a vehicle has to be for offloading to pay."
+    )
+    return Section("offloading", _TITLE, (about, *cautions, Table("offloading", caption, columns, tuple(rows))))
+
+
+def _else_without_link(study: StudyLog, cell: Cell) -> Cell | None:
+    """The cell that differs in its link alone, which is none; None where there is none, or the cell is that itself."""
+    wanted = dict(cell.settings) | {"link": _NO_LINK}
+    found = (other for other in study.cells if dict(other.settings) == wanted)
+    return None if cell.settings.get("link", _NO_LINK) == _NO_LINK else next(found, None)
+
+
+def _whole(study: StudyLog, cell: Cell) -> RunLog:
+    """All runs of a cell's first vehicle as one log.
+
+    Raises:
+        LogError: one cannot be read, or there is none.
+    """
+    runs = [load_run(log.parent) for log in sorted((study.folder / "cells" / cell.key).glob(f"*/vehicle-1/{CSV_NAME}"))]
+    if not runs:
+        raise LogError(f"no run of {cell.key} left its log")
+    return replace(runs[0], name=cell.name, frames=pd.concat([run.frames for run in runs], ignore_index=True))
 
 
 def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[Part, ...]:

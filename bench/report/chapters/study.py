@@ -31,6 +31,7 @@ from bench.report.study_log import StudyLog
 from bench.statistics.description import describe
 
 _MOST_SENTENCES = 40  # A larger matrix is read in its tables.
+_LOADS = ("vehicles", "frames")  # In another one the same frame is not the same measurement again.
 _RUN_FIGURES = (
     ("throughput_hz", "answered a second"),
     ("worker_cpu_percent", "worker CPU %"),
@@ -176,8 +177,7 @@ def axes(study: StudyLog) -> Section:
         if not known:
             parts.append(Prose(f"{axis}: not measured: no two cells that differ in it alone were both answered."))
             continue
-        # With more vehicles the same frame meets another load: it is not the same measurement again.
-        found = comparison.compared(known, may_pair=axis != "vehicles")
+        found = comparison.compared(known, may_pair=axis not in _LOADS)
         parts += comparison.told(found)[:_MOST_SENTENCES]
         file = re.sub(r"\W+", "_", axis)
         parts += comparison.tables(found, f"by_{file}")

@@ -28,6 +28,7 @@ def test_a_study_without_axes_is_one_cell_of_the_defaults(tmp_path: Path) -> Non
         "scenario": "single_stream",
         "vehicles": 1,
         "workers": 1,
+        "frames": None,
         "link": "none",
     }
 

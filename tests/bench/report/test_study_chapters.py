@@ -1,0 +1,94 @@
+"""The chapters that a study has beside those of runs: utilisation, bursts, and whether offloading pays."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.logs.run_log import load_run
+from bench.report.chapters import bursts, offloading, utilisation
+from bench.report.content import Section, Table
+from bench.report.study_log import StudyLog, load_study
+from bench.synthetic_run import Plan, write_run
+
+_SCENARIO = {"scenario": "offline"}
+
+
+def _study(folder: Path, cells: Mapping[str, Mapping[str, Any]], slower_ms: Mapping[str, float]) -> Path:
+    """A study of cells with their axes, three repetitions each; a cell's frames take `slower_ms` longer."""
+    runs, logs = [], []
+    for name, axes in cells.items():
+        for repetition in (1, 2, 3):
+            facts: dict[str, Any] = {"study": "tiny", "cell": name, "repetition": repetition}
+            plan = Plan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0))
+            log = load_run(write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)).frames
+            logs.append(
+                pd.concat(
+                    [pd.DataFrame(facts | {"vehicle_run": "vehicle-1", "phase": "measured"}, log.index), log], axis=1
+                )
+            )
+            busy = 100.0 + repetition + (40.0 if slower_ms.get(name) else 0.0)
+            runs.append(facts | dict(axes) | {"state": "done", "worker_cpu_percent": busy, "source_sha256": "ab" * 32})
+    pd.DataFrame(runs).to_csv(folder / "runs.csv", index=False)
+    pd.concat(logs, ignore_index=True).to_parquet(folder / "frames.parquet", index=False)
+    varied: Mapping[str, Sequence[Any]] = {
+        axis: [axes[axis] for axes in cells.values()] for axis in next(iter(cells.values()))
+    }
+    (folder / "manifest.json").write_text(
+        json.dumps({"kind": "study", "name": "tiny", "axes": varied}), encoding="utf-8"
+    )
+    return folder
+
+
+def _rows(folder: Path, chapter: Callable[[StudyLog], Section | None]) -> list[dict[str, Any]]:
+    """The one table of a chapter, a map a row."""
+    section = chapter(load_study(folder))
+    assert section is not None
+    (table,) = (part for part in section.parts if isinstance(part, Table))
+    return [dict(zip((column.heading for column in table.columns), row, strict=True)) for row in table.rows]
+
+
+def test_utilisation_is_tested_by_runs(tmp_path: Path) -> None:
+    """A run's samples follow one another: by them alone every difference would be a sure one."""
+    cells = {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}
+    (row,) = _rows(_study(tmp_path, cells, {"b": 30.0}), utilisation.chapter)
+    assert (row["figure"], row["of"], row["against"]) == ("worker CPU %", "raw", "jpeg")
+    assert (row["mean of"], row["mean against"]) == (142.0, 102.0)
+    assert row["difference"].low == pytest.approx(40 - 2.7764 * np.sqrt(2 / 3), abs=1e-3)
+    assert row["Welch's t"].startswith(("0.00000", "< "))
+
+
+def test_a_burst_is_split_and_sped_up_against_one_worker(tmp_path: Path) -> None:
+    """The four terms must sum to what was measured, and the speed-up be of cells that are else the same."""
+    cells = {"one": {**_SCENARIO, "workers": 1}, "two": {**_SCENARIO, "workers": 2}}
+    one, two = _rows(_study(tmp_path, cells, {"one": 500.0}), bursts.chapter)
+    for row in (one, two):
+        assert sum(
+            row[f"{term} ms"] for term in ("network", "client queue", "server queue", "compute")
+        ) == pytest.approx(row["latency ms"])
+    assert (one["workers"], two["workers"], one["runs"]) == (1, 2, 3)
+    assert one["speed-up"] == 1
+    assert two["speed-up"] == pytest.approx(one["latency ms"] / two["latency ms"], rel=0.2)
+    assert two["speed-up"] > 1.5
+
+
+def test_a_study_without_bursts_and_links_has_no_chapters_of_them(tmp_path: Path) -> None:
+    """An empty table would look like a measurement."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    log = load_study(folder)
+    assert (bursts.chapter(log), offloading.of_study(log)) == (None, None)
+
+
+def test_a_link_is_set_against_none_and_tells_how_slow_a_vehicle_has_to_be(tmp_path: Path) -> None:
+    """On one machine a link only adds; the answer is from which vehicle on it pays."""
+    cells = {"here": {"codec": "raw", "link": "none"}, "far": {"codec": "raw", "link": "4g"}}
+    cells |= {"other": {"codec": "jpeg", "link": "4g"}}  # Against nothing: no cell is else the same.
+    folder = _study(tmp_path, cells, {"far": 80.0})
+    (row,) = _rows(folder, offloading.of_study)
+    assert row["offloaded"] == "raw · 4g"
+    assert row["difference ms"].value == pytest.approx(80, abs=8)
+    assert row["pays for a vehicle × slower"] == pytest.approx(1 + row["difference ms"].value / row["inference p50 ms"])
