@@ -111,7 +111,8 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     plan = result["plan"]
     table = Table(title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight")
     for heading in ("transport", "n", "min", "median", "p95", "÷ grpc", "by round", "vehicle", "crossing", "cloud"):
-        table.add_column(heading, justify="left" if heading == "transport" else "right")
+        is_name = heading == "transport"
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
     for door, figures in result["doors"].items():
         times, parts, against = figures["overhead_ms"], figures["parts"], result["to_own_grpc"].get(door)
         vehicle_ms = sum(parts[part] for part in _VEHICLE)

@@ -28,7 +28,7 @@ _WHERE_IT_WENT = (
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", default="road-small", show_default=True)
 @click.option("--baseline", "names", multiple=True, type=click.Choice([*BASELINES]), help="These alone. [all]")
-@click.option("--frames", type=click.IntRange(2, 10_000), default=10, show_default=True, help="A round.")
+@click.option("--frames", type=click.IntRange(2, 10_000), default=20, show_default=True, help="A round.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
 def baselines(bag: Path | None, models: Path | None, names: tuple[str, ...], path: Path | None, **how: Any) -> None:

@@ -46,7 +46,7 @@ class Plan:
     models: Path
     model: str = "road-small"
     baselines: tuple[str, ...] = tuple(BASELINES)
-    frames: int = 10  # A round.
+    frames: int = 20  # A round.
     rounds: int = 3
     looked_at: int = 5  # Frames whose masks are compared, pixel by pixel.
 
