@@ -104,7 +104,7 @@ def read(request: Request) -> FrameMessage:
         request.payload = b""
         return request.message
     try:
-        message = unpack_frame(bytes(request.payload))  # No copy: what comes unread is bytes already.
+        message = unpack_frame(request.payload)
     except MessageError as error:
         told = error.frame_id
         if told and (told.vehicle, told.camera) == (request.vehicle, request.camera):

@@ -82,11 +82,18 @@ class CloudNode:
         self._control: Control | None = None
         self._echoes = Echoes(settings.worker, settings.node)
         self._gateway: Gateway | None = None
+        self._door: Door | None = None
 
     @property
     def ports(self) -> Mapping[str, int]:
         """Where the gateway's servers listen, by `http` and `grpc`; once ready."""
         return self._gateway.ports if self._gateway else {}
+
+    @property
+    def door(self) -> Door:
+        """Where frames enter that came over neither MQTT nor a network; once ready."""
+        assert self._door is not None
+        return self._door
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -143,7 +150,7 @@ class CloudNode:
             hold_off=self._hold_off,
             give_up=self.end,
         )
-        door = Door(
+        door = self._door = Door(
             self._admission, self._serving, self._hold_off, session=self._settings.session, refuse=intake.refuse
         )
         exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.geometry import Geometry, GeometryError
 from shared.model_card import VERSION_NAME
@@ -46,7 +47,9 @@ class Fields:
         self._fields = fields
 
     @classmethod
-    def of_message(cls, payload: bytes, *, most_branches: int = _MAX_BRANCHES, most_items: int = MAX_ITEMS) -> "Fields":
+    def of_message(
+        cls, payload: Buffer, *, most_branches: int = _MAX_BRANCHES, most_items: int = MAX_ITEMS
+    ) -> "Fields":
         """Unpack a message of at most so many lists and maps, of at most so many items each, and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.fields import MAX_FRAME_STAMPS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
 from shared.frames import Layout
@@ -63,7 +64,7 @@ class FrameMessage:
     codec: str
     geometry: Geometry
     frame_stamp_ns: int
-    data: bytes | bytearray | memoryview
+    data: Buffer
     attempt: int = 1
     version: str | None = None  # Of the model; None: the one that the worker takes for current.
     budget_ms: int | None = None  # Time left when sent; None: no deadline.
@@ -91,7 +92,7 @@ class MaskMessage:
     geometry: Geometry | None = None
     shape: tuple[int, int] | None = None
     codec: str = "zstd"
-    data: bytes | bytearray | memoryview = b""
+    data: Buffer = b""
     batch_size: int = 0
     stamps: tuple[Stamp, ...] = ()
 
@@ -136,7 +137,7 @@ def pack_frame(message: FrameMessage) -> bytes:
     )
 
 
-def unpack_frame(payload: bytes) -> FrameMessage:
+def unpack_frame(payload: Buffer) -> FrameMessage:
     """Read a frame from the wire.
 
     Raises:
@@ -191,7 +192,7 @@ def pack_mask(message: MaskMessage) -> bytes:
     )
 
 
-def unpack_mask(payload: bytes) -> MaskMessage:
+def unpack_mask(payload: Buffer) -> MaskMessage:
     """Read an answer from the wire.
 
     Raises:

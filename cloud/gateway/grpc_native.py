@@ -36,7 +36,7 @@ class NativeService:
 
     def _answer(self, call: GrpcCall) -> bytes:
         try:
-            message = unpack_frame(bytes(_message(call)))
+            message = unpack_frame(_message(call))
         except MessageError as error:
             raise RefusedError(Kind.INVALID, str(error)) from error
         call.caller(self._parts.callers, message.id.vehicle)

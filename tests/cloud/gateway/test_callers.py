@@ -1,0 +1,77 @@
+"""Who may call, and as whom."""
+
+from pathlib import Path
+
+import pytest
+
+from cloud.gateway.callers import TOKEN_VARIABLE, Callers, TokensError
+from cloud.gateway.refusal import Kind, RefusedError
+
+CAR = "c" * 32
+GUEST = "g" * 32
+
+
+@pytest.fixture(name="callers")
+def _callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callers:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    file = tmp_path / "tokens"
+    file.write_text(f"# Who may call.\n\ncar-1 {CAR}\n* {GUEST}\n", encoding="utf-8")
+    return Callers.read(file)
+
+
+def test_without_tokens_anyone_calls_by_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at a broker that lets anyone in; whoever gives no name is known by the address."""
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    callers = Callers.read(None)
+    assert not callers.need_token
+    assert callers.name(None, "car-7", "10.0.0.7") == "car-7"
+    assert callers.name(None, None, "10.0.0.7") == "client-10-0-0-7"
+
+
+def test_a_token_is_a_name(callers: Callers) -> None:
+    """Nobody takes another's turn in the queue, or gets another's masks, by saying so."""
+    assert callers.name(f"Bearer {CAR}", None, "10.0.0.7") == "car-1"
+    assert callers.name(f"Bearer {CAR}", "car-1", "10.0.0.7") == "car-1"
+    with pytest.raises(RefusedError) as raised:
+        callers.name(f"Bearer {CAR}", "car-2", "10.0.0.7")
+    assert raised.value.kind is Kind.FORBIDDEN
+    assert callers.name(f"Bearer {GUEST}", "car-2", "10.0.0.7") == "car-2"
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", f"Basic {CAR}", "Bearer ", f"Bearer {CAR[:-1]}", f"Bearer {CAR}x", "Bearer \u00e9"]
+)
+def test_whoever_has_no_token_stays_outside(callers: Callers, given: str | None) -> None:
+    """One refusal for all of it: it must not tell how near a guess was."""
+    with pytest.raises(RefusedError) as raised:
+        callers.name(given, "car-1", "10.0.0.7")
+    assert raised.value.kind is Kind.UNAUTHENTICATED
+
+
+def test_a_name_that_no_topic_could_carry_is_refused(callers: Callers) -> None:
+    """It would stand in logs, labels of metrics and frame ids."""
+    with pytest.raises(RefusedError, match="is not allowed") as raised:
+        callers.name(f"Bearer {GUEST}", "car/../1", "10.0.0.7")
+    assert raised.value.kind is Kind.INVALID
+
+
+def test_the_environment_holds_a_token_for_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container gets its secret so."""
+    monkeypatch.setenv(TOKEN_VARIABLE, GUEST)
+    callers = Callers.read(None)
+    assert callers.need_token
+    assert callers.name(f"Bearer {GUEST}", "car-9", "10.0.0.7") == "car-9"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [("car-1\n", "is not NAME TOKEN"), ("car-1 short\n", "at least 16"), (f"car/1 {CAR}\n", "is not allowed")],
+)
+def test_a_file_that_lets_the_wrong_ones_in_is_refused_at_the_start(tmp_path: Path, text: str, wrong: str) -> None:
+    """A line that is not understood would be a door left open, or shut, in silence."""
+    file = tmp_path / "tokens"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(Exception, match=wrong):
+        Callers.read(file)
+    with pytest.raises(TokensError, match="cannot be read"):
+        Callers.read(tmp_path / "none")
