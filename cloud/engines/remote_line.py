@@ -87,7 +87,15 @@ def _told(code: str, error: Any, timeout_s: float) -> str:
             return f"the model's server did not answer within {timeout_s * 1000:g} ms"
         case "UNAVAILABLE" if "connect" in error.details() or "Socket" in error.details():
             return "the model's server cannot be reached"
-    return f"the model's server says {code}: {first_line(Exception(error.details()))}"
+    return f"the model's server says {code}: {_gist(error.details())}"
+
+
+def _gist(details: str) -> str:
+    """The line that tells what a server's error is: its first, or of a Python traceback the one below the frames."""
+    _, traceback, frames = details.rpartition("Traceback (most recent call last):\n")
+    lines = (frames if traceback else details).strip("\n").splitlines()
+    told = [line for line in lines if line and not line[0].isspace()]
+    return first_line(Exception(told[0] if told else details))
 
 
 def _file(variable: str) -> bytes | None:

@@ -8,7 +8,7 @@ import pytest
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
-from cloud.engines.engine import InferenceError, Outputs, Precision
+from cloud.engines.engine import InferenceError, Outputs, Precision, UnavailableError
 from cloud.estimate import Estimate
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
@@ -325,6 +325,16 @@ def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
     assert line.engine.sizes == [3, 1, 1, 1]
     assert line.numbers() == [0, 2]
     assert line.answers() == [(1, Status.FAILED, "poison: out of range")]
+
+
+def test_a_model_that_cannot_be_asked_is_asked_once() -> None:
+    """Its server is away or slow: each frame alone would wait for it once more, and none of them is to blame."""
+    line = Line(Gated(error=UnavailableError("the model's server cannot be reached")), max_size=3)
+    line.put(*(line.request(number) for number in range(3)))
+    line.start()
+    line.finish()
+    assert line.engine.sizes == [3]
+    assert line.answers() == [(number, Status.FAILED, "the model's server cannot be reached") for number in range(3)]
 
 
 def test_a_frame_is_tried_twice_at_most() -> None:

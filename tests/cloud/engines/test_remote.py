@@ -120,10 +120,10 @@ def test_another_version_amid_answers_is_noticed(server: Server, load: Callable[
 
 def test_a_slow_server_is_not_waited_for(server: Server, load: Callable[..., Model]) -> None:
     """One that hangs must not hang the worker; the next call finds it well."""
-    model = load({"timeout_ms": 60})
+    model = load({"timeout_ms": 400})
     before = model.predict(PICTURES[:1])
     server.hold.clear()
-    with pytest.raises(UnavailableError, match=r"^the model's server did not answer within 60 ms$"):
+    with pytest.raises(UnavailableError, match=r"^the model's server did not answer within 400 ms$"):
         model.predict(PICTURES[:1])
     server.hold.set()
     assert np.array_equal(_until_it_answers(model, 1), before)
@@ -231,5 +231,5 @@ def _until_it_answers(model: Model, count: int = 3) -> Any:
         try:
             return model.predict(PICTURES[:count])
         except UnavailableError as error:
-            if "cannot be reached" not in str(error) or datetime.now(UTC) > until:
+            if "load it again" in str(error) or datetime.now(UTC) > until:
                 raise
