@@ -1,0 +1,86 @@
+"""Large fields of a protocol buffer, read and written by hand: a picture costs a copy less each way so.
+
+What is small beside them is read and written by the library.
+"""
+
+from collections.abc import Iterator
+
+from shared.compression import Buffer
+
+MAX_FIELDS = 4096  # Of one message: two bytes can be a field, and each takes a turn of ours.
+
+_VARINT, _BYTES = 0, 2  # How a field's value lies,
+_SIZES = {1: 8, 5: 4}  # and of those that have one size, that; the two other kinds are obsolete.
+_MORE = 0x80
+_LONGEST = 10  # Bytes of a number.
+
+
+class FieldsError(ValueError):
+    """Bytes that are no protocol buffer."""
+
+
+def head(number: int, length: int) -> bytes:
+    """What stands before the value of a field of bytes."""
+    return _number(number << 3 | _BYTES) + _number(length)
+
+
+def split(data: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
+    """A message without its fields of bytes of that number, and the values of those, without a copy.
+
+    Raises:
+        FieldsError: it is cut off, has an obsolete kind of field, or more fields than MAX_FIELDS.
+    """
+    view = memoryview(data)
+    others: list[memoryview] = []
+    values: list[memoryview] = []
+    for tag, start, value, end in _fields(view):
+        if tag == number << 3 | _BYTES:
+            values.append(view[value:end])
+        else:
+            others.append(view[start:end])
+    return b"".join(others), values
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field its tag, where it starts, where its value does (of bytes), and where it ends."""
+    at = 0
+    for _ in range(MAX_FIELDS):
+        if at == len(view):
+            return
+        start = at
+        tag, at = _read(view, at)
+        value = at
+        kind = tag & 7
+        if kind == _BYTES:
+            length, value = _read(view, at)
+            at = value + length
+        elif kind in _SIZES:
+            at += _SIZES[kind]
+        elif kind == _VARINT:
+            _, at = _read(view, at)
+        else:
+            raise FieldsError(f"a field of the obsolete kind {kind}: send the message as its .proto says")
+        if at > len(view):
+            raise FieldsError("the message ends within a field: send it whole")
+        yield tag, start, value, at
+    if at != len(view):
+        raise FieldsError(f"the message has more than {MAX_FIELDS} fields: send fewer")
+
+
+def _read(view: memoryview, at: int) -> tuple[int, int]:
+    """The number that starts there, and where it ends."""
+    number = 0
+    for place, byte in enumerate(view[at : at + _LONGEST]):
+        number |= (byte & ~_MORE) << 7 * place
+        if byte < _MORE:
+            return number, at + place + 1
+    raise FieldsError("the message ends within a number: send it whole")
+
+
+def _number(number: int) -> bytes:
+    written = bytearray()
+    while number >= _MORE:
+        written.append(number & ~_MORE & 0xFF | _MORE)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
