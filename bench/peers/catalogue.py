@@ -1,7 +1,6 @@
 """The peers: how each is started, as its own documentation has it, and by which ways a client reaches it."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ class Seat:
 
     environment: Environment
     folder: Path  # Its own, for settings, caches and its log.
-    ports: tuple[int, int]  # Both free. The first is for HTTP, the second for gRPC.
+    ports: tuple[int, int, int, int]  # All free: for HTTP, for gRPC, and two for whatever else it opens.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Peer:
 
 def _module(name: str) -> Callable[[Seat], list[str]]:
     """Run one of our server modules with its ports as arguments."""
-    return lambda seat: [str(seat.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, seat.ports)]
+    return lambda seat: [str(seat.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, seat.ports[:2])]
 
 
 def _bentoml(seat: Seat) -> list[str]:
@@ -58,7 +57,7 @@ def _bentoml(seat: Seat) -> list[str]:
 
 
 def _mlserver(seat: Seat) -> list[str]:
-    http_port, grpc_port = seat.ports
+    http_port, grpc_port, *_ = seat.ports
     settings = {
         "host": "127.0.0.1",
         "http_port": http_port,
@@ -81,13 +80,13 @@ def _torchserve(seat: Seat) -> list[str]:
     manifest = {"runtime": "python", "model": {"modelName": MODEL, "modelVersion": "1.0", "handler": handler.name}}
     (archive / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest), encoding="utf-8")
     settings = seat.folder / "config.properties"
-    http_port, grpc_port = seat.ports
+    http_port, grpc_port, other_http_port, other_grpc_port = seat.ports
     addresses = {
         "inference_address": f"http://127.0.0.1:{http_port}",
         "management_address": f"http://127.0.0.1:{http_port}",
-        "metrics_address": f"http://127.0.0.1:{http_port}",
+        "metrics_address": f"http://127.0.0.1:{other_http_port}",
         "grpc_inference_port": grpc_port,
-        "grpc_management_port": grpc_port + 1,
+        "grpc_management_port": other_grpc_port,
         "default_workers_per_model": 1,
         "model_store": archive.parent,
         "load_models": MODEL,
@@ -126,11 +125,7 @@ PEERS = {
         "MLServer",
         "mlserver",
         _mlserver,
-        (
-            Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1], as_element=True)),
-        ),
+        (Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1], as_element=True)),),
     ),
-    "torchserve": Peer(
-        "TorchServe", "torchserve", _torchserve, (_http(f"/predictions/{MODEL}"),), is_torch=True
-    ),
+    "torchserve": Peer("TorchServe", "torchserve", _torchserve, (_http(f"/predictions/{MODEL}"),), is_torch=True),
 }

@@ -1,6 +1,7 @@
 """`skylane bench peers`: Skylane among other serving systems."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from bench.peers import network
 from bench.peers.catalogue import PEERS
 from bench.peers.client import PeerError
-from bench.peers.contest import NAMES, OURS, Plan, run
+from bench.peers.contest import run
 from bench.peers.environments import environment
+from bench.peers.plan import NAMES, OURS, Plan
 from bench.peers.result import result
 from bench.peers.table import show
 from bench.peers.work import CODECS
@@ -30,7 +32,9 @@ from cloud.repository import default_root
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")
 @click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Of the throughput turns.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there too.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there too."
+)
 def peers(
     names: tuple[str, ...],
     *,
@@ -70,11 +74,15 @@ def _prepare(names: list[str], console: Console) -> None:
     failures = []
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as progress:
         made = progress.add_task("environments", total=len(names))
+
+        def told(title: str, step: str) -> None:
+            progress.update(made, description=f"{title}: {step}")
+
         for name in names:
             one = environment(name)
             if not one.is_complete:
                 try:
-                    one.make(lambda step, title=PEERS[name].title: progress.update(made, description=f"{title}: {step}"))
+                    one.make(partial(told, PEERS[name].title))
                 except PeerError as error:
                     failures.append(str(error))
             progress.advance(made)

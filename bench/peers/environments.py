@@ -5,7 +5,7 @@ No two of the peers agree on the versions of what they share, nor with Skylane.
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -40,6 +40,11 @@ class Environment:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
+    def server_log(self) -> Path:
+        """What its server last said."""
+        return self.folder.with_name(f"{self.folder.name}-server.log")
+
+    @property
     def is_complete(self) -> bool:
         """Whether it was made to its end, of the lock as it is now."""
         stamp = self.folder / _COMPLETE
@@ -64,7 +69,7 @@ class Environment:
         """
         (self.folder / _COMPLETE).unlink(missing_ok=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        install = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
+        install: list[str | Path] = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
         with self.log.open("wb") as log:
             on_step("a virtual environment")
             self._run([_interpreter(), "-m", "venv", "--clear", self.folder], log)
@@ -84,7 +89,7 @@ class Environment:
                 return version.split()[0]
         raise PeerError(f"{self.lock} names no {library}")
 
-    def _run(self, command: list[str | Path], log: IO[bytes]) -> None:
+    def _run(self, command: Sequence[str | Path], log: IO[bytes]) -> None:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
         if done.returncode:
             log.flush()

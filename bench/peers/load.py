@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle, islice
 from statistics import median
 
 import numpy as np
@@ -17,7 +17,8 @@ from shared.threads import ThreadGroup
 Connect = Callable[[], Client]
 
 _SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
-_STEADY, _STEADY_RATIO, _MOST_WARM_UP = 5, 1.1, 60
+_STEADY, _STEADY_RATIO, _WARM_UP_CALLS = 5, 1.1, 60
+_LEAST = 4  # Calls of a turn, however long they take.
 _END_S = 120.0
 
 
@@ -35,7 +36,7 @@ class Taken:
         return self.total_ms - self.inference_ms
 
 
-def warm_up(connect: Connect, jobs: Sequence[Job]) -> int:
+def warm_up(connect: Connect, jobs: Sequence[Job], patience_s: float) -> int:
     """Call until it goes no faster, or often enough; how often that was.
 
     Raises:
@@ -43,29 +44,37 @@ def warm_up(connect: Connect, jobs: Sequence[Job]) -> int:
     """
     took_ms: list[float] = []
     with closing(connect()) as client:
-        for number in range(_MOST_WARM_UP):
+        for number in range(_WARM_UP_CALLS):
             took_ms.append(_timed(client, jobs[number % len(jobs)]).total_ms)
             before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
-            if len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now):
+            is_steady = len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
+            if is_steady or (sum(took_ms) > 1e3 * patience_s and len(took_ms) >= _LEAST):
                 break
     return len(took_ms)
 
 
-def one_in_flight(connect: Connect, jobs: Sequence[Job], frames: int) -> list[Taken]:
-    """So many calls, one after the other over one connection.
+def one_in_flight(connect: Connect, jobs: Sequence[Job], frames: int, patience_s: float) -> list[Taken]:
+    """So many calls, one after the other over one connection; fewer of a server that takes longer than that for them.
 
     Raises:
         PeerError: a call failed.
     """
     with closing(connect()) as client:
-        taken = [_timed(client, jobs[number % len(jobs)]) for number in range(_SETTLING + frames)]
-    return taken[_SETTLING:]
+        for job in islice(cycle(jobs), _SETTLING):
+            _timed(client, job)
+        until_s = time.monotonic() + patience_s
+        taken: list[Taken] = []
+        while len(taken) < frames and (len(taken) < _LEAST or time.monotonic() < until_s):
+            taken.append(_timed(client, jobs[len(taken) % len(jobs)]))
+    return taken
 
 
-def many_at_a_time(connect: Connect, jobs: Sequence[Job], frames: int, clients: int) -> tuple[float, list[Taken]]:
+def many_at_a_time(
+    connect: Connect, jobs: Sequence[Job], frames: int, clients: int, patience_s: float
+) -> tuple[float, list[Taken]]:
     """Answers a second while so many clients call, each over its own connection; and all calls.
 
-    The first answers are not counted, one for each client.
+    The first answers are not counted, one for each client. A slow server gets fewer calls, as by `one_in_flight`.
 
     Raises:
         PeerError: a call failed.
@@ -73,10 +82,14 @@ def many_at_a_time(connect: Connect, jobs: Sequence[Job], frames: int, clients: 
     numbers = count()
     answered: list[tuple[float, Taken]] = []
     ended = threading.Event()
+    until_s = time.monotonic() + patience_s
+
+    def wanted() -> bool:
+        return len(answered) < clients + _LEAST or time.monotonic() < until_s
 
     def call() -> None:
         with closing(connect()) as client:  # Here: some clients know only the thread they were made in.
-            while not ended.is_set() and (number := next(numbers)) < frames + clients:
+            while not ended.is_set() and wanted() and (number := next(numbers)) < frames + clients:
                 taken = _timed(client, jobs[number % len(jobs)])
                 answered.append((time.perf_counter(), taken))
 

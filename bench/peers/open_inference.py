@@ -14,6 +14,7 @@ from bench.peers.function import INPUT, MASK_OUTPUT, MODEL, TOOK_OUTPUT
 from bench.peers.work import Job
 from shared.frames import Pixels
 
+
 class TensorClient:
     """The picture as a tensor of bytes in the call's message, the mask in the answer's.
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from bench.peers.contest import OURS, Contestant, Outcome, Plan, Turns
+from bench.peers.contest import Outcome, Turns
+from bench.peers.lineup import Contestant
+from bench.peers.plan import OURS, Plan
 from bench.spread import spread
 from shared.machine import machine
 
@@ -14,8 +16,8 @@ Figures = dict[str, Any]  # Of one way with one codec.
 def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     """What `--json` writes."""
     cells = {
-        codec: {contestant.name: _figures(contestant, turns[contestant.name]) for contestant in _told(outcome, turns)}
-        for codec, turns in outcome.turns.items()
+        codec: {each.name: _figures(each, turns) for each, turns in by_contestant.items() if turns.alone}
+        for codec, by_contestant in outcome.turns.items()
     }
     return {
         "model": plan.model,
@@ -27,10 +29,6 @@ def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "versions": outcome.versions,
         "machine": machine(),
     }
-
-
-def _told(outcome: Outcome, turns: Mapping[str, Turns]) -> Iterable[Contestant]:
-    return (each for each in outcome.contestants if each.name in turns and turns[each.name].alone)
 
 
 def _figures(contestant: Contestant, turns: Turns) -> Figures:
@@ -97,7 +95,7 @@ def _wins(codec: str, figures: Mapping[str, Figures], clients: int) -> list[str]
 
 
 def _is_rival(each: Figures) -> bool:
-    return each["server"] != OURS and each["over_tcp"]
+    return bool(each["server"] != OURS and each["over_tcp"])
 
 
 def _best(names: Iterable[str], figures: Mapping[str, Figures]) -> str | None:

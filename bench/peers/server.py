@@ -20,21 +20,21 @@ _END_S = 20.0
 class Server(AbstractContextManager["Server"]):
     """Runs while the block lasts; no process of it is left then."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
-        """Start it. `folder`: where it runs and its log lies. `environment`: added to this process's.
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
+        """Start it. `folder`: where it runs. `environment`: added to this process's. `log`: takes what it says.
 
         Raises:
             PeerError: the command cannot be run.
         """
-        self._log = folder / "server.log"
-        with self._log.open("wb") as log:
+        self._log = log
+        with log.open("wb") as output:
             try:
                 self._process = subprocess.Popen(
                     command,
                     cwd=folder,
                     env={**os.environ, **environment},
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
@@ -56,7 +56,9 @@ class Server(AbstractContextManager["Server"]):
                     client.ask(job)
             except PeerError as error:
                 if self._process.poll() is not None:
-                    raise PeerError(f"the server ended with {self._process.returncode}: {self._last_words()}") from error
+                    raise PeerError(
+                        f"the server ended with {self._process.returncode}: {self._last_words()}"
+                    ) from error
                 if time.monotonic() > until_s:
                     raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
             else:
@@ -73,4 +75,4 @@ class Server(AbstractContextManager["Server"]):
 
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return f"{lines[-1].strip()} (all of it in {self._log})" if lines else "it said nothing"

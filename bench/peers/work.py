@@ -66,7 +66,7 @@ def jobs(plan: Plan) -> dict[str, Sequence[Job]]:
     Raises:
         SkylaneError: the bag or the model cannot be used.
     """
-    made = {}
+    made: dict[str, Sequence[Job]] = {}
     with Repository(plan.models).load(plan.model, Placement(device="cpu"), engine="tensorflow") as model:
         for codec in CODECS:
             coded = replace(plan, codec=codec)

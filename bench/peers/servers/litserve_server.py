@@ -13,7 +13,7 @@ from bench.peers.function import INFERENCE_HEADER, Function
 Answer = tuple[NDArray[np.uint8], int]
 
 
-class Road(litserve.LitAPI):
+class Road(litserve.LitAPI):  # type: ignore[misc]  # LitServe is Any to Skylane's environment.
     """The function behind POST /predict."""
 
     def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe names the processor here.

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from bench.peers.function import MASK_OUTPUT, TOOK_OUTPUT, Function
 
 
-class Road(MLModel):
+class Road(MLModel):  # type: ignore[misc]  # MLServer is Any to Skylane's environment.
     """The function behind the Open Inference Protocol."""
 
     async def load(self) -> bool:

@@ -1,6 +1,7 @@
 """Ray Serve: one replica behind its HTTP proxy, on a cluster of this machine alone."""
 
 import sys
+import tempfile
 from threading import Event
 
 import ray
@@ -25,7 +26,7 @@ class Road:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=tempfile.gettempdir())
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
     serve.run(serve.deployment(Road, max_ongoing_requests=64).bind())
     Event().wait()

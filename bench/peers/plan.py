@@ -1,0 +1,25 @@
+"""What the contest measures, and how often."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.catalogue import PEERS
+from bench.peers.work import CODECS
+
+OURS = "skylane"
+NAMES = (OURS, *PEERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured and how often."""
+
+    bag: Path
+    models: Path
+    model: str = "road-small"
+    names: tuple[str, ...] = NAMES
+    codecs: tuple[str, ...] = CODECS
+    rounds: int = 5
+    frames: int = 20  # A turn with one picture in flight; twice as many with several clients.
+    clients: int = 8
+    turn_s: float = 30.0  # Half a turn takes no longer: a slow server is called less often, and its n tells.
