@@ -7,6 +7,7 @@ from cloud.gateway.worker_parts import WorkerParts
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
+    "http": Entry("cloud.gateway.http_server:HttpServer", "gateway"),
     "grpc": Entry("cloud.gateway.grpc_server:GrpcServer", "gateway"),
 }
 

@@ -8,16 +8,12 @@ import grpc
 
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import OnFault, Service, handlers
+from cloud.gateway.listening import ListenError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.worker_parts import WorkerParts
-from shared.errors import SkylaneError
 
 _GRACE_S = 5.0
 _MAX_METADATA_BYTES = 1 << 16
-
-
-class ListenError(SkylaneError):
-    """An address that cannot be listened at."""
 
 
 class GrpcServer:

@@ -17,3 +17,4 @@ class GatewaySettings:
     origins: tuple[str, ...] = ()  # Web pages of these may call (CORS); empty: none.
     max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
     max_calls: int = 256  # That are answered at a time; more are refused.
+    body_s: float = 30.0  # Within which the body of an HTTP call must have come.

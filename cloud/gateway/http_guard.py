@@ -1,0 +1,137 @@
+"""The guard: what every HTTP call passes on its way in and out, whatever its route."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import anyio
+from starlette.requests import ClientDisconnect
+
+from cloud.gateway.refusal import Kind, RefusedError
+
+OnFault = Callable[[BaseException], None]
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_PASSAGE = "passage"
+_LINGER_S = 2.0  # So long a body that nobody reads is taken and thrown away, so that its sender sees the refusal.
+
+
+class Capacity:
+    """How many calls may be answered at a time, and how many bytes they may hold. Used by the server's thread alone."""
+
+    def __init__(self, max_calls: int, max_bytes: int) -> None:
+        self.max_calls = max_calls
+        self.max_bytes = max_bytes
+        self.calls = 0
+        self.bytes = 0
+
+
+class Passage:
+    """One call's part of the capacity."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._bytes = 0
+        self._calls = 0
+
+    @classmethod
+    def of(cls, scope: Scope) -> "Passage":
+        """That of the call with this scope."""
+        passage = scope["state"][_PASSAGE]
+        assert isinstance(passage, cls)
+        return passage
+
+    def begin(self, scope: Scope) -> None:
+        """The call is under way: `of` finds it."""
+        scope.setdefault("state", {})[_PASSAGE] = self
+
+    def hold(self, size: int) -> None:
+        """The call holds so many bytes more.
+
+        Raises:
+            RefusedError: all calls together would hold too many.
+        """
+        if self._capacity.bytes + size > self._capacity.max_bytes:
+            raise RefusedError(
+                Kind.BUSY, f"the calls under way hold {self._capacity.bytes} bytes: ask again when some are answered"
+            )
+        self._bytes += size
+        self._capacity.bytes += size
+
+    def enter(self) -> None:
+        """The call has been read, and is to be answered.
+
+        Raises:
+            RefusedError: as many as may be are being answered.
+        """
+        if self._capacity.calls >= self._capacity.max_calls:
+            raise RefusedError(Kind.BUSY, f"{self._capacity.calls} calls are being answered: ask again")
+        self._calls += 1
+        self._capacity.calls += 1
+
+    def leave(self) -> None:
+        """The call is over."""
+        self._capacity.bytes -= self._bytes
+        self._capacity.calls -= self._calls
+        self._bytes = self._calls = 0
+
+
+class Guard:
+    """Counts calls, tells of faults, and sees off a caller whose body is not wanted."""
+
+    def __init__(self, app: App, capacity: Capacity, on_fault: OnFault) -> None:
+        """`on_fault` is told of bugs of ours; their calls have been answered with 500."""
+        self._app = app
+        self._capacity = capacity
+        self._on_fault = on_fault
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call, as ASGI has it."""
+        assert scope["type"] == "http"
+        passage = Passage(self._capacity)
+        passage.begin(scope)
+        body = _Body(receive, scope)
+        try:
+            await self._app(scope, body.receive, body.seen_off(send))
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # noqa: BLE001  A bug of ours, which stops the worker.
+            self._on_fault(error)
+        finally:
+            passage.leave()
+
+
+class _Body:
+    """A request's body, and whether all of it has come."""
+
+    def __init__(self, receive: Receive, scope: Scope) -> None:
+        self._receive = receive
+        headers = dict(scope["headers"])
+        self._is_over = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+
+    async def receive(self) -> Event:
+        event = await self._receive()
+        self._is_over = event["type"] != "http.request" or not event.get("more_body", False)
+        return event
+
+    def seen_off(self, send: Send) -> Send:
+        """A `send` that, where the answer is ready before the body has come, ends the connection gently behind it.
+
+        Closed at once, with bytes unread, the kernel would throw the answer away as well.
+        """
+
+        async def sent(event: Event) -> None:
+            if event["type"] == "http.response.start" and not self._is_over:
+                event["headers"] = [*event.get("headers", ()), (b"connection", b"close")]
+            elif event["type"] == "http.response.body" and not (self._is_over or event.get("more_body", False)):
+                await send({**event, "more_body": True})
+                with anyio.move_on_after(_LINGER_S):
+                    while not self._is_over:
+                        await self.receive()
+                event = {"type": "http.response.body"}
+            await send(event)
+
+        return sent

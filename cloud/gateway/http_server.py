@@ -1,0 +1,127 @@
+"""The HTTP server: every route of the gateway on one port."""
+
+import asyncio
+import ssl
+import threading
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from cloud.gateway import health
+from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
+from cloud.gateway.http_guard import Capacity, Guard, OnFault
+from cloud.gateway.listening import ListenError, listen
+from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.worker_parts import WorkerParts
+
+FACES = (health,)  # Modules with a `router(parts)`.
+
+_GRACE_S = 5
+_HELD = 4  # Times the largest message: what the calls under way may hold together.
+_BESIDE = {
+    Kind.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
+    Kind.BUSY: {"Retry-After": "1"},
+    Kind.STOPPING: {"Retry-After": "1"},
+}
+
+
+class HttpServer:
+    """Serves from `start` until `close`, in a thread of its own."""
+
+    def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
+        """Binds the port; nobody is answered before `start`.
+
+        Raises:
+            ListenError: the address or the certificate cannot be used.
+        """
+        settings = parts.settings
+        capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
+        config = uvicorn.Config(
+            Guard(application(parts), capacity, on_fault),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
+        self._socket = listen("HTTP", settings.http or "")
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        self._on_fault = on_fault
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take calls from now on."""
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give calls under way a moment, and let go of the port."""
+        self._server.should_exit = True
+        if self._thread:
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._server.serve([self._socket]))
+        except BaseException as error:  # noqa: BLE001  The worker ends of it.
+            self._on_fault(error)
+
+
+def application(parts: WorkerParts) -> FastAPI:
+    """All faces as one application."""
+    app = FastAPI(title="Skylane worker", version="1", docs_url=None, redoc_url=None, responses=dict(ERRORS))
+    for face in FACES:
+        app.include_router(face.router(parts))
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(RequestValidationError, _unreadable)
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_exception_handler(Exception, _fault)
+    if parts.settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=parts.settings.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[TIMING_HEADER, MASK_HEADER],
+        )
+    return app
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RefusedError)
+    return _error(error.kind.http_status, str(error), _BESIDE.get(error.kind))
+
+
+def _unreadable(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return _error(Kind.UNPROCESSABLE.http_status, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+def _unknown(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+def _fault(_: Request, __: Exception) -> JSONResponse:
+    return _error(Kind.FAILED.http_status, "a fault of the worker, which ends of it: its operator has the traceback")
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers=headers)
