@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.tensors import MAX_BYTES, TensorsError, in_bounds
+from shared.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
 
 BYTES = "BYTES"
 _DTYPES = {  # By datatype, and the list in which numbers lie that are not raw; half floats are always raw.
@@ -54,7 +54,7 @@ def from_raw(raw: bytes | memoryview, datatype: str, shape: Sequence[int]) -> np
     """
     dtype, count = _checked(datatype, shape)
     if dtype == "bytes":
-        return _strings(raw, count).reshape(shape)
+        return _objects([bytes(each) for each in strings(raw, count)], shape)
     size = count * np.dtype(dtype).itemsize
     if len(raw) != size:
         raise TensorsError(f"{datatype} of shape {list(shape)} takes {size} bytes, not {len(raw)}: send them all")
@@ -77,37 +77,49 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     if len(values) != count:
         raise TensorsError(f"contents hold {len(values)} in {field}, shape {list(shape)} takes {count}: send that many")
     if dtype == "bytes":
-        found = np.empty(count, object)
-        found[:] = list(values)
-        return found.reshape(shape)
+        return _objects(list(values), shape)
     return in_bounds(np.asarray(values), dtype).reshape(shape)
+
+
+def strings(raw: bytes | memoryview, count: int) -> list[memoryview]:
+    """The strings in the raw form of BYTES, without a copy.
+
+    Raises:
+        TensorsError: there are not so many, or something stands behind them.
+    """
+    view = memoryview(raw)
+    found: list[memoryview] = []
+    start = 0
+    for place in range(count):
+        if start + _LENGTH.size > len(view):
+            raise TensorsError(f"BYTES end before string {place + 1} of {count}: send them all")
+        (length,) = _LENGTH.unpack_from(view, start)
+        start += _LENGTH.size
+        if start + length > len(view):
+            raise TensorsError(f"BYTES end within string {place + 1} of {count}: send it whole")
+        found.append(view[start : start + length])
+        start += length
+    if start != len(view):
+        raise TensorsError(f"BYTES hold more than {count} strings: tell their shape")
+    return found
 
 
 def _checked(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
     dtype = dtype_name(datatype)
     if dtype is None:
         raise TensorsError(f"datatype {datatype[:40]!r} is not spoken here: send {', '.join((*_DTYPES, BYTES))}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
     if any(side < 0 for side in shape):
         raise TensorsError(f"shape {list(shape)} has a side below 0: tell every side")
-    count = prod(shape)
-    size = count * (_LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize)
+    size = _LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize
+    size *= prod(max(side, 1) for side in shape)  # A side of 0 makes room for others that no array can have.
     if size > MAX_BYTES:
         raise TensorsError(f"shape {list(shape)} of {datatype} takes {size} bytes, more than {MAX_BYTES}: send less")
-    return dtype, count
+    return dtype, prod(shape)
 
 
-def _strings(raw: bytes | memoryview, count: int) -> npt.NDArray[Any]:
-    found = np.empty(count, object)
-    start = 0
-    for place in range(count):
-        if start + _LENGTH.size > len(raw):
-            raise TensorsError(f"BYTES end before string {place + 1} of {count}: send them all")
-        (length,) = _LENGTH.unpack_from(raw, start)
-        start += _LENGTH.size
-        if start + length > len(raw):
-            raise TensorsError(f"BYTES end within string {place + 1} of {count}: send it whole")
-        found[place] = bytes(raw[start : start + length])
-        start += length
-    if start != len(raw):
-        raise TensorsError(f"BYTES hold more than {count} strings: tell their shape")
-    return found
+def _objects(values: Sequence[bytes], shape: Sequence[int]) -> npt.NDArray[Any]:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found.reshape(shape)
