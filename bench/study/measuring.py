@@ -147,14 +147,14 @@ VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless"
 
 
 def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
-    """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers and vehicles summed.
+    """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers, vehicles, GPUs summed.
 
-    CPU is in percent of one core, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
+    CPU is in percent of one core, a GPU's of the time that it was busy, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
     as much as that lies in the time. None where nothing was sampled, and no mean where the periods lie outside for the
     most part: a vehicle that starts and ends between two samples was seen only as it started.
     """
     try:
-        samples = pd.read_csv(path)
+        samples = pd.read_csv(path).reindex(columns=_SAMPLED)
     except (OSError, ValueError):
         return dict.fromkeys(USAGE)
     at_ns = samples["at_ns"] - began_ns  # Small enough for floats, which the gap before a first sample makes of them.
@@ -162,20 +162,35 @@ def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     samples = samples.assign(
         lasted_ns=at_ns - before_ns, inside_ns=at_ns.clip(upper=ended_ns - began_ns) - before_ns.clip(lower=0)
     )
-    by_node = samples[(samples["inside_ns"] > 0) & samples["cpu_percent"].notna()].groupby("node")
-    told = by_node.filter(lambda node: node["inside_ns"].sum() >= _SEEN * node["lasted_ns"].sum())
-    weighed = told.assign(cpu_ns=told["cpu_percent"] * told["inside_ns"]).groupby("node")
-    cpu, rss = weighed["cpu_ns"].sum() / weighed["inside_ns"].sum(), by_node["rss_bytes"].max() / 1e6
+    inside = samples[samples["inside_ns"] > 0]
+    cpu, gpu = (_means(inside, name) for name in ("cpu_percent", "gpu_percent"))
+    rss, held = (inside.groupby("node")[name].max() / 1e6 for name in ("rss_bytes", "gpu_memory_bytes"))
     return {
         "worker_cpu_percent": _summed(cpu, "worker/"),
         "worker_rss_mb": _summed(rss, "worker/"),
         "vehicle_cpu_percent": _summed(cpu, "vehicle/"),
         "vehicle_rss_mb": _summed(rss, "vehicle/"),
         "broker_cpu_percent": _summed(cpu, "broker"),
+        "gpu_percent": _summed(gpu, "gpu/"),
+        "gpu_memory_mb": _summed(held, "gpu/"),
     }
 
 
-USAGE = ("worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent", "vehicle_rss_mb", "broker_cpu_percent")
+USAGE = (
+    "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent", "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent",
+    "gpu_memory_mb",
+)  # fmt: skip
+
+
+_SAMPLED = ("at_ns", "node", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes")
+
+
+def _means(inside: pd.DataFrame, name: str) -> pd.Series:
+    """The mean of a column by node, each sample by its time inside; none where the periods lie outside for the most part."""
+    by_node = inside[inside[name].notna()].groupby("node")
+    told = by_node.filter(lambda node: node["inside_ns"].sum() >= _SEEN * node["lasted_ns"].sum())
+    weighed = told.assign(weighed=told[name] * told["inside_ns"]).groupby("node")
+    return weighed["weighed"].sum() / weighed["inside_ns"].sum()
 
 
 def _summed(values: pd.Series, prefix: str) -> float | None:

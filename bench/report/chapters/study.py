@@ -38,6 +38,7 @@ _RUN_FIGURES = (
     ("worker_rss_mb", "worker MB"),
     ("vehicle_cpu_percent", "vehicle CPU %"),
     ("broker_cpu_percent", "broker CPU %"),
+    ("gpu_percent", "GPU busy %"),
 )
 
 

@@ -19,6 +19,8 @@ _FIGURES = {
     "vehicle_cpu_percent": "vehicle CPU %",
     "vehicle_rss_mb": "vehicle MB",
     "broker_cpu_percent": "broker CPU %",
+    "gpu_percent": "GPU busy %",
+    "gpu_memory_mb": "GPU MB",
 }
 
 

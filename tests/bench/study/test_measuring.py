@@ -84,9 +84,11 @@ def test_what_the_nodes_took_is_summed_by_role_over_the_measured_time(tmp_path: 
     lines = ["at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_percent,gpu_memory_bytes,gpu_power_w"]
     for at, cpu in ((0, 400), (5, 400), (10, 70), (15, 90)):
         lines += [f"{ORIGIN_NS + at},worker/worker-{n},{n},{cpu},{n * 1_000_000},,,,," for n in (1, 2)]
+        lines.append(f"{ORIGIN_NS + at},gpu/0,,,,,,{cpu / 10},{cpu * 1_000_000},")
     (tmp_path / "resources.csv").write_text("\n".join(lines) + "\n")
     told = usage(tmp_path / "resources.csv", ORIGIN_NS + 5, ORIGIN_NS + 20)
     assert (told["worker_cpu_percent"], told["worker_rss_mb"]) == (160.0, 3.0)
+    assert (told["gpu_percent"], told["gpu_memory_mb"]) == (8.0, 90.0)
     assert told["vehicle_cpu_percent"] is None
     assert set(usage(tmp_path / "none.csv", 0, 1).values()) == {None}
 
