@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor import FieldDescriptor
 from grpc_tools import protoc
 
 from shared.protocol_buffers import COMPILED, message_class, method_types
@@ -19,6 +20,7 @@ PUBLIC = {  # Each service that we speak as others have it, and where their stub
 }
 # What travels inside messages as bytes, and hence is no part of any service.
 WITHIN = {"tensorflow.serving.SignatureDefMap": "tensorflow_serving.apis.get_model_metadata_pb2"}
+_AS_ENUM = {FieldDescriptor.TYPE_ENUM: FieldDescriptor.TYPE_INT32}  # One form on the wire.
 
 
 def compiled() -> Any:
@@ -74,8 +76,9 @@ def _compared(own: Any, theirs: Any, done: set[str]) -> Iterator[tuple[str, Any]
     public = {field.name: field for field in theirs.fields}
     for field in own.fields:
         other = public[field.name]
-        for fact in ("number", "type", "is_repeated", "is_required"):
+        for fact in ("number", "is_repeated", "is_required"):
             assert getattr(field, fact) == getattr(other, fact), (own.full_name, field.name, fact)
+        assert field.type in (other.type, _AS_ENUM.get(other.type)), (own.full_name, field.name)
         if field.containing_oneof:  # Of a choice that ours leaves out, the fields are the same on the wire.
             assert field.containing_oneof.name == other.containing_oneof.name, (own.full_name, field.name)
         if field.message_type:
