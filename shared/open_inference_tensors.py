@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.compression import Buffer
 from shared.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
 
 BYTES = "BYTES"
@@ -34,19 +35,34 @@ def dtype_name(datatype: str) -> str | None:
     return "bytes" if datatype == BYTES else _DTYPES.get(datatype, (None,))[0]
 
 
+def datatype_name(dtype: str) -> str:
+    """The protocol's name of what NumPy calls so; "bytes" are strings."""
+    return BYTES if dtype == "bytes" else _DATATYPES[dtype]
+
+
 def datatype_of(array: npt.NDArray[Any]) -> str:
     """The protocol's name of an array's type; an array of `bytes` objects holds BYTES."""
     return BYTES if array.dtype == object else _DATATYPES[array.dtype.name]
 
 
+def is_spoken(array: npt.NDArray[Any]) -> bool:
+    """Whether the protocol has a name for the type of an array of numbers."""
+    return array.dtype.name in _DATATYPES
+
+
+def string_head(text: Buffer) -> bytes:
+    """What stands before a string in the raw form of BYTES: its length."""
+    return _LENGTH.pack(len(text))
+
+
 def to_raw(array: npt.NDArray[Any]) -> bytes:
     """The array's raw form: numbers in C order, little-endian; strings each with its length in four bytes before it."""
     if array.dtype == object:
-        return b"".join(part for text in array.ravel() for part in (_LENGTH.pack(len(text)), text))
+        return b"".join(part for text in array.ravel() for part in (string_head(text), text))
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
-def from_raw(raw: bytes | memoryview, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
     """The array in a raw form, a read-only view of numbers or `bytes` objects; sizes checked before memory is taken.
 
     Raises:
@@ -81,7 +97,7 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     return in_bounds(np.asarray(values), dtype).reshape(shape)
 
 
-def strings(raw: bytes | memoryview, count: int) -> list[memoryview]:
+def strings(raw: Buffer, count: int) -> list[memoryview]:
     """The strings in the raw form of BYTES, without a copy.
 
     Raises:

@@ -1,0 +1,116 @@
+"""The Open Inference Protocol's gRPC service, with the calls that Triton's clients make besides."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
+
+from cloud.gateway import oip_models, repository_calls
+from cloud.gateway.calls import ask
+from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_service import Method
+from cloud.gateway.oip_answer import outputs
+from cloud.gateway.oip_messages import read_request, write_response
+from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.worker_parts import WorkerParts
+from shared.control import ControlReply, Verb
+from shared.protocol_buffers import method_types
+
+_DOOR = "oip-grpc"
+_LOOK_S = 0.5  # How often a call that loads looks whether anybody still waits.
+_OPEN = ("ServerLive", "ServerReady", "ModelReady")  # Whoever watches a worker needs no token.
+
+Answer = Callable[[GrpcCall, Any], Mapping[str, Any]]  # From a message to what its answer holds.
+
+
+class OpenInferenceService:
+    """`inference.GRPCInferenceService`."""
+
+    name = "inference.GRPCInferenceService"
+
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts = parts
+        self._types = method_types(self.name)
+
+    def methods(self) -> Mapping[str, Method]:
+        """See grpc_service.Service."""
+        door = self._parts.door
+        answers: dict[str, Answer] = {
+            "ServerLive": lambda *_: {"live": True},
+            "ServerReady": lambda *_: {"ready": oip_models.is_ready(door)},
+            "ModelReady": lambda _, of: {"ready": oip_models.is_ready(door, of.name, of.version or None)},
+            "ServerMetadata": lambda *_: oip_models.server(),
+            "ModelMetadata": lambda _, of: oip_models.metadata(door, of.name, of.version or None),
+            "ModelConfig": lambda _, of: {"config": oip_models.config(door, of.name, of.version or None)},
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        return {name: self._method(name, answer) for name, answer in answers.items()} | {
+            "ModelInfer": Method(self._infer)
+        }
+
+    def _method(self, name: str, answer: Answer) -> Method:
+        """A method whose messages are small: the library reads and writes them."""
+        takes, gives = self._types[name]
+
+        def answered(call: GrpcCall) -> bytes:
+            if name not in _OPEN:
+                call.caller(self._parts.callers)
+            try:
+                message = takes.FromString(call.data)
+            except DecodeError as error:
+                raise RefusedError(Kind.INVALID, f"not a {takes.DESCRIPTOR.full_name}: {error}") from error
+            written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
+            return written
+
+        return Method(answered)
+
+    def _infer(self, call: GrpcCall) -> bytes:
+        frame = call.frame
+        caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
+        request = read_request(call.data)
+        asked = ask(
+            self._parts.door,
+            request.call(
+                _DOOR,
+                caller,
+                received_ns=call.received_ns,
+                largest_answer=self._parts.settings.max_message_bytes,
+                budget_ms=call.budget_ms,
+                frame=frame,
+            ),
+        )
+        call.when_over(asked.cancel)
+        try:
+            reply = asked.reply()
+        except CancelledError as error:
+            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
+        call.tell(reply.first, is_vehicle=frame is not None)
+        return write_response(request, reply.card.version, outputs(request, reply))
+
+    def _index(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
+        reply = self._ordered(call, Verb.LIST)
+        return {"models": repository_calls.index(reply.models, ready_alone=message.ready)}
+
+    def _load(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
+        repository_calls.check_parameters(message.parameters)
+        self._ordered(call, Verb.LOAD, message.model_name)
+        return {}
+
+    def _unload(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
+        repository_calls.check_parameters(message.parameters)
+        self._ordered(call, Verb.UNLOAD, message.model_name)
+        return {}
+
+    def _ordered(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
+        """What control replies, as long as somebody waits for it; what is ordered is done all the same."""
+        future = repository_calls.order(self._parts, call.caller(self._parts.callers), verb, model)
+        while call.context.is_active():
+            try:
+                return repository_calls.checked_reply(future.result(_LOOK_S))
+            except TimeoutError:
+                continue
+        raise RefusedError(Kind.LATE, "the caller's deadline has passed")

@@ -1,0 +1,107 @@
+"""What the Open Inference Protocol tells of the server and its models: for REST as it is, for gRPC as messages."""
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cloud.gateway.door import Door
+from cloud.gateway.refusal import RefusedError
+from cloud.gateway.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
+from shared.messages import NodeState
+from shared.model_card import ModelCard
+from shared.open_inference_tensors import BYTES, datatype_name
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+_STRING = "TYPE_STRING"
+
+Told = dict[str, Any]
+
+
+def server() -> Told:
+    """ServerMetadataResponse."""
+    try:
+        own = version("skylane")
+    except PackageNotFoundError:
+        own = "0"  # It runs from its sources, not installed.
+    return {"name": "skylane", "version": own, "extensions": list(EXTENSIONS)}
+
+
+def is_ready(door: Door, model: str | None = None, version: str | None = None) -> bool:
+    """Whether calls are taken, of a model where one is named."""
+    if door.status.state is not NodeState.ONLINE:
+        return False
+    if model is None:
+        return True
+    try:
+        door.card(model, version)
+    except RefusedError:
+        return False
+    return True
+
+
+def metadata(door: Door, model: str, version: str | None) -> Told:
+    """ModelMetadataResponse.
+
+    Raises:
+        RefusedError: it is not served.
+    """
+    card = door.card(model, version)
+    return {
+        "name": card.name,
+        "versions": [each.version for each in door.cards() if each.name == model],
+        "platform": platform(card),
+        "inputs": [_tensor(spec) for spec in (pixels(card), ENCODED)],
+        "outputs": [_tensor(spec) for spec in _outputs(door, card)],
+    }
+
+
+def config(door: Door, model: str, version: str | None) -> Told:
+    """Triton's ModelConfig, as far as it is told here; the sides are without the batch.
+
+    Raises:
+        RefusedError: it is not served.
+    """
+    card = door.card(model, version)
+    return {
+        "name": card.name,
+        "platform": platform(card),
+        "backend": card.engine,
+        "max_batch_size": door.most_pictures,
+        "input": [_configured(pixels(card)), {**_configured(ENCODED), "optional": True}],
+        "output": [_configured(spec) for spec in _outputs(door, card)],
+        "dynamic_batching": {},
+    }
+
+
+def platform(card: ModelCard) -> str:
+    """What runs a model."""
+    return f"{card.engine}_{card.precision}"
+
+
+def _outputs(door: Door, card: ModelCard) -> Iterable[TensorSpec]:
+    """Those of which the type is known."""
+    return (spec for spec in (*outputs(card, door.heads(card)), PACKED) if spec.dtype is not None)
+
+
+def _tensor(spec: TensorSpec) -> Told:
+    assert spec.dtype is not None
+    return {"name": spec.name, "datatype": datatype_name(spec.dtype), "shape": list(spec.shape or ())}
+
+
+def _configured(spec: TensorSpec) -> Told:
+    assert spec.dtype is not None
+    assert spec.shape is not None
+    datatype = datatype_name(spec.dtype)
+    # A tensor of the batch alone has one string a picture.
+    return {
+        "name": spec.name,
+        "data_type": _STRING if datatype == BYTES else f"TYPE_{datatype}",
+        "dims": list(spec.shape[1:]) or [1],
+    }

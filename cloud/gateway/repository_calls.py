@@ -1,0 +1,78 @@
+"""The repository's calls: which models there are, load this one, unload that one."""
+
+from concurrent.futures import Future
+from secrets import token_hex
+from typing import Any
+
+from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.worker_parts import WorkerParts
+from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+from shared.errors import SkylaneError
+from shared.topics import checked
+
+_STATES = {
+    ModelState.CURRENT: "READY",
+    ModelState.KEPT: "READY",
+    ModelState.LOADING: "LOADING",
+    ModelState.AVAILABLE: "UNAVAILABLE",
+    ModelState.BROKEN: "UNAVAILABLE",
+}
+_NOBODY = "a caller without a token"  # No operator can be called so.
+
+
+def index(entries: tuple[ModelEntry, ...], *, ready_alone: bool) -> list[dict[str, Any]]:
+    """RepositoryIndexResponse's models."""
+    return [
+        {"name": entry.model, "version": entry.version, "state": _STATES[entry.state], "reason": _reason(entry)}
+        for entry in entries
+        if not ready_alone or _STATES[entry.state] == "READY"
+    ]
+
+
+def order(
+    parts: WorkerParts, caller: str, verb: Verb, model: str = "", version: str | None = None
+) -> Future[ControlReply]:
+    """Order something of the worker's control; `checked_reply` reads what comes.
+
+    Raises:
+        RefusedError: it takes no orders, or no model can have that name.
+    """
+    if parts.control is None:
+        raise RefusedError(Kind.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
+    if verb is not Verb.LIST:
+        try:
+            checked("model", model)
+        except SkylaneError as error:
+            raise RefusedError(Kind.INVALID, str(error)) from error
+    operator = caller if parts.callers.need_token else _NOBODY
+    return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model, version))
+
+
+def checked_reply(reply: ControlReply) -> ControlReply:
+    """A reply that says that it was done.
+
+    Raises:
+        RefusedError: it says why not.
+    """
+    if reply.error:
+        raise RefusedError(Kind.INVALID, reply.error)
+    return reply
+
+
+def check_parameters(parameters: Any) -> None:
+    """Check that a load brings no model of its own.
+
+    Raises:
+        RefusedError: it does, or has another one.
+    """
+    if unknown := [name for name in parameters if name != "unload_dependents"]:
+        raise RefusedError(
+            Kind.INVALID,
+            f"parameter {', '.join(sorted(unknown))[:200]}: models are loaded from the worker's repository as they are",
+        )
+
+
+def _reason(entry: ModelEntry) -> str:
+    if entry.detail or entry.state in (ModelState.CURRENT, ModelState.KEPT):
+        return entry.detail
+    return "loading" if entry.state is ModelState.LOADING else "not loaded"
