@@ -68,7 +68,7 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[An
     Raises:
         TensorsError: it is of a datatype that is not spoken here, or has another size than its shape.
     """
-    dtype, count = _checked(datatype, shape)
+    dtype, count = check_shape(datatype, shape)
     if dtype == "bytes":
         return _objects([bytes(each) for each in strings(raw, count)], shape)
     size = count * np.dtype(dtype).itemsize
@@ -85,7 +85,7 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     Raises:
         TensorsError: as `from_raw`; a number is none of its datatype.
     """
-    dtype, count = _checked(datatype, shape)
+    dtype, count = check_shape(datatype, shape)
     field = "bytes_contents" if dtype == "bytes" else _DTYPES[datatype][1]
     if field is None:
         raise TensorsError(f"{datatype} has no list in contents: send it raw")
@@ -95,6 +95,26 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     if dtype == "bytes":
         return _objects(list(values), shape)
     return in_bounds(np.asarray(values), dtype).reshape(shape)
+
+
+def check_shape(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
+    """What NumPy calls the datatype, and how many of it a shape holds.
+
+    Raises:
+        TensorsError: it is not spoken here, or nothing has that shape.
+    """
+    dtype = dtype_name(datatype)
+    if dtype is None:
+        raise TensorsError(f"datatype {datatype[:40]!r} is not spoken here: send {', '.join((*_DTYPES, BYTES))}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
+    if any(side < 0 for side in shape):
+        raise TensorsError(f"shape {list(shape)} has a side below 0: tell every side")
+    size = _LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize
+    size *= prod(max(side, 1) for side in shape)  # A side of 0 makes room for others that no array can have.
+    if size > MAX_BYTES:
+        raise TensorsError(f"shape {list(shape)} of {datatype} takes {size} bytes, more than {MAX_BYTES}: send less")
+    return dtype, prod(shape)
 
 
 def strings(raw: Buffer, count: int) -> list[memoryview]:
@@ -118,21 +138,6 @@ def strings(raw: Buffer, count: int) -> list[memoryview]:
     if start != len(view):
         raise TensorsError(f"BYTES hold more than {count} strings: tell their shape")
     return found
-
-
-def _checked(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
-    dtype = dtype_name(datatype)
-    if dtype is None:
-        raise TensorsError(f"datatype {datatype[:40]!r} is not spoken here: send {', '.join((*_DTYPES, BYTES))}")
-    if len(shape) > MAX_DIMENSIONS:
-        raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
-    if any(side < 0 for side in shape):
-        raise TensorsError(f"shape {list(shape)} has a side below 0: tell every side")
-    size = _LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize
-    size *= prod(max(side, 1) for side in shape)  # A side of 0 makes room for others that no array can have.
-    if size > MAX_BYTES:
-        raise TensorsError(f"shape {list(shape)} of {datatype} takes {size} bytes, more than {MAX_BYTES}: send less")
-    return dtype, prod(shape)
 
 
 def _objects(values: Sequence[bytes], shape: Sequence[int]) -> npt.NDArray[Any]:

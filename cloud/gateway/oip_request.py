@@ -16,6 +16,7 @@ from shared.tensors import TensorsError
 Parameters = Mapping[str, str | bool | int | float]
 
 _CODEC, _MASK_CODEC, _TIMEOUT = "codec", "mask_codec", "timeout"
+_LONGEST_MS = 86_400_000
 _SHARED_MEMORY = "shared_memory_region"
 
 
@@ -66,7 +67,7 @@ class InferRequest:
         _check_once("output", [each.name for each in self.outputs])
         timeout = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
         if timeout is not None and timeout > 0:  # Triton's clients send 0 for none.
-            budget_ms = min(timeout // 1000, timeout // 1000 if budget_ms is None else budget_ms)
+            budget_ms = min(timeout // 1000, _LONGEST_MS if budget_ms is None else budget_ms)
         named = [each.parameters for each in self.inputs] + [each.parameters for each in self.outputs]
         named.append(self.parameters)
         return Call(

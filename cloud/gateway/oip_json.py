@@ -1,0 +1,215 @@
+"""Inference requests and answers of the Open Inference Protocol as JSON, with or without binary data behind it."""
+
+import base64
+import binascii
+import json
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.gateway.calls import IMAGES, RESULTS, Tensor
+from cloud.gateway.json_body import read_object
+from cloud.gateway.oip_answer import OutputTensor
+from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, read_input, told
+from cloud.gateway.refusal import Kind, RefusedError
+from shared.compression import Buffer
+from shared.open_inference_tensors import BYTES, check_shape, dtype_name
+from shared.tensors import TensorsError, in_bounds
+
+_MAX_JSON_BYTES = 32 << 20  # What one byte of JSON says may take twenty here.
+_MAX_TENSORS = 64
+_SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
+_BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
+
+
+class Written(NamedTuple):
+    """An answer's body, and how much of it is JSON where binary data follows."""
+
+    body: bytes
+    header_length: int | None
+
+
+def read_request(body: bytes, header_length: str | None, model: str, version: str | None) -> InferRequest:
+    """Read a request's body; `header_length` is the header Inference-Header-Content-Length.
+
+    Raises:
+        RefusedError: it is none, or a tensor is not of its shape and datatype.
+    """
+    end = len(body) if header_length is None else _header_end(header_length, len(body))
+    if end > _MAX_JSON_BYTES:
+        raise RefusedError(
+            Kind.TOO_LARGE, f"{end} bytes of JSON: at most {_MAX_JSON_BYTES} are read; send tensors as binary data"
+        )
+    given = read_object(body[:end])
+    binary = _Binary(memoryview(body)[end:])
+    inputs = tuple(_input(each, binary) for each in _objects(given, "inputs"))
+    binary.check_over()
+    return InferRequest(
+        model=model,
+        version=version,
+        id=_of(given, "id", str, "a text") or "",
+        parameters=_parameters(given),
+        inputs=inputs,
+        outputs=tuple(WantedOutput(_name(each), _parameters(each)) for each in _objects(given, "outputs")),
+    )
+
+
+def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...]) -> Written:
+    """The body of an answer: binary the outputs that were asked for so, the others in its JSON."""
+    entries: list[dict[str, Any]] = []
+    parts: list[Buffer] = []
+    for output in outputs:
+        entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+        if _is_binary(request, output.name):
+            raw = output.raw()
+            entry["parameters"] = {_SIZE: sum(len(part) for part in raw)}
+            parts += raw
+        else:
+            entry |= _listed(output)
+        entries.append(entry)
+    told_id = {"id": request.id} if request.id else {}
+    head = json.dumps(
+        {"model_name": request.model, "model_version": version, **told_id, "outputs": entries}, separators=(",", ":")
+    ).encode()
+    if not parts:
+        return Written(head, None)
+    return Written(b"".join([head, *parts]), len(head))  # The only copy of the numbers.
+
+
+def listed_bytes(request: InferRequest, outputs: tuple[OutputTensor, ...]) -> int:
+    """How many bytes of the outputs are to be written as JSON."""
+    return sum(
+        output.values.nbytes if isinstance(output.values, np.ndarray) else sum(len(each) for each in output.values)
+        for output in outputs
+        if not _is_binary(request, output.name)
+    )
+
+
+def _is_binary(request: InferRequest, output: str) -> bool:
+    told = next(
+        (each.parameters[_BINARY] for each in request.outputs if each.name == output and _BINARY in each.parameters),
+        None,
+    )
+    return bool(request.parameters.get(_ALL_BINARY, False) if told is None else told)
+
+
+class _Binary:
+    """The data behind the JSON, taken piece by piece."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._taken = 0
+
+    def take(self, name: str, size: Any) -> memoryview:
+        if type(size) is not int or size < 0:
+            raise RefusedError(Kind.INVALID, f"input {name[:40]!r}: {_SIZE} is {str(size)[:40]!r}: give its bytes")
+        left = len(self._data) - self._taken
+        if size > left:
+            raise RefusedError(
+                Kind.INVALID, f"input {name[:40]!r}: {_SIZE} is {size}, but {left} bytes are left of the body: send all"
+            )
+        self._taken += size
+        return self._data[self._taken - size : self._taken]
+
+    def check_over(self) -> None:
+        if left := len(self._data) - self._taken:
+            raise RefusedError(Kind.INVALID, f"{left} bytes of the body belong to no input: tell each {_SIZE}")
+
+
+def _header_end(header_length: str, size: int) -> int:
+    if not header_length.isascii() or not header_length.isdigit() or len(header_length) > len(str(size)):
+        given = header_length[:40]
+    elif int(header_length) <= size:
+        return int(header_length)
+    else:
+        given = header_length
+    raise RefusedError(
+        Kind.INVALID, f"Inference-Header-Content-Length is {given!r}: give the bytes of JSON, of {size} in the body"
+    )
+
+
+def _input(given: dict[str, Any], binary: _Binary) -> InputTensor:
+    name, parameters = _name(given), _parameters(given)
+    datatype = _of(given, "datatype", str, "a text") or ""
+    shape = _of(given, "shape", list, "a list of whole numbers")
+    if shape is None or not all(type(side) is int for side in shape):
+        raise RefusedError(Kind.INVALID, f"input {name[:40]!r}: shape is no list of whole numbers: tell every side")
+    if _SIZE in parameters:
+        if "data" in given:
+            raise RefusedError(Kind.INVALID, f"input {name[:40]!r} has data and {_SIZE}: send one of them")
+        return read_input(name, datatype, shape, binary.take(name, parameters[_SIZE]), parameters)
+    if "data" not in given:
+        raise RefusedError(Kind.INVALID, f"input {name[:40]!r} has neither data nor {_SIZE}: send one of them")
+    return InputTensor(name, told(name, lambda: _tensor(name, datatype, shape, given["data"])), parameters)
+
+
+def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
+    """The values in JSON: a flat list, or lists as deep as the shape.
+
+    Raises:
+        TensorsError: they are of another count or type.
+    """
+    check_shape(datatype, shape)
+    if datatype == BYTES:
+        return _strings(name, shape, data)
+    try:
+        values: npt.NDArray[Any] = np.array(data)
+    except ValueError as error:
+        raise TensorsError(f"data of shape {shape} is uneven: send a flat list") from error
+    dtype = str(dtype_name(datatype))
+    kind = np.dtype(dtype).kind
+    if values.size and values.dtype.kind not in {"b": "b", "f": "fiu"}.get(kind, "iu"):
+        raise TensorsError(f"data holds what is no {datatype}: send numbers of that type")
+    if values.size != prod(shape):
+        raise TensorsError(f"data holds {values.size} numbers, shape {shape} takes {prod(shape)}: send that many")
+    return in_bounds(values, dtype).reshape(shape)
+
+
+def _strings(name: str, shape: list[int], data: Any) -> list[Buffer]:
+    """Strings of JSON: pictures in base64, which no text is, and all others as they are."""
+    found = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data or ()]
+    if not isinstance(data, list) or len(found) != prod(shape) or not all(isinstance(each, str) for each in found):
+        raise TensorsError(f"data is no list of {prod(shape)} strings, as {BYTES} of shape {shape} is: send that")
+    if name != IMAGES:
+        return [each.encode() for each in found]
+    try:
+        return [base64.b64decode(each, validate=True) for each in found]
+    except (binascii.Error, ValueError) as error:
+        raise TensorsError(f"a string is no base64 ({error}): send pictures so, or as binary data") from error
+
+
+def _listed(output: OutputTensor) -> dict[str, Any]:
+    """An output's values for JSON."""
+    if isinstance(output.values, np.ndarray):
+        return {"data": output.values.reshape(-1).tolist()}
+    if output.name == RESULTS:
+        return {"parameters": _BASE64, "data": [base64.b64encode(each).decode() for each in output.values]}
+    return {"data": [bytes(each).decode(errors="replace") for each in output.values]}
+
+
+def _objects(given: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = _of(given, key, list, "a list") or []
+    if len(found) > _MAX_TENSORS or not all(isinstance(each, dict) for each in found):
+        raise RefusedError(
+            Kind.INVALID, f"{key}: {len(found)} are there: send a list of at most {_MAX_TENSORS} objects"
+        )
+    return found
+
+
+def _name(given: dict[str, Any]) -> str:
+    name: str = _of(given, "name", str, "a text") or ""
+    return name
+
+
+def _parameters(given: dict[str, Any]) -> Parameters:
+    found: Parameters = _of(given, "parameters", dict, "an object") or {}
+    return found
+
+
+def _of(given: dict[str, Any], key: str, kind: type, what: str) -> Any:
+    value = given.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise RefusedError(Kind.INVALID, f"{key} is {str(value)[:40]!r}: send {what}")
+    return value
