@@ -30,12 +30,19 @@ def split(data: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
     Raises:
         FieldsError: it is cut off, has an obsolete kind of field, or more fields than MAX_FIELDS.
     """
+    others, values = cut(data, number)
+    return others, values[number]
+
+
+def cut(data: Buffer, *numbers: int) -> tuple[bytes, dict[int, list[memoryview]]]:
+    """As `split`, for several numbers."""
     view = memoryview(data)
+    tags = {number << 3 | _BYTES: number for number in numbers}
     others: list[memoryview] = []
-    values: list[memoryview] = []
+    values: dict[int, list[memoryview]] = {number: [] for number in numbers}
     for tag, start, value, end in _fields(view):
-        if tag == number << 3 | _BYTES:
-            values.append(view[value:end])
+        if tag in tags:
+            values[tags[tag]].append(view[value:end])
         else:
             others.append(view[start:end])
     return b"".join(others), values

@@ -32,10 +32,16 @@ def dtype_name(number: int) -> str | None:
     return "bytes" if number == STRING else _DTYPES.get(number, (None,))[0]
 
 
-def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None) -> Any:
+def dtype_number(dtype: str) -> int:
+    """TensorFlow's number of the type that NumPy calls `dtype`."""
+    return _NUMBERS[dtype]
+
+
+def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None, *, listed: bool = False) -> Any:
     """A `tensorflow.TensorProto` of numbers, or of an array of `bytes` objects, as TensorFlow's own tools write it.
 
     `proto`: an empty one to be filled, as a part of a larger message is without another copy; None: a new one.
+    `listed`: numbers in the list of their type, as TensorFlow Serving answers, instead of in `tensor_content`.
     """
     proto = message_class("tensorflow.TensorProto")() if proto is None else proto
     for side in array.shape:
@@ -45,6 +51,10 @@ def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None) -> Any:
         proto.string_val.extend(array.ravel())
         return proto
     proto.dtype = _NUMBERS[array.dtype.name]
+    if listed:
+        values = array.view(np.uint16) if array.dtype == np.float16 else array
+        getattr(proto, _DTYPES[proto.dtype][1]).extend(values.ravel().tolist())
+        return proto
     proto.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return proto
 

@@ -32,6 +32,11 @@ class GrpcCall:
         """What the caller sent beside its message, by key in small letters."""
         return dict(self.context.invocation_metadata())
 
+    def text(self, key: str) -> str | None:
+        """A value of the metadata; None where there is none, or one of bytes."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else None
+
     @cached_property
     def frame(self) -> FrameMessage | None:
         """A vehicle's frame message without data.

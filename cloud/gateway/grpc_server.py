@@ -9,7 +9,9 @@ import grpc
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import OnFault, Service, handlers
 from cloud.gateway.listening import ListenError
+from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.tfs_grpc import ModelService, PredictionService
 from cloud.gateway.worker_parts import WorkerParts
 
 _GRACE_S = 5.0
@@ -32,7 +34,12 @@ class GrpcServer:
             maximum_concurrent_rpcs=settings.max_calls,
         )
         self._stopping = threading.Event()
-        services: Sequence[Service] = [NativeService(parts, self._stopping)]
+        services: Sequence[Service] = [
+            NativeService(parts, self._stopping),
+            PredictionService(parts),
+            ModelService(parts),
+            OpenInferenceService(parts),
+        ]
         self._server.add_generic_rpc_handlers(tuple(handlers(service, on_fault) for service in services))
         self._address = settings.grpc or ""
         self.port = self._bound(settings)

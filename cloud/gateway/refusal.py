@@ -19,6 +19,7 @@ class Kind(Enum):
     UNPROCESSABLE = (422, "INVALID_ARGUMENT")  # It can be read, but no picture can be made of it.
     BUSY = (429, "RESOURCE_EXHAUSTED")
     FAILED = (500, "INTERNAL")
+    UNIMPLEMENTED = (501, "UNIMPLEMENTED")  # A part of a protocol that is not spoken here.
     STOPPING = (503, "UNAVAILABLE")
 
     @property

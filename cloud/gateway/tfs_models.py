@@ -1,0 +1,52 @@
+"""What TensorFlow Serving's doors tell of a model: its spec, its signatures and the versions that are served."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cloud.gateway.door import Door
+from cloud.gateway.tensor_specs import TensorSpec
+from cloud.gateway.tfs_signatures import METHOD, SIGNATURES
+from cloud.gateway.tfs_versions import number_of
+from shared.model_card import ModelCard
+from shared.protocol_buffers import message_class
+from shared.tensorflow_tensors import STRING, dtype_number
+
+
+def model_spec(card: ModelCard, signature_name: str = "") -> Any:
+    """The ModelSpec of what answered."""
+    return message_class("tensorflow.serving.ModelSpec")(
+        name=card.name, version={"value": number_of(card.version)}, signature_name=signature_name
+    )
+
+
+def signature_defs(card: ModelCard, heads: Sequence[str]) -> Any:
+    """The SignatureDefMap of a model; `heads`: its outputs."""
+    defs = message_class("tensorflow.serving.SignatureDefMap")()
+    for each in SIGNATURES.values():
+        told = defs.signature_def[each.name]
+        told.method_name = METHOD
+        for spec in each.inputs(card):
+            _tell(told.inputs[spec.name], spec)
+        for spec in each.outputs(card, heads):
+            _tell(told.outputs[spec.name], spec)
+    return defs
+
+
+def version_statuses(door: Door, model: str, version: str | None) -> tuple[int, ...]:
+    """The numbers of the versions that are served, the current one first; of one alone where it is named.
+
+    Raises:
+        RefusedError: the model is not served.
+    """
+    door.card(model, version)
+    served = (card.version for card in door.cards() if card.name == model)
+    return tuple(number_of(each) for each in served if version in (None, each))
+
+
+def _tell(info: Any, spec: TensorSpec) -> None:
+    info.name = f"{spec.name}:0"
+    if spec.dtype is not None:
+        info.dtype = STRING if spec.dtype == "bytes" else dtype_number(spec.dtype)
+    info.tensor_shape.unknown_rank = spec.shape is None
+    for side in spec.shape or ():
+        info.tensor_shape.dim.add(size=side)
