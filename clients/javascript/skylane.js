@@ -12,7 +12,9 @@ const Skylane = (() => {
   /** Connects to a broker, "ws://host:9001". Rejects where nothing answers in time. */
   async function connect(url, { vehicle = "browser", timeoutMs = 10_000 } = {}) {
     const options = { protocolVersion: 5, connectTimeout: timeoutMs, reconnectPeriod: 0 };
-    const broker = await within(timeoutMs, `no broker answers at ${url}`, mqtt.connectAsync(url, options));
+    const broker = await mqtt.connectAsync(url, options, false).catch(() => {
+      throw new Error(`no broker at ${url}: is it there, and does it take websockets?`);
+    });
     const client = new Client(broker, vehicle, timeoutMs);
     await broker.subscribeAsync([`${PREFIX}/status/worker/+`, `${PREFIX}/masks/${vehicle}/${CAMERA}`], { qos: 1 });
     return client;

@@ -1,0 +1,119 @@
+"""The page, clients/javascript, in a real browser, against a worker behind a real Mosquitto that takes websockets."""
+
+import base64
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page
+
+from bench.ports import free_port
+from cloud.model import Model
+from shared import geometry
+from shared.mosquitto import find_mosquitto
+from shared.opencv import cv2
+from shared.stages import CLOUD_STAGES
+from tests.bench.report.test_browser import browser
+from tests.clients.conftest import BUILD, CLIENTS, Picture, need, run
+from tests.pipeline.rig import connect, worker
+
+__all__ = ["browser"]
+
+pytestmark = pytest.mark.mosquitto
+LIBRARIES = ("package.json", "package-lock.json", ".npmrc")
+
+
+@pytest.fixture(scope="session")
+def page_file() -> Path:
+    """The page beside its libraries, fetched once by `npm ci`."""
+    need("npm")
+    folder = BUILD / "javascript"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = CLIENTS / "javascript" / "package-lock.json"
+    if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
+        for name in LIBRARIES:
+            shutil.copy(CLIENTS / "javascript" / name, folder)
+        fetched = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=120)
+        if fetched.returncode:
+            (folder / lock.name).unlink()
+            pytest.skip(f"npm cannot fetch the page's libraries: {fetched.stderr.strip().splitlines()[-1]}")
+    for name in ("index.html", "skylane.js"):
+        shutil.copy(CLIENTS / "javascript" / name, folder)
+    return folder / "index.html"
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """One Mosquitto by two addresses: mqtt:// for the worker, ws:// for the page."""
+    ports = (free_port(), free_port())
+    config = tmp_path_factory.mktemp("websockets") / "mosquitto.conf"
+    listeners = f"listener {ports[0]} 127.0.0.1\nlistener {ports[1]} 127.0.0.1\nprotocol websockets\n"
+    config.write_text(f"{listeners}allow_anonymous true\nmax_packet_size 67174400\n")
+    program = find_mosquitto()
+    assert program is not None
+    with subprocess.Popen([program, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            connect(f"mqtt://127.0.0.1:{ports[0]}").close()  # Which waits until the broker is there.
+            yield f"mqtt://127.0.0.1:{ports[0]}", f"ws://127.0.0.1:{ports[1]}"
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def page(browser: Browser, page_file: Path, brokers: tuple[str, str]) -> Iterator[Page]:
+    """The page, set to the broker and the tiny model; what goes wrong in it unseen fails the test."""
+    complaints: list[str] = []
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(page_file.as_uri())
+        page.locator("[name=broker]").fill(brokers[1])
+        page.locator("[name=model]").fill("tiny")
+        yield page
+    assert not complaints
+
+
+def send(page: Page, path: Path) -> str:
+    """Choose a picture and send it; what the page then says."""
+    page.locator("[name=picture]").set_input_files(path)
+    page.get_by_role("button", name="Send").click()
+    told = page.get_by_role("status")
+    told.filter(has_text=":").wait_for(timeout=20_000)
+    return str(told.inner_text())
+
+
+@pytest.mark.parametrize("shape", [(64, 96, ".png"), (101, 333, ".jpg"), (301, 97, ".jpg")])
+def test_the_mask_is_the_direct_calls(
+    page: Page, brokers: tuple[str, str], picture: Callable[..., Picture], model: Model, shape: tuple[int, int, str]
+) -> None:
+    """The resize is planned in the page and made by the worker, and so is the way back onto the picture."""
+    shown = picture(*shape)
+    plan = geometry.plan(model.card.resize, *shape[:2], model.card.height, model.card.width)
+    wanted = {"model": shown.mask, "frame": geometry.lay_back(shown.mask, plan, geometry.UNSEEN)}
+    with worker(brokers[0], model):
+        for size, mask in wanted.items():
+            page.locator("[name=size]").select_option(size)
+            assert send(page, shown.path).startswith(f"mask of {mask.shape[0]} × {mask.shape[1]} by ")
+            ids = base64.b64decode(
+                page.evaluate("btoa(Array.from(lastMask, (id) => String.fromCharCode(id)).join(''))")
+            )
+            assert np.array_equal(np.frombuffer(ids, np.uint8).reshape(mask.shape), mask)
+    took_ms = dict(row.inner_text().split("\t") for row in page.get_by_role("row").all())
+    assert list(took_ms) == ["sent", *CLOUD_STAGES[1:], "cloud", "crossing", "total"]
+    assert page.locator("canvas").bounding_box()
+
+
+def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, tmp_path: Path) -> None:
+    """In the worker's words, where somebody looks."""
+    grey, text = tmp_path / "grey.png", tmp_path / "text.png"
+    cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
+    text.write_text("no picture: not at all")
+    with worker(brokers[0], model):
+        assert send(page, grey).startswith("rejected: png header says 64×96, 1 × 8 bits")
+        assert send(page, text) == "the file is neither a whole JPEG nor a PNG: choose another"
+        assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
+    page.locator("[name=broker]").fill("ws://127.0.0.1:1")
+    assert send(page, grey) == "no broker at ws://127.0.0.1:1: is it there, and does it take websockets?"
