@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,16 +25,15 @@ from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sources.source import SourceError, kind_of, open_source
-from edge.transports.mqtt import MOST_REPLIES, MqttTransport, vehicle_will
+from edge.transports.opening import open_transport
+from edge.transports.transport import TRANSPORTS, Transport
 from shared.config import FlagError, override, read_yaml
-from shared.connection import Connection, broker_options
+from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.latency_log import CSV_NAME, LogError, LogWriter, Outcome, read_rows
 from shared.latency_table import outcome_table, stage_table, summarise
 from shared.messages import Want
 from shared.model_card import ModelCard
-from shared.mqtt import MqttBus
-from shared.name_claim import client_id
 from shared.processes import on_end_signals
 from shared.registry import load
 from shared.repair import repair_all
@@ -43,7 +43,6 @@ from shared.topics import checked
 from shared.wants import check_want
 
 READY = "ready: waiting for a line on the standard input"
-_FEW = 8  # Messages beside frames that may wait for the broker.
 
 
 class RejectedError(SkylaneError):
@@ -59,6 +58,19 @@ def edge() -> None:
 @click.argument("source")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
 @broker_options
+@click.option("--transport", type=click.Choice([*TRANSPORTS]), help="How frames reach a worker. [mqtt]")
+@click.option(
+    "--worker-address",
+    "worker_addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Of a worker's gRPC or HTTP door, for every transport but mqtt; again for more: the least busy gets the frame.",
+)
+@click.option(
+    "--worker-tls-ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Speak TLS to workers whose certificate this authority (PEM) signed; a token goes in SKYLANE_WORKER_TOKEN.",
+)
 @click.option("--vehicle", help="This vehicle's name. [vehicle]")
 @click.option(
     "--min-bandwidth",
@@ -160,9 +172,8 @@ def run(
         )
         stack.callback(source.close)
         hooks = Hooks()
-        bus = _connected(config, session, hooks, console)
-        transport = stack.enter_context(closing(_transport(bus, config, session, hooks)))
-        hooks.reconnected = transport.reconnected
+        say = partial(console.print, markup=False, highlight=False)
+        transport = stack.enter_context(closing(open_transport(config, session, hooks=hooks, say=say)))
         card = _card(transport, config, hooks)
         config = _with_sinks(config, card)
         _close_killed_runs(folder, console)
@@ -227,33 +238,7 @@ def _check_camera(config: EdgeConfig) -> None:
         raise FlagError("a camera's frames are due when it takes them: leave arrivals and burst out")
 
 
-def _connected(config: EdgeConfig, session: str, hooks: Hooks, console: Console) -> MqttBus:
-    connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
-    return connection.open(
-        client_id("vehicle", config.vehicle),
-        vehicle_will(config.vehicle, session),
-        name=config.vehicle,
-        most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
-        on_connected=hooks.connected,
-        on_fault=hooks.fault,
-        on_waiting=lambda text: console.print(text, markup=False, highlight=False),
-    )
-
-
-def _transport(bus: MqttBus, config: EdgeConfig, session: str, hooks: Hooks) -> MqttTransport:
-    return MqttTransport(
-        bus,
-        vehicle=config.vehicle,
-        session=session,
-        model=config.model,
-        version=config.model_version,
-        qos=config.qos,
-        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
-        give_up=hooks.give_up,
-    )
-
-
-def _card(transport: MqttTransport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
+def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
     """The card of the model to play to, once it is sure that it can answer as is wished."""
     try:
         card = transport.wait_for_card(config.connect_timeout_s)

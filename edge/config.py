@@ -18,6 +18,9 @@ _DAY_S = 86_400.0
 class EdgeConfig(Section):
     """`configs/edge.yaml`."""
 
+    transport: Literal["mqtt", "grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest"] = "mqtt"
+    worker_addresses: tuple[str, ...] = ()  # HOST:PORT each; of every transport but MQTT.
+    worker_tls_ca: Path | None = None
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = Field(default=10.0, gt=0, le=_DAY_S)
     certs: Path | None = None
@@ -64,6 +67,16 @@ class EdgeConfig(Section):
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
+
+    @model_validator(mode="after")
+    def _way_is_told(self) -> Self:
+        if self.transport == "mqtt" and (self.worker_addresses or self.worker_tls_ca):
+            raise ValueError(
+                "worker_addresses: with MQTT the broker finds the workers: leave them out, or set transport"
+            )
+        if self.transport != "mqtt" and not self.worker_addresses:
+            raise ValueError(f"transport: {self.transport} needs worker_addresses, HOST:PORT of one worker or more")
+        return self
 
     @model_validator(mode="after")
     def _loop_and_load_agree(self) -> Self:

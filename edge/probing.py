@@ -6,14 +6,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from edge.clocks import Clocks
-from shared import clock, topics
-from shared.bus import Bus, Delivery
+from shared import clock
 from shared.clock import Exchange
 from shared.fields import MessageError
-from shared.probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
+from shared.probes import Probe, pack_probe, unpack_echo
 
 _BURST = 16  # Probes in a row to a process that is new, so that the first frames find a bound, and
 _BURST_GAP_NS = 20_000_000
@@ -105,58 +103,50 @@ class Probes:
 
 
 class Prober:
-    """Probes over MQTT, on topics of their own, so that no frame waits for them."""
+    """Probes beside the frames, so that no frame waits for them, on whatever way `ask` has."""
 
     def __init__(
-        self, bus: Bus, *, vehicle: str, session: str, online: Callable[[], Iterable[tuple[str, str]]]
+        self, session: str, *, online: Callable[[], Iterable[tuple[str, str]]], ask: Callable[[str, bytes], None]
     ) -> None:
-        """`online`: the workers that serve the model just now, each with its session."""
-        self._bus = bus
-        self._vehicle = vehicle
+        """`online`: the workers that serve the model just now, each with its session.
+
+        `ask` has a worker take a packed probe; it returns at once, and whoever hears the echo tells `echoed`.
+        """
         self._session = session
         self._online = online
-        self._echoes: queue.Queue[Delivery] = queue.Queue(_MAX_WAITING)
+        self._ask = ask
+        self._echoes: queue.Queue[tuple[str, bytes, int]] = queue.Queue(_MAX_WAITING)
         self._is_another_connection = threading.Event()
 
     def reconnected(self) -> None:
         """The connection was lost and is there again; may be called from any thread."""
         self._is_another_connection.set()
 
+    def echoed(self, worker: str, payload: bytes, returned_ns: int) -> bool:
+        """An echo came in by the name of `worker`; False where too many wait. May be called from any thread."""
+        try:
+            self._echoes.put_nowait((worker, payload, returned_ns))
+        except queue.Full:
+            return False
+        return True
+
     def run(self, clocks: Clocks, stop: threading.Event) -> None:
         """Probe until stopped; the body of the probing thread."""
         probes = Probes(self._session, clocks)
-        echoes = topics.ECHOES.filter(vehicle=self._vehicle)
-        self._bus.subscribe(echoes, topics.ECHOES.qos, partial(self._returned, clocks))
         while not stop.is_set():
             if self._is_another_connection.is_set():
                 self._is_another_connection.clear()
                 probes.begin_anew()
             for worker in probes.due(clock.now_ns(), self._online()):
-                topic = topics.PROBES.of(worker=worker, vehicle=self._vehicle)
-                self._bus.publish(topic, pack_probe(probes.probe(worker, clock.now_ns())), qos=topics.PROBES.qos)
+                self._ask(worker, pack_probe(probes.probe(worker, clock.now_ns())))
             self._hear(probes)
-        self._bus.unsubscribe(echoes)
 
     def _hear(self, probes: Probes) -> None:
         """Take in the echoes that come until the next probe is due."""
         next_ns = probes.next_ns()
         wait_s = _LOOK_S if next_ns is None else min(_LOOK_S, max(0.0, (next_ns - clock.now_ns()) / 1e9))
         try:
-            delivery = self._echoes.get(timeout=wait_s)
+            echo = self._echoes.get(timeout=wait_s)
         except queue.Empty:
             return
-        names = topics.ECHOES.names_in(delivery.topic)
-        assert names is not None, "an echo that names no worker is not held"
-        probes.echoed(names["worker"], delivery.payload, delivery.received_ns)
-
-    def _returned(self, clocks: Clocks, delivery: Delivery) -> None:
-        if topics.ECHOES.names_in(delivery.topic) is None:
-            clocks.ignore("topic")
-            return
-        if len(delivery.payload) > MAX_PROBE_BYTES:  # Not to be held: a queue of such would fill the memory.
-            clocks.ignore("unreadable")
-            return
-        try:
-            self._echoes.put_nowait(delivery)
-        except queue.Full:
-            clocks.ignore("too_many")
+        probes.echoed(*echo)

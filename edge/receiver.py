@@ -10,7 +10,7 @@ from edge.transports.transport import Reply, Transport
 from shared import clock
 from shared.fields import MessageError
 from shared.latency_log import Outcome
-from shared.messages import MaskMessage, unpack_mask
+from shared.messages import MaskMessage
 from shared.model_card import Task
 from shared.results import Result
 from shared.stages import Stage
@@ -45,7 +45,7 @@ class Receiver:
 
     def _take(self, reply: Reply) -> None:
         try:
-            message = unpack_mask(reply.payload)
+            message = reply.read()
         except MessageError:
             self._ledger.ignore("unreadable")
             return
@@ -55,6 +55,6 @@ class Receiver:
         journey.times[Stage.RETURNED] = reply.returned_ns
         result, fault = decoded(message, journey, self._task)
         journey.times[Stage.MASK_DECODED] = clock.now_ns()
-        outcome = self._ledger.finish(journey, message, len(reply.payload), fault)
+        outcome = self._ledger.finish(journey, message, reply.size, fault)
         if result is not None and outcome is Outcome.ANSWERED:
             self._on_result(journey, message, result)

@@ -15,7 +15,6 @@ from edge.pulse import Pulse
 from edge.suspicion import Suspicions
 from edge.transports.transport import Transport
 from shared import clock
-from shared.messages import pack_frame
 from shared.stages import Stage
 
 _LOOK_S = 0.1  # How often the frames in flight are looked at where nothing is due before.
@@ -71,7 +70,7 @@ class Retrier:
         budget_ms = None if journey.deadline_ns is None else max(0, (journey.deadline_ns - sent_ns) // 10**6)
         message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), budget_ms=budget_ms)
         # Where that worker is gone as well, time closes the frame: there is no third attempt.
-        self._transport.send(message, pack_frame(message), lambda _: None, worker=worker)
+        self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 
     def _most_alive(self, workers: _Workers, journey: Journey) -> str:
         """Who answered last since the frame left; where nobody did, who was last heard of."""

@@ -8,7 +8,7 @@ from edge.ledger import Journey, Ledger
 from edge.silence import Silence
 from edge.transports.transport import Transport
 from shared import clock
-from shared.messages import FrameMessage, pack_frame
+from shared.messages import FrameMessage
 from shared.stages import Stage, Stamp
 
 _LOOK_S = 0.2  # How often a wait looks whether it was stopped.
@@ -111,14 +111,14 @@ class Sender:
         budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
         budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
         message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)
-        payload = pack_frame(message)
-        if len(payload) > self._transport.largest_message:
+        parcel = self._transport.pack(message)
+        if parcel.size > self._transport.largest_message:
             bound = self._transport.largest_message_told
-            self._ledger.drop(journey, f"too_large: {len(payload)} bytes, {bound}")
+            self._ledger.drop(journey, f"too_large: {parcel.size} bytes, {bound}")
             return
-        journey.bytes_up = len(payload)
+        journey.bytes_up = parcel.size
         journey.message = message if self._keeps else None
         self._window.take_place()
         self._ledger.open(journey)
         ledger, frame_id = self._ledger, journey.id
-        self._transport.send(message, payload, lambda reason: ledger.withdraw(frame_id, reason))
+        self._transport.send(message, parcel, lambda reason: ledger.withdraw(frame_id, reason))

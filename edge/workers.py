@@ -58,12 +58,14 @@ class Workers:
     def announced(self, delivery: Delivery) -> None:
         """Take an announcement in; a broken one is as good as none. Runs on the network thread."""
         names = topics.WORKER_STATUS.names_in(delivery.topic)
-        if names is None:
-            return
-        name = names["worker"]
+        if names is not None:
+            self.told(names["worker"], delivery.payload)
+
+    def told(self, name: str, payload: bytes) -> None:
+        """Take in what the worker of that name announces; a broken announcement is as good as none."""
         with self._condition:
             try:
-                worker = Worker(name, unpack_status(delivery.payload))
+                worker = Worker(name, unpack_status(payload))
             except MessageError:
                 self._known.pop(name, None)
             else:
@@ -77,6 +79,21 @@ class Workers:
                     self._known.pop(name, None)
                 elif before is not None or len(self._known) < _MAX_WORKERS:
                     self._known[name] = worker
+            self._condition.notify_all()
+
+    def left(self, name: str, *, is_drained: bool = False) -> None:
+        """A worker that no broker speaks for can be reached no more. `is_drained`: it answers what it has."""
+        with self._condition:
+            worker = self._known.pop(name, None)
+            if worker is not None and worker.cards and not is_drained:
+                self._depart(worker)
+            self._condition.notify_all()
+
+    def broke(self, name: str) -> None:
+        """What was on its way to or from a worker may be lost, though it is there."""
+        with self._condition:
+            if worker := self._known.get(name):
+                self._depart(worker)
             self._condition.notify_all()
 
     def _depart(self, worker: Worker) -> None:

@@ -11,6 +11,7 @@ from cloud.gateway.refusal import RefusedError
 from shared import clock
 
 OnFault = Callable[[BaseException], None]
+REFUSAL_KEY = "skylane-refusal"  # In trailing metadata: this worker's own word, as against its library's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +71,5 @@ def _stamped(data: bytes) -> tuple[int, bytes]:
 
 
 def _refuse(context: grpc.ServicerContext, error: RefusedError) -> NoReturn:
+    context.set_trailing_metadata(((REFUSAL_KEY, error.kind.name.lower()),))
     context.abort(getattr(grpc.StatusCode, error.kind.grpc_code), str(error))

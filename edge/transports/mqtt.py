@@ -4,19 +4,61 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from edge.clocks import Clocks
-from edge.probing import Prober
-from edge.transports.transport import Reply, Unreachable
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.mqtt_prober import MqttProber
+from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
 from edge.workers import Workers
 from shared import topics
 from shared.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
+from shared.connection import Connection
 from shared.errors import SkylaneError
-from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, NodeState, NodeStatus, pack_status
+from shared.messages import (
+    FRAME_CONTENT_TYPE,
+    FrameMessage,
+    NodeState,
+    NodeStatus,
+    pack_frame,
+    pack_status,
+    unpack_mask,
+)
 from shared.model_card import ModelCard
-from shared.name_claim import NameClaim
+from shared.name_claim import NameClaim, client_id
 
-MOST_REPLIES = 256
+_FEW = 8  # Messages beside frames that may wait for the broker.
+
+
+def opened(config: EdgeConfig, session: str, hooks: Hooks, say: Callable[[str], None]) -> "MqttTransport":
+    """Connect to the broker as the vehicle.
+
+    Raises:
+        SkylaneError: there is none, or it refuses us.
+    """
+    connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
+    bus = connection.open(
+        client_id("vehicle", config.vehicle),
+        vehicle_will(config.vehicle, session),
+        name=config.vehicle,
+        most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
+        on_connected=hooks.connected,
+        on_fault=hooks.fault,
+        on_waiting=say,
+    )
+    transport = MqttTransport(
+        bus,
+        vehicle=config.vehicle,
+        session=session,
+        model=config.model,
+        version=config.model_version,
+        qos=config.qos,
+        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        give_up=hooks.give_up,
+    )
+    hooks.reconnected = transport.reconnected
+    return transport
 
 
 def vehicle_will(vehicle: str, session: str) -> Will:
@@ -52,7 +94,7 @@ class MqttTransport:
         self._version = version
         self._qos = qos
         self._workers = Workers()
-        self._prober = Prober(bus, vehicle=vehicle, session=session, online=self.online)
+        self._prober = MqttProber(bus, vehicle=vehicle, session=session, online=self.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Announcements; an outage may last for days.
         self._lock = threading.Lock()
@@ -120,8 +162,12 @@ class MqttTransport:
         """See Transport."""
         return self._workers.departed_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
 
+    def pack(self, message: FrameMessage) -> Parcel:
+        """See Transport."""
+        return Parcel(pack_frame(message))
+
     def send(
-        self, message: FrameMessage, payload: bytes, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
 
@@ -138,7 +184,7 @@ class MqttTransport:
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
             topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),
-            payload,
+            parcel.body,
             qos=self._qos,
             properties=Properties(
                 content_type=FRAME_CONTENT_TYPE,
@@ -168,6 +214,8 @@ class MqttTransport:
 
     def _returned(self, delivery: Delivery) -> None:
         try:
-            self.replies.put_nowait(Reply(delivery.payload, delivery.received_ns))
+            self.replies.put_nowait(
+                Reply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
+            )
         except queue.Full:
             self.replies_dropped += 1  # By this thread alone.

@@ -7,20 +7,41 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge.clocks import Clocks
-from shared.messages import FrameMessage
+from shared.messages import FrameMessage, MaskMessage
 from shared.model_card import ModelCard
 from shared.registry import Entry
 
-TRANSPORTS = {
-    "mqtt": Entry("edge.transports.mqtt:MqttTransport", "edge"),
+MOST_REPLIES = 256  # That wait to be read.
+
+TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks, say).
+    "mqtt": Entry("edge.transports.mqtt:opened", "edge"),
+    "grpc": Entry("edge.transports.grpc_doors:native", "transports"),
+    "tfs-grpc": Entry("edge.transports.grpc_doors:tensorflow_serving", "transports"),
+    "oip-grpc": Entry("edge.transports.grpc_doors:open_inference", "transports"),
+    "oip-rest": Entry("edge.transports.http_doors:open_inference", "transports"),
+    "tfs-rest": Entry("edge.transports.http_doors:tensorflow_serving", "transports"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A frame packed for its way up."""
+
+    body: bytes
+    beside: tuple[tuple[str, str | bytes], ...] = ()  # Headers that say of the frame what the body has no place for.
+
+    @property
+    def size(self) -> int:
+        """Bytes that go up: the body, and what goes beside it."""
+        return len(self.body) + sum(len(value) for _, value in self.beside)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer as it came in, unread."""
 
-    payload: bytes
+    read: Callable[[], MaskMessage]  # Raises MessageError: it is none.
+    size: int  # Bytes that came down.
     returned_ns: int
 
 
@@ -66,8 +87,11 @@ class Transport(Protocol):
         0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
         """
 
+    def pack(self, message: FrameMessage) -> Parcel:
+        """A frame as this transport sends it."""
+
     def send(
-        self, message: FrameMessage, payload: bytes, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """Hand a packed frame over; returns before it is on the wire. `worker`: who is to take it; None: any."""
 

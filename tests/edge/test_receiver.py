@@ -1,6 +1,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,17 @@ from shared import clock, masks
 from shared.bus import MemoryBus
 from shared.geometry import Resize, plan
 from shared.latency_log import LogWriter, read_rows
-from shared.messages import pack_mask
+from shared.messages import pack_mask, unpack_mask
 from shared.model_card import Task
 
 Make = Callable[..., Any]
 WAIT_S = 10.0
 HEIGHT, WIDTH = 8, 12
+
+
+def reply_of(payload: bytes, came_ns: int) -> Reply:
+    """An answer as MQTT brings it."""
+    return Reply(partial(unpack_mask, payload), len(payload), came_ns)
 
 
 class Desk:
@@ -43,7 +49,7 @@ class Desk:
     def take(self, *payloads: bytes) -> list[dict[str, str]]:
         """Have the receiver read these replies; the rows afterwards."""
         for payload in payloads:
-            self.transport.replies.put(Reply(payload, clock.now_ns()))
+            self.transport.replies.put(reply_of(payload, clock.now_ns()))
         thread = threading.Thread(target=self.receiver.run)
         thread.start()
         self.ledger.wait_until_idle(WAIT_S)
@@ -131,5 +137,5 @@ def test_an_answer_that_waits_behind_a_slow_sink_is_not_lost(desk: Desk, frame: 
 
     desk.receiver = desk.serve(slowly)
     for journey in journeys[:2]:
-        desk.transport.replies.put(Reply(pack_mask(answer(journey)), came_ns))
+        desk.transport.replies.put(reply_of(pack_mask(answer(journey)), came_ns))
     assert [row["outcome"] for row in desk.take()] == ["answered", "answered", "lost"]

@@ -1,0 +1,38 @@
+"""The gRPC doors of a worker, as transports."""
+
+from collections.abc import Callable
+
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.direct import DirectSettings, DirectTransport
+from edge.transports.grpc_line import GrpcDialect, GrpcLine
+from edge.transports.native import Native
+from edge.transports.open_inference import GrpcInfer
+from edge.transports.security import WorkerAddress
+from edge.transports.tensorflow_serving import GrpcPredict
+
+
+def connected(dialect: GrpcDialect, settings: DirectSettings) -> DirectTransport:
+    """A transport to workers that take this dialect.
+
+    Raises:
+        WorkerAddressError: an address cannot be used.
+    """
+    addresses = [WorkerAddress.parse(address) for address in settings.addresses]
+    lines = {str(each): GrpcLine(each, dialect, settings.security, settings.vehicle) for each in addresses}
+    return DirectTransport(dialect, lines, settings)
+
+
+def native(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+    """Skylane's own service. For what is raised see `connected`, here and below."""
+    return connected(Native(), DirectSettings.of(config, session, hooks.fault))
+
+
+def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+    """TensorFlow Serving's PredictionService."""
+    return connected(GrpcPredict(), DirectSettings.of(config, session, hooks.fault))
+
+
+def open_inference(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+    """The Open Inference Protocol's service."""
+    return connected(GrpcInfer(), DirectSettings.of(config, session, hooks.fault))

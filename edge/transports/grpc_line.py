@@ -1,0 +1,167 @@
+"""The way to a worker over gRPC."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
+from edge.transports.security import Security, WorkerAddress
+from edge.transports.transport import Parcel
+from shared import clock
+from shared.fields import MAX_MESSAGE_BYTES
+from shared.messages import Status
+from shared.packed import PackedError, pack, unpack
+
+grpc: Any = import_module("grpc")  # Any: it ships no types.
+
+_ENVELOPE_BYTES = 1 << 20  # Beside an answer's result.
+_PROBE_S = 2.0  # An echo that took longer would tell nothing of the clocks.
+_ASK_S = 5.0
+_LOOK_S = 0.2
+_MOST_TOLD = 300  # Characters of what a server says.
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),  # The sender bounds it.
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + _ENVELOPE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),  # A worker that is back is found within this.
+    ("grpc.use_local_subchannel_pool", 1),  # A connection of its own each.
+    ("grpc.enable_http_proxy", 0),  # A worker is named by its own address.
+)
+_FINAL = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
+_REFUSALS = {
+    "INVALID_ARGUMENT": Status.REJECTED,
+    "NOT_FOUND": Status.REJECTED,
+    "FAILED_PRECONDITION": Status.REJECTED,
+    "OUT_OF_RANGE": Status.REJECTED,
+    "UNAUTHENTICATED": Status.REJECTED,
+    "PERMISSION_DENIED": Status.REJECTED,
+    "UNIMPLEMENTED": Status.REJECTED,
+    "RESOURCE_EXHAUSTED": Status.OVERLOADED,
+}
+_KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
+
+
+class GrpcDialect(Dialect, Protocol):
+    """A dialect, and the method that takes it."""
+
+    method: str  # With its service: /package.Service/Method.
+
+
+class GrpcLine:
+    """A worker's gRPC door. Frames have a connection, and what is beside them has another, so as not to wait for them."""
+
+    def __init__(self, address: WorkerAddress, dialect: GrpcDialect, security: Security, vehicle: str) -> None:
+        """Nothing is sent yet.
+
+        Raises:
+            WorkerAddressError: a token would travel in the clear.
+        """
+        self._metadata = tuple(security.headers(vehicle, address).items())
+        self._channels = [_channel(str(address), security) for _ in range(2)]
+        frames, beside = self._channels
+        self._call = frames.unary_unary(dialect.method, response_deserializer=_stamped)
+        self._probe = beside.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
+        self._status = beside.unary_stream("/skylane.v1.Worker/Status")
+
+    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002
+        """See Line. gRPC's own deadline tells the budget."""
+        future = self._call.future(parcel.body, timeout=timeout_s, metadata=(*self._metadata, *parcel.beside))
+        future.add_done_callback(lambda ended: done(_outcome(ended)))
+
+    def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
+        """See Line."""
+
+        def ended(future: Any) -> None:
+            if future.code() is grpc.StatusCode.OK:
+                returned_ns, body = future.result()
+                try:
+                    echoed(bytes(unpack(body)), returned_ns)
+                except PackedError:
+                    echoed(b"", returned_ns)
+
+        self._probe.future(pack(payload), timeout=_PROBE_S, metadata=self._metadata).add_done_callback(ended)
+
+    def echo(self, payload: bytes) -> bytes:
+        """See Line."""
+        try:
+            _, body = self._probe(pack(payload), timeout=_ASK_S, metadata=self._metadata)
+            return bytes(unpack(body))
+        except grpc.RpcError as error:
+            raise _line_error(error) from error
+        except PackedError as error:
+            raise LineError(str(error)) from error
+
+    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
+        """See Line."""
+        told = self._status(b"", metadata=self._metadata)
+        over = threading.Thread(target=_cancel_when, args=(stop, told), name="grpc-status", daemon=True)
+        over.start()
+        try:
+            for body in told:
+                yield bytes(unpack(body))
+        except grpc.RpcError as error:
+            if not stop.is_set():
+                raise _line_error(error) from error
+        except PackedError as error:
+            raise LineError(str(error)) from error
+        finally:
+            told.cancel()
+            over.join()
+
+    def close(self) -> None:
+        """See Line."""
+        for channel in self._channels:
+            channel.close()
+
+
+def _channel(address: str, security: Security) -> Any:
+    if security.authority is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(security.authority), options=_OPTIONS)
+
+
+def _stamped(body: bytes) -> tuple[int, bytes]:
+    """When the bytes were here: reading them is the vehicle's own time."""
+    return clock.now_ns(), body
+
+
+def _cancel_when(stop: threading.Event, call: Any) -> None:
+    """The iterator of a stream knows no timeout."""
+    while call.is_active() and not stop.wait(_LOOK_S):
+        pass
+    call.cancel()
+
+
+def _outcome(ended: Any) -> Outcome:
+    """What came of a call that is over."""
+    code = ended.code()
+    if code is grpc.StatusCode.OK:
+        returned_ns, body = ended.result()
+        return Returned(body, dict(ended.trailing_metadata() or ()), returned_ns)
+    now_ns, name, told = clock.now_ns(), code.name, _told(ended)
+    metadata: Mapping[str, Any] = dict(ended.trailing_metadata() or ())
+    match name:
+        case "UNAVAILABLE":
+            is_stopping = _KIND_KEY in metadata
+            is_unsent = is_stopping or "failed to connect" in told
+            return Unsent(is_stopping) if is_unsent else Silent(is_broken=True)
+        case "DEADLINE_EXCEEDED" | "CANCELLED":
+            return Silent(is_broken=False)
+        case "RESOURCE_EXHAUSTED" if "larger than max" in told or metadata.get(_KIND_KEY) == "too_large":
+            is_ours = told.startswith("CLIENT") or "CLIENT:" in told  # The answer was, not the frame.
+            return Refused(Status.FAILED if is_ours else Status.REJECTED, f"too_large: {told}", now_ns)
+    return Refused(_REFUSALS.get(name, Status.FAILED), f"{name.lower()}: {told}", now_ns)
+
+
+def _line_error(error: Any) -> LineError:
+    name, told = error.code().name, _told(error)
+    if "failed to connect" in told:
+        return LineError(f"it cannot be reached ({told.rpartition(': ')[2]})")
+    return LineError(f"{name.lower()}: {told}", is_final=name in _FINAL)
+
+
+def _told(error: Any) -> str:
+    """What a server, or the library, says of an error, in one line."""
+    lines = (error.details() or "").strip().splitlines()
+    return lines[0].strip()[:_MOST_TOLD] if lines else "nothing is said"

@@ -1,0 +1,35 @@
+"""The HTTP doors of a worker, as transports."""
+
+from collections.abc import Callable
+
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.direct import DirectSettings, DirectTransport
+from edge.transports.http_line import HttpDialect, HttpLine
+from edge.transports.open_inference import RestInfer
+from edge.transports.security import WorkerAddress
+from edge.transports.tensorflow_serving import RestPredict
+
+
+def connected(dialect: HttpDialect, settings: DirectSettings) -> DirectTransport:
+    """A transport to workers that take this dialect.
+
+    Raises:
+        WorkerAddressError: an address cannot be used.
+    """
+    addresses = [WorkerAddress.parse(address) for address in settings.addresses]
+    lines = {
+        str(each): HttpLine(each, dialect, settings.security, settings.vehicle, most_calls=settings.most_calls)
+        for each in addresses
+    }
+    return DirectTransport(dialect, lines, settings)
+
+
+def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+    """TensorFlow Serving's predict in the row format. For what is raised see `connected`, here and below."""
+    return connected(RestPredict(config.model), DirectSettings.of(config, session, hooks.fault))
+
+
+def open_inference(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+    """The Open Inference Protocol's infer with binary tensors."""
+    return connected(RestInfer(config.model), DirectSettings.of(config, session, hooks.fault))

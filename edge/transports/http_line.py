@@ -1,0 +1,231 @@
+"""The way to a worker over HTTP: connections that are kept, one call on each at a time."""
+
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
+
+from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
+from edge.transports.security import Security, WorkerAddress, WorkerAddressError
+from edge.transports.transport import Parcel
+from shared import clock
+from shared.fields import MAX_MESSAGE_BYTES
+from shared.messages import MAX_STATUS_BYTES, Status
+from shared.plain_text import printable
+from shared.probes import MAX_PROBE_BYTES
+
+TIMEOUT_HEADER = "Skylane-Timeout-Ms"
+
+_CONNECT_S = 5.0
+_PROBE_S = 2.0  # An echo that took longer would tell nothing of the clocks.
+_ASK_S = 5.0
+_LOOK_S = 0.5  # Between two looks at the worker's status.
+_BASE64 = 4 / 3
+_MOST_ANSWER = int(MAX_MESSAGE_BYTES * _BASE64) + (1 << 20)  # The result, in JSON where it has to be.
+_MOST_TOLD = 300  # Characters of what a server says.
+_PIECE_BYTES = 1 << 18
+_OK = 200
+_SERVERS_FAULT = 500
+_FINAL = (401, 403, 404, 405, 501)
+_STOPPING = 503
+_REFUSALS = {408: Status.EXPIRED, 429: Status.OVERLOADED, 504: Status.EXPIRED}
+_UNSENT = (NewConnectionError, ConnectTimeoutError, SSLError)
+
+
+class HttpDialect(Dialect, Protocol):
+    """A dialect, and the path that takes it."""
+
+    path: str
+    content_type: str
+
+
+class HttpLine:
+    """A worker's HTTP door."""
+
+    def __init__(
+        self, address: WorkerAddress, dialect: HttpDialect, security: Security, vehicle: str, *, most_calls: int
+    ) -> None:
+        """`most_calls`: under way at a time. Nothing is sent yet.
+
+        Raises:
+            WorkerAddressError: a token would travel in the clear, or the authority cannot be used.
+        """
+        self._dialect = dialect
+        self._headers = security.headers(vehicle, address)
+        self._pool = _pool(address, security, most_calls + 2)  # The status and the probes have one each.
+        self._calls = ThreadPoolExecutor(most_calls, "http-call")
+        self._probes = ThreadPoolExecutor(1, "http-probe")
+        self._probing = threading.Semaphore(1)
+
+    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:
+        """See Line."""
+        headers = {**self._headers, **_texts(parcel.beside), "content-type": self._dialect.content_type}
+        if budget_ms is not None:
+            headers[TIMEOUT_HEADER] = str(budget_ms)
+        ask = _Ask("POST", self._dialect.path, parcel.body, headers, timeout_s, _MOST_ANSWER)
+        with suppress(RuntimeError):  # It is closed: whoever asks has hung up.
+            self._calls.submit(lambda: done(self._outcome(ask)))
+
+    def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
+        """See Line. While one is unanswered the next is not sent: it would only wait behind it."""
+        if not self._probing.acquire(blocking=False):
+            return
+
+        def probed() -> None:
+            try:
+                outcome = self._outcome(self._ask_echo(payload, _PROBE_S))
+            finally:
+                self._probing.release()
+            if isinstance(outcome, Returned):
+                echoed(bytes(outcome.body), outcome.returned_ns)
+
+        with suppress(RuntimeError):
+            self._probes.submit(probed)
+
+    def echo(self, payload: bytes) -> bytes:
+        """See Line."""
+        return self._asked(self._ask_echo(payload, _ASK_S))
+
+    def statuses(self, stop: threading.Event) -> Iterator[bytes]:
+        """See Line. It is asked for again and again."""
+        ask = _Ask("GET", "/skylane/v1/status", b"", self._headers, _ASK_S, MAX_STATUS_BYTES)
+        told = b""
+        while not stop.is_set():
+            now = self._asked(ask)
+            if now != told:
+                told = now
+                yield now
+            stop.wait(_LOOK_S)
+
+    def close(self) -> None:
+        """See Line."""
+        for threads in (self._calls, self._probes):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
+
+    def _ask_echo(self, payload: bytes, timeout_s: float) -> "_Ask":
+        return _Ask("POST", "/skylane/v1/probe", payload, self._headers, timeout_s, MAX_PROBE_BYTES)
+
+    def _asked(self, ask: "_Ask") -> bytes:
+        try:
+            answer = self._spoken(ask)
+        except _UNSENT as error:
+            raise LineError(
+                f"it cannot be reached ({_told_of(error)})", is_final=isinstance(error, SSLError)
+            ) from error
+        except HTTPError as error:
+            raise LineError(_told_of(error)) from error
+        if answer.body is None:
+            raise LineError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
+        if answer.status != _OK:
+            raise LineError(f"HTTP {answer.status}: {_told(answer.body)}", is_final=answer.status in _FINAL)
+        return answer.body
+
+    def _outcome(self, ask: "_Ask") -> Outcome:
+        try:
+            answer = self._spoken(ask)
+        except _UNSENT:
+            return Unsent(is_stopping=False)
+        except ReadTimeoutError:
+            return Silent(is_broken=False)
+        except (HTTPError, OSError):
+            return Silent(is_broken=True)
+        return _read(answer, ask.most_bytes)
+
+    def _spoken(self, ask: "_Ask") -> "_Answer":
+        """Ask, and take at most as much as is allowed, for as long.
+
+        Raises:
+            HTTPError: there is no whole answer, or not in time.
+        """
+        until_ns = clock.now_ns() + round(ask.timeout_s * 1e9)
+        response = self._pool.urlopen(
+            ask.method,
+            ask.path,
+            ask.body,
+            ask.headers,
+            retries=False,
+            redirect=False,
+            timeout=urllib3.Timeout(connect=min(_CONNECT_S, ask.timeout_s), read=ask.timeout_s),
+            preload_content=False,
+            decode_content=False,
+        )
+        body = bytearray()
+        try:
+            while piece := response.read1(_PIECE_BYTES):
+                body += piece
+                if len(body) > ask.most_bytes or clock.now_ns() > until_ns:
+                    response.close()
+                    break
+        finally:
+            response.release_conn()
+        if len(body) > ask.most_bytes:
+            return _Answer(response.status, response.headers, None, clock.now_ns())
+        if clock.now_ns() > until_ns:
+            raise ReadTimeoutError(self._pool, ask.path, "it answers by and by")
+        return _Answer(response.status, response.headers, bytes(body), clock.now_ns())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What is asked, for how long, and how much of an answer is taken."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+    timeout_s: float
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | None  # None: larger than is taken.
+    returned_ns: int
+
+
+def _read(answer: _Answer, most_bytes: int) -> Outcome:
+    if answer.body is None:
+        reason = f"too_large: the answer is larger than {most_bytes} bytes"
+        return Refused(Status.FAILED, reason, answer.returned_ns)
+    if answer.status == _OK:
+        return Returned(answer.body, answer.headers, answer.returned_ns)
+    if answer.status == _STOPPING:
+        return Unsent(is_stopping=True)
+    status = _REFUSALS.get(answer.status) or (Status.FAILED if answer.status >= _SERVERS_FAULT else Status.REJECTED)
+    return Refused(status, f"HTTP {answer.status}: {_told(answer.body)}", answer.returned_ns)
+
+
+def _texts(beside: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else value.decode() for name, value in beside}
+
+
+def _pool(address: WorkerAddress, security: Security, size: int) -> urllib3.HTTPConnectionPool:
+    if security.authority is None:
+        return urllib3.HTTPConnectionPool(address.host, address.port, maxsize=size)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=security.authority.decode())
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise WorkerAddressError(f"the authority for {address} holds no certificate in PEM: {error}") from error
+    return urllib3.HTTPSConnectionPool(address.host, address.port, maxsize=size, ssl_context=context)
+
+
+def _told(answer: bytes) -> str:
+    """What a server says, in one line."""
+    return printable(answer[:_MOST_TOLD].decode(errors="replace")).strip() or "nothing is said"
+
+
+def _told_of(error: Exception) -> str:
+    return str(error).rpartition(": ")[2][:_MOST_TOLD] or type(error).__name__
