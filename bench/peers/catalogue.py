@@ -27,7 +27,7 @@ class Seat:
 class Way:
     """A client's path to a server."""
 
-    name: str
+    name: str  # "shm": shared memory.
     connect: Callable[[Seat], Client]
     over_tcp: bool = True
 
@@ -108,7 +108,7 @@ PEERS = {
         (
             Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1])),
             Way("http", lambda seat: TensorClient("http", seat.ports[0])),
-            Way("shared memory", lambda seat: SharedMemoryClient(seat.ports[1]), over_tcp=False),
+            Way("shm", lambda seat: SharedMemoryClient(seat.ports[1]), over_tcp=False),
         ),
     ),
     "ray": Peer(

@@ -23,6 +23,7 @@ class Environment:
 
     folder: Path
     lock: Path
+    maker: Path  # The Python that makes it.
 
     @property
     def programs(self) -> Path:
@@ -72,7 +73,7 @@ class Environment:
         install: list[str | Path] = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
         with self.log.open("wb") as log:
             on_step("a virtual environment")
-            self._run([_interpreter(), "-m", "venv", "--clear", self.folder], log)
+            self._run([self.maker, "-m", "venv", "--clear", self.folder], log)
             on_step(f"installing {self.lock.name}")
             self._run([*install, "--require-hashes", "--requirement", self.lock], log)
         (self.folder / _COMPLETE).write_bytes(self.lock.read_bytes())
@@ -99,9 +100,9 @@ class Environment:
 
 def environment(peer: str, root: Path | None = None) -> Environment:
     """The environment of a peer, there or not. `root`: the folder of all; None: `build/peers`."""
-    return Environment((root or Path("build") / "peers") / peer, _LOCKS / f"{peer}.lock")
+    return Environment((root or Path("build") / "peers") / peer, _LOCKS / f"{peer}.lock", _maker())
 
 
-def _interpreter() -> Path:
+def _maker() -> Path:
     """Triton wants a Python with its shared library in the system's own place, which the distribution's is."""
     return _SYSTEM if _SYSTEM.exists() else Path(sys.executable)

@@ -15,41 +15,41 @@ from bench.door_site import DOORS, MQTT, DoorSite
 from bench.peers.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
-from edge.transports.mqtt import MqttTransport
-from edge.transports.transport import Transport
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.transport import TRANSPORTS, Transport
 from shared import results
-from shared.connection import Connection
-from shared.messages import Status, Want, pack_frame, unpack_mask
+from shared.messages import Status, Want
+from shared.registry import load
 from shared.stages import Stage
 from shared.topics import FrameId
 
 _CAMERA = "front"
 _WANT = Want(mask_codec="raw")  # As the peers send their masks.
-_ENGINE = "tensorflow"
+_ENGINE = "tensorflow"  # That the peers' function is made of.
 
 
 class SkylaneClient:
     """A vehicle with one camera and one frame in flight, by any of the vehicle's transports."""
 
-    def __init__(self, transport: Transport, vehicle: str) -> None:
+    def __init__(self, transport: Transport, vehicle: str, session: str) -> None:
         self._transport = transport
-        self._vehicle = vehicle
-        self._session = uuid.uuid4().hex[:12]
+        self._vehicle, self._session = vehicle, session
         self._numbers = count()
-        self._unreachable: str | None = None
+        self._unreachable = ""
 
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, want=_WANT, stamps=())
-        self._transport.send(message, pack_frame(message), self._lost)
+        self._transport.send(message, self._transport.pack(message), self._lost)
         try:
             reply = self._transport.replies.get(timeout=PATIENCE_S)
         except queue.Empty:
             raise PeerError(f"no answer within {PATIENCE_S:g} s") from None
         if reply is None:
-            raise PeerError(f"the frame reached nobody: {self._unreachable}")
-        answer = unpack_mask(reply.payload)
+            raise PeerError(f"the frame reached nobody: {self._unreachable or 'the transport was closed'}")
+        answer = reply.read()
         if answer.status is not Status.ANSWERED:
             raise PeerError(f"{answer.status}: {answer.reason}")
         mask = results.decode(answer.task, answer.data, answer.codec, answer.shape)
@@ -66,30 +66,32 @@ class SkylaneClient:
         self._transport.replies.put(None)
 
 
-def opened(stack: ExitStack, models: Path, model: str) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
+def opened(
+    stack: ExitStack, models: Path, model: str, doors: tuple[str, ...] = DOORS
+) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
     """A worker with its broker, up until the stack is closed; and by door how to connect.
 
     Raises:
         SkylaneError: it did not get ready.
     """
-    site = stack.enter_context(DoorSite(models=models, model=model, engine=_ENGINE))
+    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
-    stack.callback(tree.thaw)  # What is stopped hears nobody who asks it to end.
-
-    def connect(door: str) -> Client:
-        vehicle = f"vehicle-{uuid.uuid4().hex[:8]}"
-        return _by_mqtt(site, vehicle, model) if door == MQTT else _by_address(site, door, vehicle, model)
-
-    return tree, {door: partial(connect, door) for door in DOORS}
+    stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
+    return tree, {door: partial(_connected, site, door, model) for door in doors}
 
 
-def _by_mqtt(site: DoorSite, vehicle: str, model: str) -> Client:
-    session = uuid.uuid4().hex[:12]
-    bus = Connection(site.broker.url).open(f"bench-{session}", None, name=vehicle)
-    transport = MqttTransport(bus, vehicle=vehicle, session=session, model=model)
-    transport.wait_until_served(PATIENCE_S)
-    return SkylaneClient(transport, vehicle)
+def _connected(site: DoorSite, door: str, model: str) -> Client:
+    """A vehicle of its own at a door, which has found the worker.
 
-
-def _by_address(site: DoorSite, door: str, vehicle: str, model: str) -> Client:
-    raise PeerError(f"{door}: not yet")
+    Raises:
+        SkylaneError: it cannot connect, or nobody serves the model.
+    """
+    vehicle, session = f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
+    where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
+    config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
+    transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
+    client = SkylaneClient(transport, vehicle, session)
+    if not transport.wait_until_served(PATIENCE_S):
+        client.close()
+        raise PeerError(f"{door}: nobody serves {model}")
+    return client

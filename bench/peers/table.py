@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -17,6 +18,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     for codec, figures in result["cells"].items():
         if figures:
             console.print(_cells(result, codec, figures))
+        if result["ratios"][codec]:
             console.print(_ratios(codec, result["ratios"][codec]))
     for line in result["wins"]:
         console.print(f"A peer wins. {line}.", highlight=False)
@@ -29,12 +31,15 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) -> Table:
     clients = result["plan"]["clients"]
     table = Table(
-        title=f"{result['model']}, {codec}: milliseconds that serving adds to a call's inference, one in flight",
-        caption="wrong pixels: of all masks, against the direct call",
+        title=f"{result['model']}, {codec}: ms that serving adds to the inference of a call",
+        caption=f"One call in flight; answers/s: with {clients} clients. Wrong: pixels of all masks, "
+        "against the direct call.",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("way")
-    for heading in ("n", "median", "p95", "p99", "min", "inference", f"answers/s, {clients} clients", "wrong pixels"):
-        table.add_column(heading, justify="right")
+    for heading in ("n", "median", "p95", "p99", "min", "inferred", "answers/s", "wrong"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, each in sorted(figures.items(), key=lambda item: float(item[1]["overhead_ms"]["median"])):
         added = each["overhead_ms"]
         table.add_row(
@@ -43,14 +48,17 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
             *(f"{added[key]:.2f}" for key in ("median", "p95", "p99", "min")),
             f"{each['inference_ms']['median']:.1f}",
             f"{each['answers_hz']:.2f}",
-            f"{each['wrong_pixels']} in {each['masks']}",
+            str(each["wrong_pixels"]),
         )
     return table
 
 
 def _ratios(codec: str, ratios: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{codec}: our overhead over that of the fastest peer over TCP")
-    for heading in ("way", "fastest peer", "ratio", "by round, least to most", "target"):
+    table = Table(
+        title=f"{codec}: what our doors add, over what the fastest peer over TCP adds", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    table.add_column("way", no_wrap=True)
+    for heading in ("fastest peer", "ratio", "by round", "target"):
         table.add_column(heading)
     for name, each in ratios.items():
         met = "met" if each["ratio"] <= _TARGET else "NOT met"
