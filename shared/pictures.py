@@ -41,17 +41,29 @@ def read_picture(path: Path, limits: PictureLimits = PictureLimits()) -> Picture
     if len(data) > limits.max_bytes:
         raise PictureFileError(path, f"is larger than {limits.max_bytes} bytes: give a smaller picture")
     try:
-        height, width, _ = picture_size(data)
+        return decode_picture(data, limits)
     except ImageCodecError as error:
         raise PictureFileError(path, str(error)) from error
+
+
+def decode_picture(data: bytes, limits: PictureLimits) -> Picture:
+    """A JPEG or PNG of any kind as people see it: H×W×3 uint8, RGB.
+
+    A grey one becomes colour, transparency is left out, 16 bits become 8, and a photograph is turned as its EXIF
+    orientation says.
+
+    Raises:
+        ImageCodecError: it is too large or no whole JPEG or PNG; its size is read before memory is taken for it.
+    """
+    height, width, _ = picture_size(data)
     if height * width > limits.max_pixels:
-        raise PictureFileError(path, f"is {height}×{width}, more than {limits.max_pixels} pixels: scale it down")
+        raise ImageCodecError(f"picture is {height}×{width}, more than {limits.max_pixels} pixels: scale it down")
     try:
         decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     except cv2.error as error:
-        raise PictureFileError(path, f"is damaged: {error.err}") from error
+        raise ImageCodecError(f"picture is damaged: {error.err}") from error
     if decoded is None:
-        raise PictureFileError(path, "is damaged: it cannot be decoded")
+        raise ImageCodecError("picture is damaged: it cannot be decoded")
     return np.asarray(decoded, np.uint8)
 
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 
-from cloud.echoes import Unechoed
+from cloud.gateway.echo import echo
 from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
@@ -12,7 +12,6 @@ from cloud.gateway.worker_parts import WorkerParts
 from shared.fields import MessageError
 from shared.messages import pack_mask, pack_status, unpack_frame
 from shared.packed import PackedError, pack, unpack
-from shared.probes import MAX_PROBE_BYTES
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
 
@@ -65,15 +64,7 @@ class NativeService:
 
     def _probe(self, call: GrpcCall) -> bytes:
         vehicle = call.caller(self._parts.callers)
-        message = _message(call)
-        if len(message) > MAX_PROBE_BYTES:
-            raise RefusedError(Kind.TOO_LARGE, f"a probe of {len(message)} bytes: at most {MAX_PROBE_BYTES} are read")
-        echo = self._parts.echoes.echo(vehicle, bytes(message), call.received_ns)
-        if echo is Unechoed.TOO_OFTEN:
-            raise RefusedError(Kind.BUSY, "too many probes: send two a second")
-        if isinstance(echo, Unechoed):
-            raise RefusedError(Kind.INVALID, "the probe cannot be read")
-        return pack(echo)
+        return pack(echo(self._parts, vehicle, _message(call), call.received_ns))
 
 
 def _message(call: GrpcCall) -> memoryview:

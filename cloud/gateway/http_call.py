@@ -105,17 +105,17 @@ async def answered(asked: Asked, request: Request) -> Reply:
         ClientDisconnect: the caller has gone; what had not begun was given up.
     """
     gone = asyncio.ensure_future(_gone(request))
-    futures = asyncio.gather(*(asyncio.wrap_future(future) for future in asked.futures))
+    waiting = {asyncio.wrap_future(future) for future in asked.futures}
     try:
-        await asyncio.wait((gone, futures), return_when=asyncio.FIRST_COMPLETED)
-        if not futures.done():
-            raise ClientDisconnect
+        while waiting:
+            done, _ = await asyncio.wait((gone, *waiting), return_when=asyncio.FIRST_COMPLETED)
+            if gone in done:
+                raise ClientDisconnect
+            waiting -= done
         return asked.reply()
     finally:
         gone.cancel()
-        if not futures.done():
-            asked.cancel()
-            futures.cancel()
+        asked.cancel()  # What is done already is not changed by it.
 
 
 async def response(call: HttpCall, body: Buffer, media_type: str, reply: Reply | None = None) -> Response:

@@ -11,14 +11,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from cloud.gateway import health
+from cloud.gateway import detect, health, native_rest, oip_rest
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_guard import Capacity, Guard, OnFault
 from cloud.gateway.listening import ListenError, listen
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 
-FACES = (health,)  # Modules with a `router(parts)`.
+FACES = (health, native_rest, detect, oip_rest)  # Modules with a `router(parts)`.
 
 _GRACE_S = 5
 _HELD = 4  # Times the largest message: what the calls under way may hold together.
