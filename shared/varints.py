@@ -24,11 +24,12 @@ def unpack_bytes(data: Buffer) -> npt.NDArray[np.uint8]:
         return packed
     if goes_on[-1]:
         raise VarintsError("the list ends within a number: send it whole")
-    upper = packed[1:][goes_on[:-1]]
-    if upper.max() > 1:
+    follows = np.zeros(len(packed), np.bool_)
+    follows[1:] = goes_on[:-1]
+    if (follows & (packed > 1)).any():
         raise VarintsError("holds a number that is none of uint8: send 0 to 255")
-    is_first = np.ones(len(packed), np.bool_)
-    is_first[1:] = ~goes_on[:-1]
-    numbers: npt.NDArray[np.uint8] = packed[is_first]
-    numbers[goes_on[is_first]] += (upper << 7) - _MORE  # Of which the eighth bit says that the number goes on.
-    return numbers
+    numbers = packed & ~np.uint8(_MORE)
+    numbers[:-1] |= (packed[1:] << 7) * goes_on[
+        :-1
+    ]  # Of a second byte the one bit that counts; it is no number itself.
+    return numbers[~follows]
