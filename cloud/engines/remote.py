@@ -16,8 +16,7 @@ from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, P
 from cloud.engines.host_steps import Array, answer, check_head, feed_of, named, only_input, own_precision
 from cloud.engines.remote_line import Line, RemoteError
 from cloud.manifest import Manifest
-from shared.model_card import Task
-from shared.tensors import DTYPES, TensorsError
+from shared.tensors import TensorsError
 
 _SURE_S = 1.0  # After so long without an answer the server may be another one: no server starts faster.
 
@@ -27,7 +26,7 @@ class RemoteTensor:
     """An input or output as a server tells it."""
 
     name: str
-    dtype: str | None  # As NumPy has it; None: none that is spoken here.
+    dtype: str | None  # As NumPy has it; None: not told, or none that is spoken here.
     shape: tuple[int | None, ...] | None  # None: not told; a side: open.
 
 
@@ -39,6 +38,7 @@ class Description:
     version: str  # Empty where it tells several or none.
     inputs: tuple[RemoteTensor, ...]
     outputs: tuple[RemoteTensor, ...]
+    needs_all: bool  # Of its inputs; False: there may be some that a call can leave out, and the server knows which.
 
     @property
     def sha256(self) -> str:
@@ -142,14 +142,14 @@ class RemoteEngine:
         picture = named(inputs, manifest.input.tensor, "input", path)
         self._feed = feed_of(picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path)
         self.batch_size = self._feed.batch_size
-        only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
+        if told.needs_all:
+            only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._rest = {name: (inputs[name], value) for name, value in manifest.input.constants.items() if name in inputs}
         self._outputs = {}
         for head, section in manifest.heads.items():
             tensor = named(outputs, section.tensor, "output", path)
-            spoken = DTYPES if manifest.task is Task.TENSORS else (*DTYPES, "bool")
-            if tensor.dtype not in spoken:
-                raise EngineError(path, f"output {tensor.name!r} is {tensor.dtype or 'of no type that is spoken here'}")
+            if tensor.dtype == "bytes":
+                raise EngineError(path, f"output {tensor.name!r} holds strings: a head holds numbers")
             check_head(head, tensor.shape, manifest, path)
             self._outputs[tensor.name] = tensor
 
@@ -173,8 +173,9 @@ class RemoteEngine:
         values = arrays.get(tensor.name)
         if values is None:
             raise InferenceError(f"the model's server left output {tensor.name!r} out")
-        if values.dtype.name != tensor.dtype:
-            raise InferenceError(f"the model's server gives {tensor.name!r} as {values.dtype}, it told {tensor.dtype}")
+        if values.dtype.name != (tensor.dtype or values.dtype.name) or values.dtype == object:
+            wanted = tensor.dtype or "numbers"
+            raise InferenceError(f"the model's server gives {tensor.name!r} as {values.dtype}, it told {wanted}")
         if values.ndim == 0 or len(values) != size:
             raise InferenceError(f"the model's server gives {tensor.name!r} of shape {values.shape} to {size} pictures")
         return answer(head, values, self._feed, self._manifest, self._path)

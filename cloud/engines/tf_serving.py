@@ -48,8 +48,8 @@ class Serving:
             near = suggestion(self._signature, signatures.signature_def)
             raise RemoteError(f"the server's model has no signature {self._signature!r}{near}", is_lost=True)
         signature = signatures.signature_def[self._signature]
-        version = _version(told.model_spec)
-        return Description(self._remote.model, version, _tensors(signature.inputs), _tensors(signature.outputs))
+        ends = (_tensors(signature.inputs), _tensors(signature.outputs))
+        return Description(self._remote.model, _version(told.model_spec), *ends, needs_all=True)
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
         """See Dialect."""

@@ -37,7 +37,7 @@ class OpenInference:
         request = message_class("inference.ModelMetadataRequest")(name=self._model, version=self._version)
         told = self._line.call(_SERVICE, "ModelMetadata", request, timeout_s, waits=waits)
         version = told.versions[0] if len(told.versions) == 1 else self._version
-        return Description(self._model, version, _tensors(told.inputs), _tensors(told.outputs))
+        return Description(self._model, version, _tensors(told.inputs), _tensors(told.outputs), needs_all=False)
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str], timeout_s: float) -> Answered:
         """See Dialect."""

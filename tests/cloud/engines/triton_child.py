@@ -1,18 +1,20 @@
 """A real Triton with a tiny model, run by the Python of its own environment: `python triton_child.py HTTP GRPC`."""
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import numpy as np
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+
+decorators: Any = import_module("pytriton.decorators")  # Any: it is in an environment of its own.
+model_config: Any = import_module("pytriton.model_config")
+pytriton: Any = import_module("pytriton.triton")
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 5
 LARGEST_BATCH = 4
 
 
-@batch
-def infer(images: np.ndarray) -> dict[str, np.ndarray]:
+def infer(images: Any) -> dict[str, Any]:
     """The class of a pixel is its colours' sum, modulo the classes; a picture that is all 255 fails."""
     if (images == 255).all():
         raise ValueError("white is not for me")
@@ -21,23 +23,23 @@ def infer(images: np.ndarray) -> dict[str, np.ndarray]:
 
 def serve(http_port: int, grpc_port: int) -> None:
     """Serve until the process is ended."""
-    config = TritonConfig(
+    config = pytriton.TritonConfig(
         http_address="127.0.0.1",
         http_port=http_port,
         grpc_address="127.0.0.1",
         grpc_port=grpc_port,
         allow_metrics=False,
     )
-    with Triton(config=config) as triton:
+    with pytriton.Triton(config=config) as triton:
         triton.bind(
             model_name="there",
-            infer_func=infer,
-            inputs=[Tensor(name="images", dtype=np.uint8, shape=(HEIGHT, WIDTH, 3))],
+            infer_func=decorators.batch(infer),
+            inputs=[model_config.Tensor(name="images", dtype=np.uint8, shape=(HEIGHT, WIDTH, 3))],
             outputs=[
-                Tensor(name="mask", dtype=np.int64, shape=(HEIGHT, WIDTH)),
-                Tensor(name="count", dtype=np.int64, shape=(1,)),
+                model_config.Tensor(name="mask", dtype=np.int64, shape=(HEIGHT, WIDTH)),
+                model_config.Tensor(name="count", dtype=np.int64, shape=(1,)),
             ],
-            config=ModelConfig(batching=True, max_batch_size=LARGEST_BATCH),
+            config=model_config.ModelConfig(batching=True, max_batch_size=LARGEST_BATCH),
         )
         triton.serve()
 
