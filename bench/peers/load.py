@@ -46,11 +46,15 @@ def warm_up(connect: Connect, jobs: Sequence[Job], patience_s: float) -> int:
     with closing(connect()) as client:
         for number in range(_WARM_UP_CALLS):
             took_ms.append(_timed(client, jobs[number % len(jobs)]).total_ms)
-            before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
-            is_steady = len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
-            if is_steady or (sum(took_ms) > 1e3 * patience_s and len(took_ms) >= _LEAST):
+            if is_steady(took_ms) or (sum(took_ms) > 1e3 * patience_s and len(took_ms) >= _LEAST):
                 break
     return len(took_ms)
+
+
+def is_steady(took_ms: Sequence[float]) -> bool:
+    """Whether the last few calls were hardly faster than the few before them."""
+    before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
+    return len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
 
 
 def one_in_flight(connect: Connect, jobs: Sequence[Job], frames: int, patience_s: float) -> list[Taken]:

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import psutil
 
 _REAP_S = 5.0
+_LOOK_S = 0.002
 
 
 class ProcessTree:
@@ -32,8 +34,11 @@ class ProcessTree:
         return [process for process in self._members.values() if _is_alive(process)]
 
     def freeze(self) -> None:
-        """Stop all, until they are thawed: they take no processor time, and see none pass."""
-        self._send(signal.SIGSTOP)
+        """Stop all, until they are thawed: they take no processor time. Returns once all are stopped."""
+        pause = threading.Event()
+        while [process for process in self.members() if not _has_stopped(process)]:
+            self._send(signal.SIGSTOP)
+            pause.wait(_LOOK_S)
 
     def thaw(self) -> None:
         """Have all go on."""
@@ -71,6 +76,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _has_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE})
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _session(pid: int) -> int | None:
