@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edge.transports.transport import Transport
 from shared import clock, results
-from shared.messages import FrameMessage, Status, pack_frame, unpack_mask
+from shared.messages import FrameMessage, Status
 from shared.model_card import Task
 from shared.stages import Stage, Stamp
 from shared.threads import ThreadGroup
@@ -84,7 +84,7 @@ class DoorClient:
         stamps = (Stamp(Stage.DUE, node, now_ns), Stamp(Stage.SENT, node, now_ns))
         message = replace(sample.message, id=frame_id, stamps=stamps)
         self._open[frame_id] = sample
-        self.transport.send(message, pack_frame(message), lambda _: self._refused.put(frame_id))
+        self.transport.send(message, self.transport.pack(message), lambda _: self._refused.put(frame_id))
 
     def _take(self, timeout_s: float) -> None:
         """Wait for an answer, and hold its mask against the direct call's."""
@@ -97,7 +97,7 @@ class DoorClient:
             return
         if reply is None:
             return
-        answer = unpack_mask(reply.payload)
+        answer = reply.read()
         sample = self._open.pop(answer.id, None)
         if sample is None:
             return

@@ -8,11 +8,11 @@ from typing import Self
 from bench import overhead
 from bench.ports import free_port
 from bench.worker import Worker
-from edge.transports.mqtt import MqttTransport, vehicle_will
-from edge.transports.transport import Transport
-from shared.address import Address
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.transport import TRANSPORTS, Transport
 from shared.broker import Broker
-from shared.mqtt import MqttBus
+from shared.registry import load
 
 MQTT = "mqtt"
 GRPC_DOORS = ("grpc", "tfs-grpc", "oip-grpc")
@@ -68,15 +68,15 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         return self.grpc if door in GRPC_DOORS else self.http
 
     def transport(self, door: str, vehicle: str, session: str, model: str) -> Transport:
-        """A vehicle's end of a door of `DOORS`, connected; close it.
+        """A vehicle's end of a door of `DOORS`, opened as the vehicle node opens it; close it.
 
         Raises:
             SkylaneError: it cannot be reached.
         """
-        if door == MQTT:
-            bus = MqttBus(Address.parse(self.broker.url), f"{vehicle}-{session}", will=vehicle_will(vehicle, session))
-            return MqttTransport(bus, vehicle=vehicle, session=session, model=model)
-        raise NotImplementedError(door)
+        where = {"broker": self.broker.url} if door == MQTT else {"worker_addresses": (self.address(door),)}
+        config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
+        opened: Transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
+        return opened
 
     def played(
         self, plan: overhead.Plan, door: str, folder: Path, *, window: int = 1, sinks: Sequence[str] = ()

@@ -21,17 +21,18 @@ from rich.table import Table
 from bench import overhead
 from bench.bus_echo import wire
 from bench.door_site import DOORS, MQTT, DoorSite
-from bench.laps import TOTAL, Laps, parts_of
+from bench.laps import Laps, parts_of
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
 from cloud.repository import default_root
 from shared.machine import machine
-from shared.stages import Stage
+from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _OWN_GRPC = "grpc"
 _MQTT_TARGET = 1.5  # Times our own gRPC's overhead, with JPEG.
 _CROSSING = "crossing"
-_VEHICLE = (Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.MASK_DECODED)
+_VEHICLE = [stage for stage in EDGE_STAGES if stage not in (Stage.DUE, Stage.RETURNED)]
+_CLOUD = [stage for stage in CLOUD_STAGES if stage not in (Stage.RECEIVED, Stage.INFERRED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +110,20 @@ def transports(bag: Path | None, models: Path | None, doors: tuple[str, ...], pa
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
     plan = result["plan"]
-    table = Table(title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight")
-    for heading in ("transport", "n", "min", "median", "p95", "÷ grpc", "by round", "vehicle", "crossing", "cloud"):
+    n = plan["frames"] * plan["rounds"]
+    table = Table(title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, n each {n}")
+    for heading in ("transport", "min", "median", "p95", "÷ grpc", "by round", "vehicle", "crossing", "cloud"):
         is_name = heading == "transport"
-        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=True)
     for door, figures in result["doors"].items():
         times, parts, against = figures["overhead_ms"], figures["parts"], result["to_own_grpc"].get(door)
-        vehicle_ms = sum(parts[part] for part in _VEHICLE)
-        cloud_ms = parts[TOTAL] - vehicle_ms - parts[_CROSSING] - parts[Stage.INFERRED]
+        vehicle_ms, cloud_ms = (sum(parts[part] for part in stages) for stages in (_VEHICLE, _CLOUD))
         ratio = ("", "")
         if against is not None:
             rounds = against["by_round"]
-            ratio = (f"{against['ratio']:.2f}", f"{min(rounds):.2f} to {max(rounds):.2f}")
+            ratio = (f"{against['ratio']:.2f}", f"{min(rounds):.2f}–{max(rounds):.2f}")
         told = (f"{value:.1f}" for value in (vehicle_ms, parts[_CROSSING], cloud_ms))
-        table.add_row(
-            door, str(figures["n"]), *(f"{times[key]:.1f}" for key in ("min", "median", "p95")), *ratio, *told
-        )
+        table.add_row(door, *(f"{times[key]:.1f}" for key in ("min", "median", "p95")), *ratio, *told)
     console.print(table)
     for line in _explained(result):
         console.print(line, highlight=False, markup=False)

@@ -42,7 +42,7 @@ class DetectionSender:
         response = requests.post(
             self._url,
             params={"model": self._model},
-            files={"image": ("frame.jpg", file, "image/jpeg")},
+            files={"file": ("frame.jpg", file, "image/jpeg")},
             timeout=_ANSWER_S,
         )
         if response.status_code != _OK:
