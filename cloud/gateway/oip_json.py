@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cloud.gateway.calls import IMAGES, RESULTS, Tensor
 from cloud.gateway.json_body import read_object
 from cloud.gateway.oip_answer import OutputTensor
-from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, read_input, told
+from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, check_here, read_input, told
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.compression import Buffer
 from shared.open_inference_tensors import BYTES, check_shape, dtype_name
@@ -132,6 +132,7 @@ def _header_end(header_length: str, size: int) -> int:
 
 def _input(given: dict[str, Any], binary: _Binary) -> InputTensor:
     name, parameters = _name(given), _parameters(given)
+    check_here("input", name, parameters)
     datatype = _of(given, "datatype", str, "a text") or ""
     shape = _of(given, "shape", list, "a list of whole numbers")
     if shape is None or not all(type(side) is int for side in shape):

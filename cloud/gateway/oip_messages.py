@@ -11,7 +11,7 @@ from cloud.gateway.oip_request import (
     InputTensor,
     Parameters,
     WantedOutput,
-    check_parameters,
+    check_here,
     read_input,
     told,
 )
@@ -34,7 +34,7 @@ def read_request(data: Buffer) -> InferRequest:
     """
     message, raws = _divided(data)
     for each in message.inputs:
-        check_parameters(each.name, each.parameters)
+        check_here("input", each.name, each.parameters)
     listed = [each for each in message.inputs if each.HasField("contents")]
     if raws and (listed or len(raws) != len(message.inputs)):
         raise RefusedError(

@@ -65,6 +65,8 @@ class InferRequest:
         """
         _check_once("input", [each.name for each in self.inputs])
         _check_once("output", [each.name for each in self.outputs])
+        for each in self.outputs:
+            check_here("output", each.name, each.parameters)
         timeout = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
         if timeout is not None and timeout > 0:  # Triton's clients send 0 for none.
             budget_ms = min(timeout // 1000, _LONGEST_MS if budget_ms is None else budget_ms)
@@ -101,14 +103,16 @@ def read_input(
     return InputTensor(name, told(name, lambda: from_raw(memoryview(raw), datatype, shape)), parameters)
 
 
-def check_parameters(name: str, parameters: Container[str]) -> None:
-    """Check that an input's data comes with it.
+def check_here(noun: str, name: str, parameters: Container[str]) -> None:
+    """Check that a tensor's data travels with the call.
 
     Raises:
         RefusedError: it lies in memory that the caller wants to share.
     """
     if _SHARED_MEMORY in parameters:
-        raise RefusedError(Kind.INVALID, f"input {name[:40]!r} lies in shared memory, which is not read: send its data")
+        raise RefusedError(
+            Kind.INVALID, f"{noun} {name[:40]!r} lies in shared memory, which is not offered: have the data sent"
+        )
 
 
 def told(name: str, read: Callable[[], Any]) -> Any:
