@@ -2,27 +2,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from bench.peers.client import Answer, PeerError
 from bench.peers.load import is_steady, many_at_a_time, one_in_flight, warm_up
 from bench.peers.work import Job
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.messages import FrameMessage
-from shared.topics import FrameId
 
-SHAPE = (4, 6)
 PATIENCE_S = 60.0
-
-
-def _job() -> Job:
-    geometry = plan(Resize.CROP, *SHAPE, *SHAPE)
-    frame = FrameMessage(
-        FrameId("car", "front", "session", 0), "m", Layout.RGB8, (*SHAPE, 3), "raw", geometry, 0, b"\0" * 72
-    )
-    return Job(frame, np.zeros(SHAPE, np.uint8))
 
 
 @dataclass
@@ -51,40 +37,40 @@ class StandIn:
             self.closed += 1
 
 
-def test_the_first_calls_after_a_rest_are_not_counted() -> None:
+def test_the_first_calls_after_a_rest_are_not_counted(job: Job) -> None:
     """The server was stopped until now: what its caches cost then says nothing of its serving."""
     stand_in = StandIn()
-    assert len(one_in_flight(lambda: stand_in, [_job()], 5, PATIENCE_S)) == 5
+    assert len(one_in_flight(lambda: stand_in, [job], 5, PATIENCE_S)) == 5
     assert stand_in.calls > 5
     assert stand_in.closed == 1
 
 
-def test_every_wrong_pixel_is_counted() -> None:
+def test_every_wrong_pixel_is_counted(job: Job) -> None:
     """A server that is quick and wrong would else win."""
-    taken = one_in_flight(lambda: StandIn(wrong=3), [_job()], 4, PATIENCE_S)
+    taken = one_in_flight(lambda: StandIn(wrong=3), [job], 4, PATIENCE_S)
     assert [each.wrong_pixels for each in taken] == [3] * 4
 
 
-def test_the_inference_of_a_call_is_no_part_of_what_serving_adds() -> None:
+def test_the_inference_of_a_call_is_no_part_of_what_serving_adds(job: Job) -> None:
     """The servers' inferences differ from call to call by more than what is compared."""
 
     class Thinker(StandIn):
         def ask(self, job: Job) -> Answer:
             return Answer(job.mask, inference_ns=2_000_000)
 
-    (first, *_) = one_in_flight(Thinker, [_job()], 4, PATIENCE_S)
+    (first, *_) = one_in_flight(Thinker, [job], 4, PATIENCE_S)
     assert first.inference_ms == 2.0
     assert first.overhead_ms == first.total_ms - 2.0
 
 
-def test_a_slow_server_is_called_less_often_but_never_less_than_a_median_needs() -> None:
+def test_a_slow_server_is_called_less_often_but_never_less_than_a_median_needs(job: Job) -> None:
     """One that takes seconds a call would else hold up the round for minutes."""
-    assert len(one_in_flight(StandIn, [_job()], 1000, 0.0)) == 4
-    _, crowded = many_at_a_time(StandIn, [_job()], 1000, 3, 0.0)
+    assert len(one_in_flight(StandIn, [job], 1000, 0.0)) == 4
+    _, crowded = many_at_a_time(StandIn, [job], 1000, 3, 0.0)
     assert 3 < len(crowded) < 1000
 
 
-def test_several_clients_call_at_the_same_time() -> None:
+def test_several_clients_call_at_the_same_time(job: Job) -> None:
     """One after the other, however many there are, would measure no throughput."""
     together = threading.Barrier(4, timeout=30)
 
@@ -93,13 +79,13 @@ def test_several_clients_call_at_the_same_time() -> None:
             together.wait()
 
     stand_in = StandIn(on_call=meet)
-    answers_hz, taken = many_at_a_time(lambda: stand_in, [_job()], 8, 4, PATIENCE_S)
+    answers_hz, taken = many_at_a_time(lambda: stand_in, [job], 8, 4, PATIENCE_S)
     assert answers_hz > 0
     assert len(taken) == 12
     assert stand_in.closed == 4
 
 
-def test_a_call_that_fails_ends_the_turn() -> None:
+def test_a_call_that_fails_ends_the_turn(job: Job) -> None:
     """Of answers that never came there is no rate."""
 
     def fail(number: int) -> None:
@@ -107,7 +93,7 @@ def test_a_call_that_fails_ends_the_turn() -> None:
             raise PeerError("gone")
 
     with pytest.raises(PeerError, match="gone"):
-        many_at_a_time(lambda: StandIn(on_call=fail), [_job()], 100, 2, PATIENCE_S)
+        many_at_a_time(lambda: StandIn(on_call=fail), [job], 100, 2, PATIENCE_S)
 
 
 def test_a_server_is_warm_when_its_calls_get_no_faster() -> None:
@@ -118,8 +104,8 @@ def test_a_server_is_warm_when_its_calls_get_no_faster() -> None:
     assert not is_steady([10.0] * 9), "too few to tell"
 
 
-def test_warming_up_ends() -> None:
+def test_warming_up_ends(job: Job) -> None:
     """A server whose calls take longer every time is never steady by its own."""
     stand_in = StandIn()
-    assert warm_up(lambda: stand_in, [_job()], 0.0) == stand_in.calls == 4
+    assert warm_up(lambda: stand_in, [job], 0.0) == stand_in.calls == 4
     assert stand_in.closed == 1

@@ -1,0 +1,22 @@
+"""A picture so small that no test waits for it."""
+
+import numpy as np
+import pytest
+
+from bench.peers.work import Job
+from shared.frames import Layout
+from shared.geometry import Resize, plan
+from shared.messages import FrameMessage
+from shared.topics import FrameId
+
+SHAPE = (4, 6)
+
+
+@pytest.fixture
+def job() -> Job:
+    """Its pixels are all 9, its mask all 0."""
+    geometry = plan(Resize.CROP, *SHAPE, *SHAPE)
+    frame = FrameMessage(
+        FrameId("car", "front", "session", 0), "m", Layout.RGB8, (*SHAPE, 3), "raw", geometry, 0, b"\t" * 72
+    )
+    return Job(frame, np.zeros(SHAPE, np.uint8))

@@ -1,0 +1,55 @@
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from bench.overhead import Plan
+from bench.peers.function import Function, NotAPictureError, picture_of
+from bench.peers.work import CODECS, Job, jobs, write_graph
+from cloud.repository import default_root
+from rosbag_tools.recording import Plan as Recording
+from rosbag_tools.recording import record
+
+MODEL = "road-small"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Job]]:
+    """A frame by codec, with the mask of the direct call."""
+    bag = tmp_path_factory.mktemp("bag") / "drive"
+    record(bag, Recording(seed=7, frames=1, width=968, height=608))
+    return jobs(Plan(bag, default_root(), MODEL, frames=1))
+
+
+@pytest.fixture(scope="module")
+def function(tmp_path_factory: pytest.TempPathFactory) -> Function:
+    """As a peer's server loads it."""
+    path = tmp_path_factory.mktemp("graph") / "graph.pb"
+    write_graph(default_root(), MODEL, path)
+    return Function(path)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_peers_serve_what_our_engine_computes(
+    codec: str, function: Function, work: Mapping[str, Sequence[Job]]
+) -> None:
+    """Another function would be slower or quicker for reasons that are not the server's."""
+    (job,) = work[codec]
+    mask, took_ns = function.answer(job.data)
+    assert mask.dtype == np.uint8
+    assert np.array_equal(mask, job.mask)
+    assert len(np.unique(mask)) > 1, "a mask of one class would prove nothing"
+    assert took_ns > 0
+
+
+def test_a_frame_goes_as_it_would_go_to_a_worker(work: Mapping[str, Sequence[Job]]) -> None:
+    """Peers and Skylane are sent the same bytes."""
+    assert len(work["raw"][0].data) == work["raw"][0].raw_bytes == 608 * 968 * 3
+    assert work["jpeg"][0].data[:2] == b"\xff\xd8"
+
+
+@pytest.mark.parametrize(("data", "found"), [(b"", "no picture"), (b"\xff\xd8 broken", "no picture")])
+def test_what_is_no_picture_is_refused(data: bytes, found: str) -> None:
+    """A server that answers rubbish with a mask would look quick."""
+    with pytest.raises(NotAPictureError, match=found):
+        picture_of(data, (4, 6, 3))
