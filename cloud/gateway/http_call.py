@@ -104,8 +104,8 @@ async def answered(asked: Asked, request: Request) -> Reply:
         RefusedError: see Asked.reply.
         ClientDisconnect: the caller has gone; what had not begun was given up.
     """
-    gone = asyncio.ensure_future(_gone(request))
-    waiting = {asyncio.wrap_future(future) for future in asked.futures}
+    gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(request))
+    waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(future) for future in asked.futures}
     try:
         while waiting:
             done, _ = await asyncio.wait((gone, *waiting), return_when=asyncio.FIRST_COMPLETED)

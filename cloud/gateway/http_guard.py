@@ -16,7 +16,7 @@ Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _PASSAGE = "passage"
-_LINGER_S = 2.0  # So long a body that nobody reads is taken and thrown away, so that its sender sees the refusal.
+_LINGER_S = 1.0  # So long a body that nobody reads is taken and thrown away, so that its sender sees the refusal.
 
 
 class Capacity:

@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from cloud.gateway import detect, health, native_rest, oip_rest
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
+from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
 from cloud.gateway.http_guard import Capacity, Guard, OnFault
 from cloud.gateway.listening import ListenError, listen
 from cloud.gateway.refusal import Kind, RefusedError
@@ -22,6 +23,7 @@ FACES = (health, native_rest, detect, oip_rest)  # Modules with a `router(parts)
 
 _GRACE_S = 5
 _HELD = 4  # Times the largest message: what the calls under way may hold together.
+_CONNECTIONS = 2  # Times the calls that are answered: some are read meanwhile, and some idle.
 _BESIDE = {
     Kind.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
     Kind.BUSY: {"Retry-After": "1"},
@@ -42,12 +44,14 @@ class HttpServer:
         capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
         config = uvicorn.Config(
             Guard(application(parts), capacity, on_fault),
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="off",
             loop="asyncio",
             log_config=None,
+            log_level="critical",  # A stranger's broken requests must not fill the log.
             access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
@@ -60,7 +64,9 @@ class HttpServer:
             raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
         self._socket = listen("HTTP", settings.http or "")
         self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(config)
+        self._server = Listener(
+            config, most=_CONNECTIONS * settings.max_calls, head_s=settings.head_s, answer_s=settings.answer_s
+        )
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
 

@@ -18,3 +18,5 @@ class GatewaySettings:
     max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
     max_calls: int = 256  # That are answered at a time; more are refused.
     body_s: float = 30.0  # Within which the body of an HTTP call must have come.
+    head_s: float = 10.0  # Within which its first byte, and from that on its headers.
+    answer_s: float = 60.0  # Within which its caller must have taken the answer.
