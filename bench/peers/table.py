@@ -32,13 +32,13 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
     clients = result["plan"]["clients"]
     table = Table(
         title=f"{result['model']}, {codec}: ms that serving adds to the inference of a call",
-        caption=f"One call in flight; answers/s: with {clients} clients. Wrong: pixels of all masks, "
+        caption=f"One call in flight; /s: answers a second with {clients} clients; wrong: pixels of all masks, "
         "against the direct call.",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("way")
-    for heading in ("n", "median", "p95", "p99", "min", "inferred", "answers/s", "wrong"):
+    table.add_column("way", no_wrap=True)
+    for heading in ("n", "median", "p95", "p99", "min", "inferred", "/s", "wrong"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, each in sorted(figures.items(), key=lambda item: float(item[1]["overhead_ms"]["median"])):
         added = each["overhead_ms"]
