@@ -9,8 +9,8 @@ holds less (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury 1999), 
 import heapq
 import itertools
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -91,6 +91,11 @@ class Admission:
     def depth(self) -> int:
         """How many frames wait."""
         return len(self._waiting)
+
+    def depths(self) -> Mapping[str, int]:
+        """The same by model, as their senders name it."""
+        with self._condition:
+            return Counter(entry.request.model for entry in self._waiting.values())
 
     def offer(self, request: Request) -> Sequence[Request]:
         """Take a frame in at once; what does not fit comes back, and must be refused by the caller.

@@ -98,12 +98,7 @@ class CloudNode:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many frames were answered how or could not be, and how many probes and control requests were refused."""
-        refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
-        if self._intake:
-            refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
-        if self._control:
-            refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
-        return {**self._replier.counts, **refused}
+        return {**self._replier.counts, **self._refused()}
 
     @property
     def engine_processes(self) -> Mapping[str, int]:
@@ -211,6 +206,15 @@ class CloudNode:
             (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
         ]
 
+    def _refused(self) -> Mapping[str, int]:
+        """What was refused before it was a frame, by reason."""
+        refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
+        if self._intake:
+            refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
+        if self._control:
+            refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
+        return refused
+
     def _opened_gateway(self, door: Door) -> Gateway | None:
         settings = self._settings
         if settings.gateway is None:
@@ -223,6 +227,8 @@ class CloudNode:
             control=self._control,
             settings=settings.gateway,
             limits=PictureLimits(max_pixels=settings.max_pixels),
+            tally=self._replier.tally,
+            refused=self._refused,
         )
         return Gateway(parts, self._threads.fault)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from cloud.engines.engine import Outputs
 from cloud.request import Request
+from cloud.tally import Tally
 from shared import clock, results
 from shared.errors import SkylaneError
 from shared.messages import FrameMessage, MaskMessage, Status
@@ -26,6 +27,7 @@ class Replier:
     """Builds the answers of one worker."""
 
     def __init__(self, worker: str, node: str) -> None:
+        self.tally = Tally()
         self._worker = worker
         self._node = node
         self._counts = Counts()
@@ -62,7 +64,7 @@ class Replier:
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")
         take(answered, outputs)
-        self._counts.add(answered.status.value)
+        self._count(request, answered)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
@@ -113,4 +115,8 @@ class Replier:
 
     def _send(self, request: Request, message: MaskMessage) -> None:
         request.answer(message)
+        self._count(request, message)
+
+    def _count(self, request: Request, message: MaskMessage) -> None:
         self._counts.add(message.status.value)
+        self.tally.add(request, message)

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -66,6 +66,10 @@ class Door:
     def depth(self) -> int:
         """How many frames wait, of all doors."""
         return self._admission.depth
+
+    def depths(self) -> Mapping[str, int]:
+        """The same by model, as their senders name it."""
+        return self._admission.depths()
 
     def cards(self) -> tuple[ModelCard, ...]:
         """What is served; of each model the current version first."""

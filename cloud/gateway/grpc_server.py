@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from cloud.gateway.grpc_native import NativeService
-from cloud.gateway.grpc_service import OnFault, Service, handlers
+from cloud.gateway.grpc_service import Count, OnFault, Service, handlers
 from cloud.gateway.listening import ListenError
 from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.settings import GatewaySettings
@@ -40,7 +40,9 @@ class GrpcServer:
             ModelService(parts),
             OpenInferenceService(parts),
         ]
-        self._server.add_generic_rpc_handlers(tuple(handlers(service, on_fault) for service in services))
+        self._server.add_generic_rpc_handlers(
+            tuple(handlers(service, on_fault, _counter(parts)) for service in services)
+        )
         self._address = settings.grpc or ""
         self.port = self._bound(settings)
 
@@ -61,3 +63,10 @@ class GrpcServer:
             return self._server.add_insecure_port(self._address)
         except (RuntimeError, OSError) as error:
             raise ListenError(f"gRPC cannot listen at {self._address}: {error}") from error
+
+
+def _counter(parts: WorkerParts) -> Count:
+    def count(code: str) -> None:
+        parts.calls.add(f"grpc {code}")
+
+    return count

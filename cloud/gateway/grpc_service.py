@@ -7,10 +7,13 @@ from typing import Any, NoReturn, Protocol
 import grpc
 
 from cloud.gateway.grpc_call import GrpcCall
-from cloud.gateway.refusal import RefusedError
+from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
 
 OnFault = Callable[[BaseException], None]
+Count = Callable[[str], None]  # Told the code of every answer.
+
+_OK = "OK"
 REFUSAL_KEY = "skylane-refusal"  # In trailing metadata: this worker's own word, as against its library's.
 
 
@@ -31,23 +34,26 @@ class Service(Protocol):
         """What answers each method, by its name."""
 
 
-def handlers(service: Service, on_fault: OnFault) -> grpc.GenericRpcHandler:
+def handlers(service: Service, on_fault: OnFault, count: Count) -> grpc.GenericRpcHandler:
     """A service as grpc wants it. `on_fault` is told of bugs of ours, which end the call as INTERNAL."""
     return grpc.method_handlers_generic_handler(
-        service.name, {name: _handler(method, on_fault) for name, method in service.methods().items()}
+        service.name, {name: _handler(method, on_fault, count) for name, method in service.methods().items()}
     )
 
 
-def _handler(method: Method, on_fault: OnFault) -> "grpc.RpcMethodHandler[Any, Any]":
+def _handler(method: Method, on_fault: OnFault, count: Count) -> "grpc.RpcMethodHandler[Any, Any]":
     def answer(request: tuple[int, bytes], context: grpc.ServicerContext) -> bytes:
         received_ns, data = request
         try:
             answered: bytes = method.answer(GrpcCall(data, received_ns, context))
         except RefusedError as error:
+            count(error.kind.grpc_code)
             _refuse(context, error)
         except Exception as error:
+            count(Kind.FAILED.grpc_code)
             on_fault(error)
             raise
+        count(_OK)
         return answered
 
     def stream(request: tuple[int, bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -55,10 +61,13 @@ def _handler(method: Method, on_fault: OnFault) -> "grpc.RpcMethodHandler[Any, A
         try:
             yield from method.answer(GrpcCall(data, received_ns, context))
         except RefusedError as error:
+            count(error.kind.grpc_code)
             _refuse(context, error)
         except Exception as error:
+            count(Kind.FAILED.grpc_code)
             on_fault(error)
             raise
+        count(_OK)
 
     if method.is_stream:
         return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=_stamped)

@@ -82,9 +82,10 @@ class Passage:
 class Guard:
     """Counts calls, tells of faults, and sees off a caller whose body is not wanted."""
 
-    def __init__(self, app: App, capacity: Capacity, on_fault: OnFault) -> None:
-        """`on_fault` is told of bugs of ours; their calls have been answered with 500."""
+    def __init__(self, app: App, capacity: Capacity, on_fault: OnFault, count: Callable[[int], None]) -> None:
+        """`on_fault` is told of bugs of ours; their calls have been answered with 500. `count`: of each status."""
         self._app = app
+        self._count = count
         self._capacity = capacity
         self._on_fault = on_fault
 
@@ -95,13 +96,21 @@ class Guard:
         passage.begin(scope)
         body = _Body(receive, scope)
         try:
-            await self._app(scope, body.receive, body.seen_off(send))
+            await self._app(scope, body.receive, body.seen_off(self._counted(send)))
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001  A bug of ours, which stops the worker.
             self._on_fault(error)
         finally:
             passage.leave()
+
+    def _counted(self, send: Send) -> Send:
+        async def counted(event: Event) -> None:
+            if event["type"] == "http.response.start":
+                self._count(event["status"])
+            await send(event)
+
+        return counted
 
 
 class _Body:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from cloud.gateway import detect, health, native_rest, oip_rest
+from cloud.gateway import detect, health, metrics, native_rest, oip_rest, tfs_rest
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
 from cloud.gateway.http_guard import Capacity, Guard, OnFault
@@ -19,7 +19,7 @@ from cloud.gateway.listening import ListenError, listen
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 
-FACES = (health, native_rest, detect, oip_rest)  # Modules with a `router(parts)`.
+FACES = (health, metrics, native_rest, detect, oip_rest, tfs_rest)  # Modules with a `router(parts)`.
 
 _GRACE_S = 5
 _HELD = 4  # Times the largest message: what the calls under way may hold together.
@@ -43,7 +43,7 @@ class HttpServer:
         settings = parts.settings
         capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
         config = uvicorn.Config(
-            Guard(application(parts), capacity, on_fault),
+            Guard(application(parts), capacity, on_fault, lambda status: parts.calls.add(f"http {status}")),
             http=Connection,
             ws="none",
             lifespan="off",
