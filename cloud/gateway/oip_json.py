@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.calls import IMAGES, RESULTS, Tensor
-from cloud.gateway.json_body import read_object
+from cloud.gateway.json_arrays import read_with_arrays
+from cloud.gateway.json_numbers import write_array
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, check_here, read_input, told
 from cloud.gateway.refusal import Kind, RefusedError
@@ -18,8 +20,8 @@ from shared.compression import Buffer
 from shared.open_inference_tensors import BYTES, check_shape, dtype_name
 from shared.tensors import TensorsError, in_bounds
 
-_MAX_JSON_BYTES = 32 << 20  # What one byte of JSON says may take twenty here.
 _MAX_TENSORS = 64
+_DATA = re.compile(rb'"data"\s*:\s*\[')  # With which an input's values begin.
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
 
@@ -38,11 +40,7 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
         RefusedError: it is none, or a tensor is not of its shape and datatype.
     """
     end = len(body) if header_length is None else _header_end(header_length, len(body))
-    if end > _MAX_JSON_BYTES:
-        raise RefusedError(
-            Kind.TOO_LARGE, f"{end} bytes of JSON: at most {_MAX_JSON_BYTES} are read; send tensors as binary data"
-        )
-    given = read_object(body[:end])
+    given = read_with_arrays(body[:end], _DATA)
     binary = _Binary(memoryview(body)[end:])
     inputs = tuple(_input(each, binary) for each in _objects(given, "inputs"))
     binary.check_over()
@@ -58,21 +56,25 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
 
 def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...]) -> Written:
     """The body of an answer: binary the outputs that were asked for so, the others in its JSON."""
-    entries: list[dict[str, Any]] = []
+    entries: list[bytes] = []
     parts: list[Buffer] = []
     for output in outputs:
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+        data = None
         if _is_binary(request, output.name):
             raw = output.raw()
             entry["parameters"] = {_SIZE: sum(len(part) for part in raw)}
             parts += raw
+        elif isinstance(output.values, np.ndarray):
+            data = write_array(output.values.reshape(-1))
+        elif output.name == RESULTS:
+            entry["parameters"] = _BASE64
+            data = _written([base64.b64encode(each).decode() for each in output.values])
         else:
-            entry |= _listed(output)
-        entries.append(entry)
-    told_id = {"id": request.id} if request.id else {}
-    head = json.dumps(
-        {"model_name": request.model, "model_version": version, **told_id, "outputs": entries}, separators=(",", ":")
-    ).encode()
+            data = _written([bytes(each).decode(errors="replace") for each in output.values])
+        entries.append(_with(entry, "data", data))
+    told = {"model_name": request.model, "model_version": version} | ({"id": request.id} if request.id else {})
+    head = _with(told, "outputs", b"[" + b",".join(entries) + b"]")
     if not parts:
         return Written(head, None)
     return Written(b"".join([head, *parts]), len(head))  # The only copy of the numbers.
@@ -156,7 +158,7 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
     if datatype == BYTES:
         return _strings(name, shape, data)
     try:
-        values: npt.NDArray[Any] = np.array(data)
+        values: npt.NDArray[Any] = np.asarray(data)
     except ValueError as error:
         raise TensorsError(f"data of shape {shape} is uneven: send a flat list") from error
     dtype = str(dtype_name(datatype))
@@ -170,8 +172,9 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
 
 def _strings(name: str, shape: list[int], data: Any) -> list[Buffer]:
     """Strings of JSON: pictures in base64, which no text is, and all others as they are."""
-    found = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data or ()]
-    if not isinstance(data, list) or len(found) != prod(shape) or not all(isinstance(each, str) for each in found):
+    listed = data if isinstance(data, list) else []
+    found = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
+    if listed is not data or len(found) != prod(shape) or not all(isinstance(each, str) for each in found):
         raise TensorsError(f"data is no list of {prod(shape)} strings, as {BYTES} of shape {shape} is: send that")
     if name != IMAGES:
         return [each.encode() for each in found]
@@ -181,13 +184,14 @@ def _strings(name: str, shape: list[int], data: Any) -> list[Buffer]:
         raise TensorsError(f"a string is no base64 ({error}): send pictures so, or as binary data") from error
 
 
-def _listed(output: OutputTensor) -> dict[str, Any]:
-    """An output's values for JSON."""
-    if isinstance(output.values, np.ndarray):
-        return {"data": output.values.reshape(-1).tolist()}
-    if output.name == RESULTS:
-        return {"parameters": _BASE64, "data": [base64.b64encode(each).decode() for each in output.values]}
-    return {"data": [bytes(each).decode(errors="replace") for each in output.values]}
+def _with(told: dict[str, Any], key: str, written: bytes | None) -> bytes:
+    """An object as JSON, with one more key where its value has been written."""
+    own = _written(told)
+    return own if written is None else own[:-1] + b',"' + key.encode() + b'":' + written + b"}"
+
+
+def _written(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _objects(given: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -1,0 +1,75 @@
+"""Orders to load and unload, as they come from the doors."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cloud.gateway.callers import ANYONE, Callers
+from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.repository_calls import check_parameters, checked_reply, index, order
+from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+
+
+@dataclass
+class Control:
+    """Takes every order."""
+
+    taken: list[ControlRequest] = field(default_factory=list)
+
+    def ask(self, request: ControlRequest) -> Future[ControlReply]:
+        """See cloud.control.Control."""
+        self.taken.append(request)
+        return Future()
+
+
+@dataclass
+class Parts:
+    """What an order needs of a worker."""
+
+    control: Any
+    callers: Callers
+
+
+@pytest.mark.parametrize(
+    ("tokens", "operator"), [({}, "a caller without a token"), ({"sixteen-letters!": ANYONE}, "alice")]
+)
+def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], operator: str) -> None:
+    """Without tokens a name is a claim: it must open nothing that is kept for operators by name."""
+    control = Control()
+    parts: Any = Parts(control, Callers(tokens))
+    order(parts, "alice", Verb.LOAD, "net")
+    (taken,) = control.taken
+    assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
+
+
+@pytest.mark.parametrize(
+    ("control", "model", "kind"), [(None, "net", Kind.FORBIDDEN), (Control(), "../x", Kind.INVALID)]
+)
+def test_an_order_that_cannot_be_given_is_refused(control: Any, model: str, kind: Kind) -> None:
+    """A worker may take none at all, and no path is a model's name."""
+    parts: Any = Parts(control, Callers({}))
+    with pytest.raises(RefusedError) as raised:
+        order(parts, "alice", Verb.LOAD, model)
+    assert raised.value.kind is kind
+
+
+def test_what_control_says_is_told() -> None:
+    """Its own words say what is wrong."""
+    done = ControlReply("n", "w")
+    assert checked_reply(done) is done
+    with pytest.raises(RefusedError, match="no model"):
+        checked_reply(ControlReply("n", "w", error="no model 'x'"))
+    with pytest.raises(RefusedError, match="parameter config, file:1/x"):
+        check_parameters({"file:1/x": "", "config": "", "unload_dependents": True})
+
+
+def test_the_index_tells_states_as_triton_does() -> None:
+    """Clients wait for READY."""
+    entries = tuple(ModelEntry("net", "1", state) for state in ModelState)
+    states = [each["state"] for each in index(entries, ready_alone=False)]
+    assert states == ["READY", "READY", "LOADING", "UNAVAILABLE", "UNAVAILABLE"]
+    assert [each["state"] for each in index(entries, ready_alone=True)] == ["READY", "READY"]
+    broken = ModelEntry("net", "1", ModelState.BROKEN, detail="no file")
+    assert index((broken,), ready_alone=False)[0]["reason"] == "no file"
