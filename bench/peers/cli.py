@@ -1,6 +1,7 @@
 """`skylane bench peers`: Skylane among other serving systems."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ from bench.peers.catalogue import PEERS
 from bench.peers.client import PeerError
 from bench.peers.contest import run
 from bench.peers.environments import environment
-from bench.peers.plan import NAMES, OURS, Plan
+from bench.peers.plan import OURS, Plan
 from bench.peers.result import result
 from bench.peers.table import show
 from bench.peers.work import CODECS
 from bench.sample import sample_bag
 from cloud.repository import default_root
+from shared.masks import MASK_CODECS
+from shared.messages import Want
 
 
 @click.command()
-@click.argument("names", metavar="[NAMES]...", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", metavar="[NAMES]...", nargs=-1, type=click.Choice(list(PEERS)))
 @click.option("--prepare", is_flag=True, help="Make the peers' environments in build/peers, and measure nothing.")
 @click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
@@ -32,6 +35,13 @@ from cloud.repository import default_root
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")
 @click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Of the throughput turns.")
+@click.option(
+    "--mask-codec",
+    type=click.Choice(list(MASK_CODECS)),
+    default=Want().mask_codec,
+    show_default=True,
+    help="Of Skylane's answers; the peers send theirs unpacked.",
+)
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there too."
 )
@@ -45,31 +55,31 @@ def peers(
     json_file: Path | None,
     **plan: Any,
 ) -> None:
-    """Compare what serving adds to inference: Skylane's doors and NAMES, each serving the same TensorFlow function.
+    """Compare what serving adds to inference: Skylane's doors beside NAMES, each serving the same TensorFlow function.
 
-    Without NAMES all of them. Those that are not there are skipped, with the reason.
+    Without NAMES all peers. Those that are not there are skipped, with the reason.
     """
-    names = names or NAMES
+    chosen = tuple(dict.fromkeys(names or PEERS))
     console = Console(stderr=True)
     if prepare:
-        _prepare([name for name in names if name != OURS], console)
+        _prepare(chosen, console)
         return
     network.enter()
-    chosen = Plan(
+    wanted = Plan(
         bag=bag or sample_bag(plan["frames"]),
         models=models or default_root(),
-        names=tuple(dict.fromkeys(names)),
+        names=(OURS, *chosen),
         codecs=CODECS if codec == "both" else (codec,),
         **plan,
     )
     with console.status("preparing") as status:
-        found = result(chosen, run(chosen, status.update))
+        found = result(wanted, run(wanted, status.update))
     if json_file:
         json_file.write_text(json.dumps(found, indent=2), encoding="utf-8")
     show(found, Console())
 
 
-def _prepare(names: list[str], console: Console) -> None:
+def _prepare(names: Sequence[str], console: Console) -> None:
     """Make what is not there; one that cannot be made keeps the others from nothing."""
     failures = []
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as progress:

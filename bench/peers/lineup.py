@@ -90,7 +90,7 @@ class LineUp:
             self.contestants.append(contestant)
 
     def _ours(self, stack: ExitStack) -> list[Contestant]:
-        tree, ways = skylane.opened(stack, self._plan.models, self._plan.model)
+        tree, ways = skylane.opened(stack, self._plan.models, self._plan.model, self._plan.mask_codec)
         tree.freeze()
         return [Contestant(OURS, way, connect, tree) for way, connect in ways.items()]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bench.peers.catalogue import PEERS
 from bench.peers.work import CODECS
+from shared.messages import Want
 
 OURS = "skylane"
 NAMES = (OURS, *PEERS)
@@ -22,4 +23,5 @@ class Plan:
     rounds: int = 5
     frames: int = 20  # A turn with one picture in flight; twice as many with several clients.
     clients: int = 8
+    mask_codec: str = Want().mask_codec  # Of Skylane's answers; the peers send theirs unpacked.
     turn_s: float = 30.0  # Half a turn takes no longer: a slow server is called less often, and its n tells.

@@ -21,7 +21,13 @@ def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
     return {
         "model": plan.model,
-        "plan": {"rounds": plan.rounds, "frames": plan.frames, "clients": plan.clients, "bag": str(plan.bag)},
+        "plan": {
+            "rounds": plan.rounds,
+            "frames": plan.frames,
+            "clients": plan.clients,
+            "mask_codec": plan.mask_codec,
+            "bag": str(plan.bag),
+        },
         "cells": cells,
         "ratios": {codec: _ratios(figures) for codec, figures in cells.items()},
         "wins": [line for codec, figures in cells.items() for line in _wins(codec, figures, plan.clients)],

@@ -25,15 +25,14 @@ from shared.stages import Stage
 from shared.topics import FrameId
 
 _CAMERA = "front"
-_WANT = Want(mask_codec="raw")  # As the peers send their masks.
 _ENGINE = "tensorflow"  # That the peers' function is made of.
 
 
 class SkylaneClient:
     """A vehicle with one camera and one frame in flight, by any of the vehicle's transports."""
 
-    def __init__(self, transport: Transport, vehicle: str, session: str) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, vehicle: str, session: str, want: Want) -> None:
+        self._transport, self._want = transport, want
         self._vehicle, self._session = vehicle, session
         self._numbers = count()
         self._unreachable = ""
@@ -41,7 +40,7 @@ class SkylaneClient:
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, want=_WANT, stamps=())
+        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
         self._transport.send(message, self._transport.pack(message), self._lost)
         try:
             reply = self._transport.replies.get(timeout=PATIENCE_S)
@@ -67,9 +66,11 @@ class SkylaneClient:
 
 
 def opened(
-    stack: ExitStack, models: Path, model: str, doors: tuple[str, ...] = DOORS
+    stack: ExitStack, models: Path, model: str, mask_codec: str, doors: tuple[str, ...] = DOORS
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
     """A worker with its broker, up until the stack is closed; and by door how to connect.
+
+    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS.
 
     Raises:
         SkylaneError: it did not get ready.
@@ -77,10 +78,10 @@ def opened(
     site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
-    return tree, {door: partial(_connected, site, door, model) for door in doors}
+    return tree, {door: partial(_connected, site, door, model, Want(mask_codec=mask_codec)) for door in doors}
 
 
-def _connected(site: DoorSite, door: str, model: str) -> Client:
+def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     """A vehicle of its own at a door, which has found the worker.
 
     Raises:
@@ -90,7 +91,7 @@ def _connected(site: DoorSite, door: str, model: str) -> Client:
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
     transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
-    client = SkylaneClient(transport, vehicle, session)
+    client = SkylaneClient(transport, vehicle, session, want)
     if not transport.wait_until_served(PATIENCE_S):
         client.close()
         raise PeerError(f"{door}: nobody serves {model}")
