@@ -76,6 +76,8 @@ def quantise(
     if folder.exists() and not replace:
         raise QuantisationError(f"{folder} is there already: choose another --name, or give --force to replace it")
     manifest, path = repository.manifest(name), repository.file(name)
+    if manifest.remote is not None:
+        raise QuantisationError(f"{name} is on another server, {manifest.remote.address}: quantise it there")
     if manifest.precision is not Precision.FP32:
         raise QuantisationError(f"{name} holds {manifest.precision} numbers already: quantise the model that it is of")
     whole = read_whole(core(), path, manifest)

@@ -182,6 +182,8 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
         "trained": card.trained,
         "sha256": card.sha256,
     }
+    if manifest.remote is not None:
+        return row | {"file": f"at {manifest.remote.address}"}
     try:
         path = repository.file(name)
     except SkylaneError as error:
