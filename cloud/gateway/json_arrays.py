@@ -13,6 +13,7 @@ from cloud.gateway.refusal import Kind, RefusedError
 MAX_VALUES = 1 << 22  # Of JSON that is read value by value: each takes some sixty bytes.
 
 _LARGE = 4096  # Bytes; below, the json module is as good.
+_MOST_ARRAYS = 256  # Of one body: each takes a turn of ours, however small it is.
 
 
 def read_with_arrays(body: bytes, opening: re.Pattern[bytes]) -> dict[str, Any]:
@@ -50,8 +51,13 @@ def _without_arrays(body: bytes, opening: re.Pattern[bytes]) -> tuple[bytes, lis
     at = 0
     while len(body) - at > _LARGE and (found := opening.search(body, at)):
         start = body.index(b"[", found.start())
-        ends = [end for end in (body.find(b"}", start), body.find(b'"', start)) if end >= 0]
-        text = body[start : min(ends, default=len(body))].rstrip(b" \t\r\n,")
+        end = body.find(b"}", start)
+        end = len(body) if end < 0 else end
+        if (quote := body.find(b'"', start, end)) >= 0:  # Looked for up to there alone: a body may have many lists.
+            end = quote
+        text = body[start:end].rstrip(b" \t\r\n,")
+        if len(arrays) == _MOST_ARRAYS:
+            return body, []
         array = read_array(text)
         if array is None:
             return body, []

@@ -11,17 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.calls import Tensor
-from cloud.gateway.json_body import read_object
-from cloud.gateway.json_numbers import read_array, write_array
+from cloud.gateway.json_arrays import read_with_arrays
+from cloud.gateway.json_numbers import write_array
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.tfs_signatures import Signature, signature
 from shared.compression import Buffer
 
-MAX_VALUES = 1 << 22  # Of JSON that is read value by value: each takes some sixty bytes.
-
 _BASE64 = "b64"
-_LARGE = 4096  # Bytes; below, the json module is as good.
-_ARRAY = re.compile(rb"\[\s*\[\s*\[")
+_ARRAY = re.compile(rb"\[\s*\[\s*\[")  # With which a list of pictures begins, or of a picture's rows.
 _SHOWN = 60
 _ROWS, _COLUMNS = ("instances", "predictions"), ("inputs", "outputs")
 
@@ -40,7 +37,7 @@ def read_predict(body: bytes, *, is_vehicle: bool = False) -> PredictBody:
     Raises:
         RefusedError: it is neither; the message says what was given and what is expected.
     """
-    told = _json(body)
+    told = read_with_arrays(body, _ARRAY)
     given = [key for key in (_ROWS[0], _COLUMNS[0]) if key in told]
     if len(given) != 1:
         raise RefusedError(
@@ -72,52 +69,6 @@ def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool) -> bytes:
 def listed_bytes(outputs: Mapping[str, Tensor]) -> int:
     """How many bytes of the outputs are to be written."""
     return sum(each.nbytes if isinstance(each, np.ndarray) else sum(map(len, each)) for each in outputs.values())
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    """The object in a body, with arrays for the lists of pixels in it.
-
-    Raises:
-        RefusedError: it is none, or has more values than are read one by one.
-    """
-    skeleton, arrays = _without_arrays(body)
-    if arrays:
-        left = iter(arrays)
-        try:
-            told = read_object(skeleton, lambda _: next(left))
-        except (RefusedError, StopIteration, RuntimeError):
-            arrays = []
-        else:
-            if next(left, None) is None:
-                return told
-    values = body.count(b",") + body.count(b"[")
-    if values > MAX_VALUES:
-        raise RefusedError(
-            Kind.TOO_LARGE,
-            f"the body holds {values} values that are no plain lists of whole numbers 0 to 255: at most {MAX_VALUES} "
-            "are read; send encoded pictures",
-        )
-    return read_object(body)
-
-
-def _without_arrays(body: bytes) -> tuple[bytes, list[npt.NDArray[np.uint8]]]:
-    """The body with NaN, which JSON has not, in the place of each large array; and these. None where one is odd."""
-    parts: list[bytes] = []
-    arrays: list[npt.NDArray[np.uint8]] = []
-    at = 0
-    while len(body) - at > _LARGE and (found := _ARRAY.search(body, at)):
-        start = found.start()
-        end = body.find(b"}", start)
-        if (quote := body.find(b'"', start, end)) >= 0:
-            end = quote
-        text = body[start:end].rstrip(b" \t\r\n,")
-        array = read_array(text)
-        if array is None:
-            return body, []
-        arrays.append(array)
-        parts += (body[at:start], b"NaN")
-        at = start + len(text)
-    return b"".join((*parts, body[at:])), arrays
 
 
 def _by_name(rows: Any, only: str) -> dict[str, Any]:
