@@ -1,12 +1,20 @@
 """A worker behind a worker: the remote engines at our own doors, which speak both protocols."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 from cloud.manifest import REMOTE_FORMATS
 from cloud.repository import Repository
+from shared.geometry import Resize, plan
+from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
+from shared.packed import pack, unpack
+from tests.cloud.channel import frame
 from tests.cloud.engines import remote_servers, tiny
 from tests.cloud.gateway.rig import open_doors
 
@@ -42,6 +50,41 @@ def test_another_worker_is_a_server_like_any(tmp_path: Path, form: str, task: st
             found = remote.infer(tiny.noise(3))
     for head, values in wanted.items():
         assert np.array_equal(found[head], values), head
+
+
+def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Path) -> None:
+    """The worker lives, and nobody has to look after it."""
+    tiny.write(tmp_path, "segmentation")
+    (picture,) = tiny.noise(1)
+    with remote_servers.serve(tmp_path, "segmentation", "open_inference", tmp_path / "saved") as server:
+        remote_servers.write(tmp_path, "segmentation", "open_inference", server.address, "remote")
+        with (
+            Repository(tmp_path).load("remote") as model,
+            open_doors(model) as doors,
+            grpc.insecure_channel(doors.grpc) as channel,
+        ):
+            call: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
+
+            def ask(sequence: int) -> MaskMessage:
+                message = replace(
+                    frame(sequence, "remote"),
+                    shape=picture.shape,
+                    geometry=plan(Resize.CROP, *picture.shape[:2], *picture.shape[:2]),
+                    data=picture.tobytes(),
+                )
+                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=20))))
+
+            before = ask(0)
+            server.stop()
+            lost = ask(1)
+            server.start()
+            after = ask(2)
+            while after.status is Status.FAILED and after.id.sequence < 200:  # Until the line is found again.
+                time.sleep(0.05)
+                after = ask(after.id.sequence + 1)
+    assert (before.status, before.engine) == (Status.ANSWERED, "triton fp32")
+    assert (lost.status, lost.reason) == (Status.FAILED, "the model's server cannot be reached")
+    assert (after.status, after.data) == (Status.ANSWERED, before.data)
 
 
 def _finished(head: str, task: str) -> str:
