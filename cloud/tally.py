@@ -9,6 +9,13 @@ from cloud.request import Request
 from shared.messages import MaskMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, durations_ns
 
+SPENT = {  # What Triton divides a frame's time into, and our stages that are that.
+    "queue": (Stage.DEQUEUED, Stage.BATCHED),
+    "compute_input": (Stage.DECODED,),
+    "compute_infer": (Stage.INFERRED,),
+    "compute_output": (Stage.POSTPROCESSED, Stage.MASK_ENCODED),
+}
+
 _MOST_MODELS = 256  # Whose refused frames are counted by name: anybody may name a model.
 
 
@@ -19,6 +26,10 @@ class ModelTally:
     answered: int = 0
     executions: float = 0.0  # Batches: each frame of n brings 1/n.
     stages_ns: Counter[Stage] = field(default_factory=Counter)  # Of answered frames, summed.
+
+    def spent_ns(self, part: str) -> int:
+        """What answered frames spent, together, in one of SPENT."""
+        return sum(self.stages_ns[stage] for stage in SPENT[part])
 
 
 class Tally:

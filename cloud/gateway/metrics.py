@@ -17,7 +17,6 @@ from cloud.gateway.http_call import read, response
 from cloud.gateway.worker_parts import WorkerParts
 from cloud.tally import ModelTally
 from shared.messages import NodeState
-from shared.stages import Stage
 
 _MODEL = ("model", "version")
 
@@ -30,9 +29,9 @@ class _Sum(NamedTuple):
     value: Callable[[ModelTally], float]
 
 
-def _spent(*stages: Stage) -> Callable[[ModelTally], float]:
-    """Microseconds that answered frames spent in stages."""
-    return lambda tally: sum(tally.stages_ns[stage] for stage in stages) / 1e3
+def _spent(part: str) -> Callable[[ModelTally], float]:
+    """Microseconds that answered frames spent in one of cloud.tally.SPENT."""
+    return lambda tally: tally.spent_ns(part) / 1e3
 
 
 _SUMS = (
@@ -43,14 +42,14 @@ _SUMS = (
     _Sum(
         "nv_inference_queue_duration_us",
         "Waiting: for a decoder, and decoded for the engine",
-        _spent(Stage.DEQUEUED, Stage.BATCHED),
+        _spent("queue"),
     ),
-    _Sum("nv_inference_compute_input_duration_us", "Decoding and scaling", _spent(Stage.DECODED)),
-    _Sum("nv_inference_compute_infer_duration_us", "Inference", _spent(Stage.INFERRED)),
+    _Sum("nv_inference_compute_input_duration_us", "Decoding and scaling", _spent("compute_input")),
+    _Sum("nv_inference_compute_infer_duration_us", "Inference", _spent("compute_infer")),
     _Sum(
         "nv_inference_compute_output_duration_us",
         "Making results and encoding them",
-        _spent(Stage.POSTPROCESSED, Stage.MASK_ENCODED),
+        _spent("compute_output"),
     ),
 )
 

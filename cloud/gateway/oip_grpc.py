@@ -44,6 +44,7 @@ class OpenInferenceService:
             "ServerMetadata": lambda *_: oip_models.server(),
             "ModelMetadata": lambda _, of: oip_models.metadata(door, of.name, of.version or None),
             "ModelConfig": lambda _, of: {"config": oip_models.config(door, of.name, of.version or None)},
+            "ModelStatistics": lambda _, of: oip_models.statistics(self._parts, of.name, of.version or None),
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,

@@ -7,6 +7,8 @@ from typing import Any
 from cloud.gateway.door import Door
 from cloud.gateway.refusal import RefusedError
 from cloud.gateway.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
+from cloud.gateway.worker_parts import WorkerParts
+from cloud.tally import SPENT, ModelTally
 from shared.messages import NodeState
 from shared.model_card import ModelCard
 from shared.open_inference_tensors import BYTES, datatype_name
@@ -78,6 +80,37 @@ def config(door: Door, model: str, version: str | None) -> Told:
         "output": [_configured(spec) for spec in _outputs(door, card)],
         "dynamic_batching": {},
     }
+
+
+def statistics(parts: WorkerParts, model: str, version: str | None) -> Told:
+    """ModelStatisticsResponse: of all that is served, of a model, or of its version; frames of all doors count.
+
+    Raises:
+        RefusedError: it is not served.
+    """
+    if model:
+        parts.door.card(model, version)
+    tallies = parts.tally.models
+    refused = parts.tally.refused
+    told: list[Told] = []
+    for card in parts.door.cards():  # Of each model the current version first: what was refused is told of that one.
+        if model not in ("", card.name) or version not in (None, card.version):
+            continue
+        tally = tallies.get((card.name, card.version), ModelTally())
+        is_first = card.name not in (each["name"] for each in told)
+        failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
+        spent = {part: {"count": tally.answered, "ns": tally.spent_ns(part)} for part in SPENT}
+        success = {"count": tally.answered, "ns": tally.stages_ns.total()}
+        told.append(
+            {
+                "name": card.name,
+                "version": card.version,
+                "inference_count": tally.answered,
+                "execution_count": round(tally.executions),
+                "inference_stats": {"success": success, "fail": {"count": failed, "ns": 0}, **spent},
+            }
+        )
+    return {"model_stats": told}
 
 
 def platform(card: ModelCard) -> str:

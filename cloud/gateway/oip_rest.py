@@ -60,6 +60,14 @@ def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
         await read(request, parts)
         return oip_models.server()
 
+    # Before the routes of a model, of which none can be called so: it would be asked for by its version.
+    @routes.get("/models/stats", summary="What each model has done since the worker started")
+    @routes.get("/models/{model}/stats", summary="The same, of a model")
+    @routes.get("/models/{model}/versions/{version}/stats", summary="The same, of a version")
+    async def statistics(request: Request, model: str = "", version: str | None = None) -> Told:
+        await read(request, parts)
+        return oip_models.statistics(parts, model, version)
+
     @routes.get("/models/{model}", summary="A model's inputs and outputs")
     @routes.get("/models/{model}/versions/{version}", summary="The same, of a version")
     async def metadata(request: Request, model: str, version: str | None = None) -> Told:

@@ -127,6 +127,25 @@ def test_the_configuration_tells_load_generators_what_to_send(face: Face, client
     assert [each["name"] for each in told["output"]] == ["mask", "result_bytes"]
 
 
+def test_statistics_count_what_each_model_did(face: Face) -> None:
+    """Load generators read from these where the time went."""
+    with open_doors(channel.model(), channel.model(name="other")) as doors, face.open(doors) as client:
+        client.infer("tiny", [face.input("input", noise(3))])
+        with pytest.raises(TritonError):
+            client.infer("tiny", [face.images(b"not folded")], parameters={"codec": "lz4"})
+        told = face.told(client.get_inference_statistics())["model_stats"]
+        (alone,) = face.told(client.get_inference_statistics("other", "1"))["model_stats"]
+        with pytest.raises(TritonError, match="none is not served here"):
+            client.get_inference_statistics("none")
+    assert [each["name"] for each in told] == ["other", "tiny"]
+    stats = told[1]["inference_stats"]
+    assert [int(each["inference_count"]) for each in (*told, alone)] == [0, 3, 0]
+    assert 1 <= int(told[1]["execution_count"]) <= 3
+    assert (int(stats["success"]["count"]), int(stats["fail"]["count"])) == (3, 1)
+    parts = [int(stats[part]["ns"]) for part in ("queue", "compute_input", "compute_infer", "compute_output")]
+    assert 0 < sum(parts) <= int(stats["success"]["ns"])
+
+
 @pytest.mark.parametrize("version", ["", "1"])
 def test_a_batch_comes_back_in_its_order_under_its_id(face: Face, client: Any, version: str) -> None:
     """Each picture is a frame of its own in the worker; they may not change places."""
