@@ -37,11 +37,11 @@ class DirectSettings:
     vehicle: str
     session: str
     model: str
+    on_fault: Callable[[BaseException], None]  # Told of bugs of ours, on any thread.
     version: str | None = None  # Of the model; None: whichever a worker takes for current.
     most_calls: int = 8  # Under way at a time; a frame may be sent twice.
     answer_timeout_s: float = 30.0
     security: Security = field(default_factory=Security)
-    on_fault: Callable[[BaseException], None] = lambda _: None  # Told of bugs of ours, on any thread.
 
     @classmethod
     def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "DirectSettings":
@@ -189,9 +189,8 @@ class DirectTransport:
             with self._lock:
                 link.under_way -= 1
             self._take(link, call, tried, outcome)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  Whatever it is, the node raises it.
             self._settings.on_fault(error)
-            raise
 
     def _take(self, link: Link, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
         name = link.name or _UNNAMED

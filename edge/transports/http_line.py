@@ -3,14 +3,13 @@
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
+from edge.transports.call_threads import CallThreads
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.security import Security, WorkerAddress, WorkerAddressError
 from edge.transports.transport import Parcel
@@ -59,8 +58,8 @@ class HttpLine:
         self._dialect = dialect
         self._headers = security.headers(vehicle, address)
         self._pool = _pool(address, security, most_calls + 2)  # The status and the probes have one each.
-        self._calls = ThreadPoolExecutor(most_calls, "http-call")
-        self._probes = ThreadPoolExecutor(1, "http-probe")
+        self._calls = CallThreads("http-call", most_calls)
+        self._probes = CallThreads("http-probe", 1)
         self._probing = threading.Semaphore(1)
 
     def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:
@@ -69,8 +68,7 @@ class HttpLine:
         if budget_ms is not None:
             headers[TIMEOUT_HEADER] = str(budget_ms)
         ask = _Ask("POST", self._dialect.path, parcel.body, headers, timeout_s, _MOST_ANSWER)
-        with suppress(RuntimeError):  # It is closed: whoever asks has hung up.
-            self._calls.submit(lambda: done(self._outcome(ask)))
+        self._calls.run(lambda: done(self._outcome(ask)))
 
     def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
         """See Line. While one is unanswered the next is not sent: it would only wait behind it."""
@@ -85,8 +83,7 @@ class HttpLine:
             if isinstance(outcome, Returned):
                 echoed(bytes(outcome.body), outcome.returned_ns)
 
-        with suppress(RuntimeError):
-            self._probes.submit(probed)
+        self._probes.run(probed)
 
     def echo(self, payload: bytes) -> bytes:
         """See Line."""
@@ -105,9 +102,9 @@ class HttpLine:
 
     def close(self) -> None:
         """See Line."""
-        for threads in (self._calls, self._probes):
-            threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
+        self._calls.close()
+        self._probes.close()
 
     def _ask_echo(self, payload: bytes, timeout_s: float) -> "_Ask":
         return _Ask("POST", "/skylane/v1/probe", payload, self._headers, timeout_s, MAX_PROBE_BYTES)
@@ -156,20 +153,30 @@ class HttpLine:
             preload_content=False,
             decode_content=False,
         )
-        body = bytearray()
         try:
-            while piece := response.read1(_PIECE_BYTES):
-                body += piece
-                if len(body) > ask.most_bytes or clock.now_ns() > until_ns:
-                    response.close()
-                    break
-        finally:
-            response.release_conn()
-        if len(body) > ask.most_bytes:
-            return _Answer(response.status, response.headers, None, clock.now_ns())
-        if clock.now_ns() > until_ns:
-            raise ReadTimeoutError(self._pool, ask.path, "it answers by and by")
-        return _Answer(response.status, response.headers, bytes(body), clock.now_ns())
+            body = self._body(response, ask, until_ns)
+        except BaseException:
+            response.close()
+            raise
+        returned_ns = clock.now_ns()
+        if body is None:
+            response.close()  # With what is still to come.
+        response.release_conn()
+        return _Answer(response.status, response.headers, body, returned_ns)
+
+    def _body(self, response: urllib3.BaseHTTPResponse, ask: "_Ask", until_ns: int) -> bytes | None:
+        """None: it is larger than is taken."""
+        announced = response.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > ask.most_bytes:
+            return None
+        body = bytearray()
+        while piece := response.read1(_PIECE_BYTES):
+            body += piece
+            if len(body) > ask.most_bytes:
+                return None
+            if clock.now_ns() > until_ns:
+                raise ReadTimeoutError(self._pool, ask.path, "it answers by and by")
+        return bytes(body)
 
 
 @dataclass(frozen=True, slots=True)

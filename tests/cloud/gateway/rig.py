@@ -34,7 +34,11 @@ class Doors:
 
 @contextmanager
 def open_doors(
-    *models: Model, loader: Loader | None = None, gateway: GatewaySettings | None = None, max_frames: int = 64
+    *models: Model,
+    loader: Loader | None = None,
+    gateway: GatewaySettings | None = None,
+    max_frames: int = 64,
+    worker: str = "w",
 ) -> Iterator[Doors]:
     """A worker that serves the models at every door, with operators let in; what it raises, this raises."""
     gateway = gateway or GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")
@@ -43,7 +47,7 @@ def open_doors(
     with MemoryBus() as bus:
         bus.shares_subscriptions = True
         node = CloudNode(
-            models, WorkerSettings(worker="w", session="s9", gateway=gateway, max_frames=max_frames), loader=loader
+            models, WorkerSettings(worker=worker, session="s9", gateway=gateway, max_frames=max_frames), loader=loader
         )
 
         def serve() -> None:

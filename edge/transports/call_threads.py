@@ -1,0 +1,51 @@
+"""Threads for calls that wait for their answers: as many as calls are under way, up to a number."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+_JOIN_S = 0.5
+
+
+class CallThreads:
+    """Runs calls, each on a thread of its own while there is one. Whoever hangs at the end holds nobody up."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._calls = 0  # That wait or run.
+        self._closed = False
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Have a thread make the call; returns at once. Nothing is done once it is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._calls += 1
+            if self._calls > len(self._threads) < self._most:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._waiting.put(call)
+
+    def close(self) -> None:
+        """Take no more, forget what waits, and wait for a moment for those that are under way."""
+        with self._lock:
+            self._closed = True
+        for _ in self._threads:
+            self._waiting.put(None)
+        until_s = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _work(self) -> None:
+        while (call := self._waiting.get()) is not None:
+            if not self._closed:
+                call()
+            with self._lock:
+                self._calls -= 1

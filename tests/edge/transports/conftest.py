@@ -1,0 +1,42 @@
+"""Transports to workers of this process or of another, and frames for them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from edge.config import EdgeConfig
+from edge.hooks import Hooks
+from edge.transports.opening import open_transport
+from edge.transports.transport import Transport
+
+DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
+WAIT_S = 20.0
+Open = Callable[..., Transport]
+
+
+@pytest.fixture(name="reach")
+def _reach() -> Iterator[Open]:
+    """Opens transports to addresses; a bug on one of their threads fails the test."""
+    hooks = Hooks()
+    with ExitStack() as stack:
+
+        def reach(transport: str, *addresses: str, vehicle: str = "car", model: str = "tiny", **more: Any) -> Transport:
+            config = EdgeConfig.model_validate(
+                {"transport": transport, "worker_addresses": addresses, "vehicle": vehicle, "model": model, **more}
+            )
+            return stack.enter_context(closing(open_transport(config, "s1", hooks=hooks)))
+
+        yield reach
+    hooks.check()
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Each test ends what it started; a library's own threads are not ours to count."""
+    before = {thread.name for thread in threading.enumerate()}
+    yield
+    left = {thread.name for thread in threading.enumerate()} - before
+    assert not {name for name in left if name.startswith(("status", "http-", "grpc-status"))}

@@ -1,0 +1,142 @@
+"""Servers that are no workers: they speak the protocol, and then something else."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from shared import clock
+from shared.messages import NodeState, NodeStatus, pack_status
+from shared.packed import pack, unpack
+from shared.probes import Echo, pack_echo, unpack_probe
+from tests.cloud.channel import CARD
+
+grpc: Any = import_module("grpc")
+
+STATUS = pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,)))
+_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """An answer of HTTP, sent piece by piece."""
+
+    pieces: tuple[bytes, ...]
+    drips: bool = False  # The last piece again and again, until the other end hangs up.
+    hangs_up: bool = False
+
+    @classmethod
+    def of(cls, status: str, body: bytes = b"", **headers: str) -> "Http":
+        """A whole one."""
+        told = {"content-length": str(len(body)), **{name.replace("_", "-"): value for name, value in headers.items()}}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        return cls((f"HTTP/1.1 {status}\r\n{lines}\r\n".encode(), body))
+
+
+def echo_of(payload: bytes) -> bytes:
+    """A worker's echo of a packed probe."""
+    probe, now_ns = unpack_probe(payload), clock.now_ns()
+    return pack_echo(Echo(probe.session, probe.sequence, probe.sent_ns, now_ns, now_ns, "cloud/w/s9"))
+
+
+@contextmanager
+def http_server(answer: Callable[[bytes], Http]) -> Iterator[str]:
+    """Answers status and probe as a worker does, and frames by `answer`, which gets the request; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        over = threading.Event()
+        threads: list[threading.Thread] = []
+        connections: list[socket.socket] = []
+
+        def accept() -> None:
+            while not over.is_set():
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                threads.append(threading.Thread(target=_serve, args=(connection, answer, over)))
+                threads[-1].start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            over.set()
+            server.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for connection in connections:
+                with suppress(OSError):  # Closed already.
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+
+
+def _serve(connection: socket.socket, answer: Callable[[bytes], Http], over: threading.Event) -> None:
+    try:
+        while request := _request(connection):
+            head, _, body = request.partition(_END)
+            if b"/skylane/v1/status" in head:
+                said = Http.of("200 OK", STATUS)
+            elif b"/skylane/v1/probe" in head:
+                said = Http.of("200 OK", echo_of(body))
+            else:
+                said = answer(request)
+            for piece in said.pieces:
+                connection.sendall(piece)
+            if said.hangs_up:
+                return
+            while said.drips and not over.is_set():
+                connection.sendall(said.pieces[-1])
+    except OSError:  # The other end has hung up.
+        pass
+    finally:
+        connection.close()
+
+
+def _request(connection: socket.socket) -> bytes:
+    data = b""
+    while _END not in data:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return b""
+        data += piece
+    head, _, body = data.partition(_END)
+    lengths = [line.partition(b":")[2] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    while lengths and len(body) < int(lengths[0]):
+        body += connection.recv(1 << 16)
+    return head + _END + body
+
+
+@contextmanager
+def grpc_server(answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
+    """Answers Status and Probe as a worker does, and frames of any service by `answer`; its address."""
+
+    def status(_: bytes, context: Any) -> Iterator[bytes]:
+        yield pack(STATUS)
+        gone = threading.Event()
+        if context.add_callback(gone.set):
+            gone.wait()
+
+    def probe(request: bytes, _: Any) -> bytes:
+        return pack(echo_of(bytes(unpack(request))))
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            if details.method.endswith("/Status"):
+                return grpc.unary_stream_rpc_method_handler(status)
+            return grpc.unary_unary_rpc_method_handler(probe if details.method.endswith("/Probe") else answer)
+
+    futures = import_module("concurrent.futures")
+    with futures.ThreadPoolExecutor(8) as threads:
+        server = grpc.server(threads, options=(("grpc.max_send_message_length", -1),))
+        server.add_generic_rpc_handlers((Handler(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()

@@ -1,0 +1,160 @@
+"""What a worker's door says is not to be trusted: nonsense fails its frame, and takes neither memory nor time."""
+
+import base64
+import queue
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge.transports.transport import Transport
+from edge.workers import NoWorkerError
+from shared.fields import MAX_MESSAGE_BYTES
+from shared.messages import MaskMessage, Status, pack_mask
+from shared.packed import pack
+from shared.topics import FrameId
+from tests.cloud.channel import HEIGHT, WIDTH, frame
+from tests.edge.transports.conftest import WAIT_S, Open
+from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server
+
+ANSWER = MaskMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
+MASK = base64.urlsafe_b64encode(pack_mask(ANSWER)).decode().rstrip("=")
+FOREIGN = base64.urlsafe_b64encode(pack_mask(replace(ANSWER, id=FrameId("bus", "left", "s1", 7)))).decode().rstrip("=")
+REST = ("oip-rest", "tfs-rest")
+GRPC = ("grpc", "oip-grpc", "tfs-grpc")
+
+
+def outcome(transport: Transport) -> MaskMessage | str:
+    """What becomes of a frame: its answer, or why it reached nobody."""
+    transport.wait_for_card(WAIT_S)
+    unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def unreachable(reason: str) -> None:
+        unreached.put(reason)
+        transport.replies.put(None)
+
+    message = frame(1)
+    transport.send(message, transport.pack(message), unreachable)
+    reply = transport.replies.get(timeout=WAIT_S)
+    return unreached.get() if reply is None else reply.read()
+
+
+@pytest.mark.parametrize("name", REST)
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [
+        (Http.of("200 OK", b"hello"), Status.FAILED, "no Skylane-Mask"),
+        (Http.of("200 OK", b"hello", skylane_mask="%%%"), Status.FAILED, "no Skylane-Mask"),
+        (Http.of("200 OK", b"hello", skylane_mask="AAAA"), Status.FAILED, "cannot be read"),
+        (Http.of("200 OK", b"[" * 100_000, skylane_mask=MASK), Status.FAILED, "cannot be read"),
+        (Http.of("200 OK", b"{}", skylane_mask=MASK, inference_header_content_length="-9"), Status.FAILED, "cannot be"),
+        (Http.of("200 OK", b'{"predictions":[],"outputs":[]}', skylane_mask=MASK), Status.FAILED, "cannot be read"),
+        (Http.of("200 OK", b"", skylane_mask=FOREIGN), Status.FAILED, "cannot be read"),
+        (Http.of("302 Found", b"", location="http://127.0.0.1:1/"), Status.REJECTED, "HTTP 302"),
+        (Http.of("400 Bad Request", b'{"error": "no \x1b[2Jshape"}'), Status.REJECTED, "no  [2Jshape"),
+        (Http.of("408 Request Timeout"), Status.EXPIRED, "HTTP 408"),
+        (Http.of("413 Content Too Large", b"at most 9"), Status.REJECTED, "at most 9"),
+        (Http.of("429 Too Many Requests"), Status.OVERLOADED, "HTTP 429"),
+        (Http.of("500 Internal Server Error"), Status.FAILED, "HTTP 500"),
+        (Http.of("200 OK", b"", content_length="10000000000"), Status.FAILED, "too_large"),
+        (Http((b"HTTP/1.1 200 OK\r\n\r\n", bytes(1 << 20)), drips=True), Status.FAILED, "too_large"),
+    ],
+    ids=lambda value: "" if isinstance(value, Http | Status) else value,
+)
+def test_an_http_server_that_speaks_nonsense_fails_the_frame(
+    name: str, reach: Open, said: Http, status: Status, reason: str
+) -> None:
+    """Each has its outcome and its reason, and none more memory than the largest answer."""
+    with http_server(lambda _: said) as address:
+        answer = outcome(reach(name, address))
+    assert isinstance(answer, MaskMessage)
+    assert answer.status is status, answer.reason
+    assert reason in answer.reason
+    assert answer.id == frame(1).id
+
+
+@pytest.mark.parametrize("name", REST)
+def test_a_server_that_says_it_stops_has_not_got_the_frame(name: str, reach: Open) -> None:
+    """Another worker may; here is none."""
+    with http_server(lambda _: Http.of("503 Service Unavailable")) as address:
+        assert outcome(reach(name, address)) == "no_worker"
+
+
+@pytest.mark.parametrize("name", REST)
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\x00\xff" * 50 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab"],
+    ids=["nothing", "no HTTP", "cut off"],
+)
+def test_a_connection_that_breaks_leaves_the_frame_to_be_sent_again(name: str, reach: Open, said: bytes) -> None:
+    """Whether it was received nobody knows: the retrier is told that something was lost."""
+    with http_server(lambda _: Http((said,), hangs_up=True)) as address:
+        transport = reach(name, address)
+        transport.wait_for_card(WAIT_S)
+        message = frame(1)
+        transport.send(message, transport.pack(message), lambda _: None)
+        assert transport.departed_ns(timeout_s=WAIT_S) > 0
+        assert transport.replies.empty()
+
+
+@pytest.mark.parametrize("name", GRPC)
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(b"\xff\xff\xff", "cannot be read"), (pack(b"hello"), "cannot be read"), (b"", "cannot be read")],
+    ids=["no protocol buffer", "no message", "nothing"],
+)
+def test_a_grpc_server_that_speaks_nonsense_fails_the_frame(name: str, reach: Open, body: bytes, reason: str) -> None:
+    """It is no worker of ours, or one whose memory is broken."""
+    with grpc_server(lambda *_: body) as address:
+        answer = outcome(reach(name, address))
+    assert isinstance(answer, MaskMessage)
+    assert (answer.status, reason in answer.reason) == (Status.FAILED, True), answer.reason
+
+
+@pytest.mark.parametrize("name", GRPC)
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("INVALID_ARGUMENT", Status.REJECTED),
+        ("NOT_FOUND", Status.REJECTED),
+        ("RESOURCE_EXHAUSTED", Status.OVERLOADED),
+        ("INTERNAL", Status.FAILED),
+        ("UNKNOWN", Status.FAILED),
+    ],
+)
+def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Status) -> None:
+    """With the server's words."""
+
+    def refuse(_: bytes, context: Any) -> bytes:
+        context.abort(getattr(grpc.StatusCode, code), "no such thing")
+        raise AssertionError
+
+    with grpc_server(refuse) as address:
+        answer = outcome(reach(name, address))
+    assert isinstance(answer, MaskMessage)
+    assert (answer.status, answer.reason) == (status, f"{code.lower()}: no such thing")
+
+
+def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open) -> None:
+    """It would be all the memory there is."""
+    with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20))) as address:
+        answer = outcome(reach("grpc", address))
+    assert isinstance(answer, MaskMessage)
+    assert (answer.status, answer.reason[:9]) == (Status.FAILED, "too_large")
+
+
+def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
+    """A worker that mixes calls up must not have its masks taken for another frame's, nor the frame be lost to it."""
+    foreign = replace(ANSWER, id=FrameId("car", "left", "s1", 7), data=bytes(HEIGHT * WIDTH))
+    with grpc_server(lambda *_: pack(pack_mask(foreign))) as address:
+        answer = outcome(reach("grpc", address))
+    assert isinstance(answer, MaskMessage)
+    assert answer.status is Status.FAILED
+    assert "car/left/s1/7" in answer.reason
+
+
+@pytest.mark.parametrize("name", ["grpc", "oip-rest"])
+def test_where_nobody_listens_the_address_is_told(name: str, reach: Open) -> None:
+    """It is what the user has to look at."""
+    with pytest.raises(NoWorkerError, match=r"127\.0\.0\.1:1: it cannot be reached"):
+        reach(name, "127.0.0.1:1").wait_for_card(0.5)
