@@ -1,8 +1,12 @@
 """TensorFlow Serving's gRPC services, asked by its own public stubs."""
 
+import queue
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -296,3 +300,72 @@ def test_compressed_calls_are_read(doors: Doors) -> None:
     with grpc.insecure_channel(doors.grpc, compression=grpc.Compression.Gzip) as channel:
         answer = PredictionStub(channel).Predict(asked(pixels), WAIT_S)
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), pixels[..., 0])
+
+
+def test_a_deadline_ends_the_call() -> None:
+    """Who waits no longer is told so, and costs no inference."""
+    go_on = threading.Event()
+
+    def act() -> None:
+        go_on.wait(WAIT_S)
+
+    with (
+        open_doors(model(act), gateway=GRPC_ALONE) as doors,
+        grpc.insecure_channel(doors.grpc) as channel,
+    ):
+        assert refusal(channel, asked(noise(1)), 0.2)[0] == "DEADLINE_EXCEEDED"
+        go_on.set()
+
+
+def test_more_than_may_wait_is_turned_away() -> None:
+    """A full worker says so at once, by the code that clients back off at."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def act() -> None:
+        entered.set()
+        go_on.wait(WAIT_S)
+
+    with (
+        open_doors(model(act), gateway=GRPC_ALONE, max_frames=1) as doors,
+        grpc.insecure_channel(doors.grpc) as channel,
+    ):
+        stub = PredictionStub(channel)
+        calls = [stub.Predict.future(asked(noise(1)), WAIT_S) for _ in range(12)]
+        assert entered.wait(WAIT_S)
+        first = next(call for call in concurrent_done(calls) if call.code() is not grpc.StatusCode.OK)
+        assert first.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "waiting" in first.details()
+        go_on.set()
+        assert {call.code().name for call in calls} == {"OK", "RESOURCE_EXHAUSTED"}
+
+
+def concurrent_done(calls: list[Any]) -> Iterator[Any]:
+    """Calls as they end."""
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for call in calls:
+        call.add_done_callback(ended.put)
+    while True:
+        yield ended.get(timeout=WAIT_S)
+
+
+def test_a_worker_that_stops_is_unavailable(doors: Doors) -> None:
+    """Clients try another one at that."""
+    with grpc.insecure_channel(doors.grpc) as channel:
+        PredictionStub(channel).Predict(asked(noise(1)), WAIT_S)
+        doors.node.stop()
+        with pytest.raises(grpc.RpcError) as raised:
+            list(map(PredictionStub(channel).Predict, repeat(asked(noise(1)))))
+    assert raised.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def test_a_token_is_asked_for_before_anything_is_read(tmp_path: Path) -> None:
+    """A stranger's tensors are not even looked at."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("car 0123456789abcdef\n")
+    with (
+        open_doors(model(), gateway=replace(GRPC_ALONE, tokens=tokens)) as doors,
+        grpc.insecure_channel(doors.grpc) as channel,
+    ):
+        assert refusal(channel, predict.PredictRequest())[0] == "UNAUTHENTICATED"
+        told = (("authorization", "Bearer 0123456789abcdef"),)
+        assert PredictionStub(channel).Predict(asked(noise(1)), WAIT_S, metadata=told).outputs

@@ -1,0 +1,89 @@
+"""PredictRequests read by hand, held against the library of protocol buffers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.gateway.refusal import RefusedError
+from cloud.gateway.tfs_messages import read_predict, write_predict
+from shared.protocol_buffers import message_class
+from shared.tensorflow_tensors import STRING, from_tensor_proto, to_tensor_proto
+from shared.tensors import DTYPES
+
+REQUEST = message_class("tensorflow.serving.PredictRequest")
+RESPONSE = message_class("tensorflow.serving.PredictResponse")
+SPEC = message_class("tensorflow.serving.ModelSpec")(name="net", version={"value": 3})
+
+shapes = st.lists(st.integers(0, 4), max_size=5)
+
+
+def bytes_array(strings: list[bytes]) -> Any:
+    """Strings as an array of objects."""
+    found = np.empty(len(strings), object)
+    found[:] = strings
+    return found
+
+
+@given(shapes, st.booleans(), st.data())
+def test_pixels_are_read_as_the_library_reads_them(shape: list[int], listed: bool, data: st.DataObject) -> None:  # noqa: FBT001  Hypothesis gives it.
+    """A picture that is cut out by hand must be the one that was sent."""
+    size = int(np.prod(shape))
+    pixels = np.array(data.draw(st.lists(st.integers(0, 255), min_size=size, max_size=size)), np.uint8).reshape(shape)
+    request = REQUEST(model_spec={"name": "net", "signature_name": "s"}, output_filter=["mask"])
+    to_tensor_proto(pixels, request.inputs["input"], listed=listed)
+    read = read_predict(request.SerializeToString())
+    np.testing.assert_array_equal(np.asarray(read.inputs["input"]), pixels)
+    assert (read.model, read.signature, read.outputs, read.version) == ("net", "s", ("mask",), None)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5))
+def test_strings_are_read_as_they_were_sent(strings: list[bytes]) -> None:
+    """Encoded pictures, of any size and none."""
+    request = REQUEST()
+    to_tensor_proto(bytes_array(strings), request.inputs["image_bytes"])
+    assert [bytes(each) for each in read_predict(request.SerializeToString()).inputs["image_bytes"]] == strings
+
+
+@given(
+    st.binary(max_size=80) | st.lists(st.sampled_from([0x0A, 0x12, 0x22, 0x42, 0x3A, 0x08, 4, 7, 2, 1, 0])).map(bytes)
+)
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    """Anybody may send it. What is read, the library reads too."""
+    try:
+        read = read_predict(data)
+    except RefusedError:
+        return
+    assert set(REQUEST.FromString(data).inputs) == set(read.inputs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (5, 1000)])
+def test_every_type_is_written_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> None:
+    """Small outputs in their lists and large ones as content: the library reads the same numbers."""
+    values = np.random.default_rng(4).integers(0, 100, shape).astype(dtype)
+    answer = RESPONSE.FromString(write_predict({"values": values}, SPEC))
+    read = from_tensor_proto(answer.outputs["values"])
+    assert read.dtype == dtype
+    np.testing.assert_array_equal(read, values)
+    assert bool(answer.outputs["values"].tensor_content) is (values.size > 4096)
+    assert answer.model_spec == SPEC
+
+
+def test_results_are_written_as_strings() -> None:
+    """Each picture's result by itself."""
+    answer = RESPONSE.FromString(write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC))
+    assert answer.outputs["result_bytes"].dtype == STRING
+    assert from_tensor_proto(answer.outputs["result_bytes"]).tolist() == [b"one", b"two"]
+
+
+def test_a_shape_with_nothing_in_it_takes_no_memory() -> None:
+    """A side of none beside others that no array can have."""
+    request = REQUEST()
+    request.inputs["input"].dtype = 4
+    for size in (0, 1 << 62, 1 << 62):
+        request.inputs["input"].tensor_shape.dim.add(size=size)
+    with pytest.raises(RefusedError, match="holds 0 numbers"):
+        read_predict(request.SerializeToString())
