@@ -25,6 +25,7 @@ _SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
 _DRAIN_S = 90.0
 _LOOK_S = 0.2
 _LAST_WORDS = 3  # Lines.
+_LAST_PORT = 65_535
 
 Say = Callable[[str], None]
 
@@ -123,6 +124,21 @@ class _Replica:
         return self._resources.with_stem(f"{self._resources.stem}-{part}")
 
 
+def _address(first: str, number: int) -> str:
+    """Where the replica of a number, from 1, listens: at the next port each, for a balancer to spread calls by load.
+
+    Sharing one port, the kernel would deal out connections blindly, and a client's calls all go by one. Port 0, any
+    that is free, is so for each.
+
+    Raises:
+        ReplicasError: there is no such port.
+    """
+    host, _, port = first.rpartition(":")
+    if not port.isdigit() or int(port) + number - 1 > _LAST_PORT:
+        raise ReplicasError(f"{first}: replica {number} has no port there: give HOST:PORT with room for one each")
+    return first if int(port) == 0 else f"{host}:{int(port) + number - 1}"
+
+
 class Replicas:
     """Runs the workers `<worker>-1` and so on until stopped; all drain then."""
 
@@ -173,6 +189,8 @@ class Replicas:
 
     def _check_broker(self) -> None:
         """Before any model is loaded."""
+        if self._settings.no_broker:
+            return
         bus = connection_of(self._settings).open(
             client_id("replicas", self._worker), None, name=self._worker, on_waiting=self._say
         )
@@ -188,10 +206,12 @@ class Replicas:
         settings = self._settings
         cores = len(os.sched_getaffinity(0))
         name = f"{self._worker}-{number}"
+        doors = {"http": settings.http, "grpc": settings.grpc}
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
             "threads": settings.threads or max(1, cores // settings.replicas),
+            **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }
         files = connection_of(settings).certificates(self._worker)
         if files is not None:  # A certificate for the worker is one for all its replicas.

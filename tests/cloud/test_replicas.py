@@ -1,14 +1,16 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from onnx import TensorProto, helper
@@ -178,3 +180,33 @@ def test_replicas_need_a_broker_that_shares(
         skylane.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
     assert ended.value.code == 1
     assert "speaks MQTT 3.1.1, which cannot share frames between workers" in capsys.readouterr().err
+
+
+def _neighbours() -> int:
+    """A free port whose next one is free too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+def test_replicas_without_a_broker_listen_at_one_port_each(repository: Path) -> None:
+    """Whatever spreads the calls must reach each by itself, and see which is ready."""
+    port = _neighbours()
+    with _running("none", repository, "--no-broker", "--http", f"127.0.0.1:{port}") as command:
+        command.wait_for("worker w: ready, 2 replicas")
+        told = [httpx.get(f"http://127.0.0.1:{port + place}/healthz", verify=False).json() for place in range(2)]
+        assert [each["worker"] for each in told] == ["w-1", "w-2"]
+        assert command.end() == 0, command.lines
+
+
+def test_replicas_need_a_port_each(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said at once, not when the last of them cannot start."""
+    arguments = ["--no-broker", "--http", "127.0.0.1:65535", "--models", str(repository), "--replicas", "2"]
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", *arguments])
+    assert ended.value.code == 1
+    assert "127.0.0.1:65535: replica 2 has no port there" in capsys.readouterr().err

@@ -1,29 +1,243 @@
 """What every HTTP call meets, whatever its route."""
 
-from collections.abc import Iterator
+import gzip
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from cloud.gateway.callers import TOKEN_VARIABLE
+from cloud.gateway.listening import ListenError
 from cloud.gateway.settings import GatewaySettings
+from shared.authority import Authority
+from shared.messages import NodeState, unpack_status
 from tests.cloud.channel import model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.cloud.gateway.test_detect import PIXELS, detect, png
+from tests.cloud.gateway.test_hostile_http import DETECT, connect, said, statuses
+
+HTTP = GatewaySettings(http="127.0.0.1:0")
 
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
+    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", origins=("https://here.example",))) as doors:
         yield doors
+
+
+def get(doors: Doors, path: str, **request: Any) -> httpx.Response:
+    """Ask for a page."""
+    return httpx.get(f"http://{doors.http}{path}", verify=False, trust_env=False, **request)
+
+
+@contextmanager
+def held(doors: Doors, gate: threading.Event, calls: int) -> Iterator[list[httpx.Response]]:
+    """So many detections under way within the block, and their answers after it."""
+    answers: list[httpx.Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(detect(doors, files={"file": png(PIXELS)})))
+        for _ in range(calls)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        gate.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+
+
+def gated() -> tuple[threading.Event, threading.Event, Callable[[], None]]:
+    """What a model does: it tells that it has begun, and waits for a gate."""
+    gate, began = threading.Event(), threading.Event()
+
+    def act() -> None:
+        began.set()
+        assert gate.wait(WAIT_S)
+
+    return gate, began, act
 
 
 def test_health_tells_that_the_worker_takes_calls(doors: Doors) -> None:
     """A balancer sends it calls only then."""
-    answer = httpx.get(f"http://{doors.http}/healthz")
+    answer = get(doors, "/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ready", "worker": "w", "models": ["tiny"]})
 
 
-def test_an_unknown_path_is_refused_in_the_form_of_all_errors(doors: Doors) -> None:
+def test_status_is_what_the_broker_retains(doors: Doors) -> None:
+    """A vehicle that sends by REST needs the model's card just so."""
+    status = unpack_status(get(doors, "/skylane/v1/status").content)
+    assert (status.state, [card.name for card in status.cards]) == (NodeState.ONLINE, ["tiny"])
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/api/detect", 405)])
+def test_an_unknown_path_or_method_is_refused_in_the_form_of_all_errors(doors: Doors, path: str, status: int) -> None:
     """A client reads one form."""
-    answer = httpx.get(f"http://{doors.http}/nothing")
-    assert answer.status_code == 404
-    assert answer.json() == {"error": "Not Found"}
+    answer = get(doors, path)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_a_document_describes_every_route(doors: Doors) -> None:
+    """Clients are made from it, and it is tried against the code."""
+    document = get(doors, "/openapi.json").json()
+    assert {"/api/detect", "/healthz", "/metrics", "/skylane/v1/status", "/skylane/v1/probe"} <= document[
+        "paths"
+    ].keys()
+    assert "HTTPValidationError" not in json.dumps(document)
+
+
+def test_while_it_drains_what_came_is_answered_and_no_more_is_taken() -> None:
+    """An update of the worker costs nobody an answer."""
+    gate, began, act = gated()
+    with open_doors(model(act), gateway=HTTP) as doors:
+        with held(doors, gate, 1) as answers:
+            assert began.wait(WAIT_S)
+            doors.node.stop()
+            wait_until(lambda: get(doors, "/healthz").status_code == 503)
+            health = get(doors, "/healthz")
+            late = detect(doors, files={"file": png(PIXELS)})
+        assert (health.status_code, health.json()["status"]) == (503, "stopping")
+        assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+        assert [answer.status_code for answer in answers] == [200]
+
+
+def test_more_calls_than_are_taken_at_a_time_are_refused() -> None:
+    """Each holds memory; the caller learns at once that it must come back."""
+    gate, began, act = gated()
+    settings = GatewaySettings(http="127.0.0.1:0", max_calls=1)
+    with open_doors(model(act), gateway=settings) as doors, held(doors, gate, 1) as answers:
+        assert began.wait(WAIT_S)
+        refused = detect(doors, files={"file": png(PIXELS)})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        gate.set()
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_a_caller_that_goes_away_is_no_longer_worked_for() -> None:
+    """What has not begun when nobody waits any more would only keep others waiting."""
+    gate, _, act = gated()
+    with open_doors(model(act), gateway=HTTP) as doors, held(doors, gate, 3):
+        wait_until(lambda: wanted(doors) == 1)  # One is inferred, one has a place in the next batch.
+        body = png(PIXELS)
+        with closing(connect(doors)) as peer:
+            peer.sendall(DETECT + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait_until(lambda: wanted(doors) == 2)
+        wait_until(lambda: wanted(doors) == 1)
+    assert doors.node.counts == {"answered": 3, "expired": 1}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Look until it is so; what is looked at tells nobody when it changes."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def wanted(doors: Doors) -> int:
+    """Frames that wait, and that somebody waits for."""
+    return sum(entry.request.is_wanted() for entry in list(doors.node._admission._waiting.values()))
+
+
+def test_a_deadline_of_the_header_is_kept() -> None:
+    """A caller that gives up at a time wants no answer after it."""
+    with open_doors(model(), gateway=HTTP) as doors:
+        late = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "0"})
+        unreadable = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "soon"})
+    assert (late.status_code, unreadable.status_code) == (408, 400)
+
+
+def test_a_fault_of_ours_is_told_as_one_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that is only logged goes on spoiling calls."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("cloud.gateway.detect.decode_picture", broken)
+    answers: list[httpx.Response] = []
+    with pytest.raises(ZeroDivisionError), open_doors(model(), gateway=HTTP) as doors:
+        answers.append(detect(doors, files={"file": png(PIXELS)}))
+    assert [(answer.status_code, list(answer.json())) for answer in answers] == [(500, ["error"])]
+
+
+def test_a_folded_body_is_unfolded_and_an_answer_folded_where_it_is_asked(doors: Doors) -> None:
+    """Lossless, and for whoever has a narrow link; a binary answer only where nothing else is taken."""
+    body, headers = (
+        gzip.compress(png(np.zeros((400, 400), np.uint8))),
+        {"content-type": "image/png", "content-encoding": "gzip"},
+    )
+    plain = detect(doors, content=body, headers={**headers, "accept-encoding": "identity"})
+    folded = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip, deflate"})
+    binary = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "gzip, deflate"})
+    alone = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "deflate"})
+    assert "content-encoding" not in plain.headers
+    assert folded.headers["content-encoding"] == "gzip"
+    assert folded.json()["mask"] == plain.json()["mask"]
+    assert "content-encoding" not in binary.headers
+    assert alone.headers["content-encoding"] == "deflate"
+    assert alone.content == binary.content
+
+
+def test_only_pages_of_the_origins_given_may_call(doors: Doors) -> None:
+    """A page that anybody may open must not call a worker that only its reader reaches."""
+    asked = {"access-control-request-method": "POST"}
+    url = f"http://{doors.http}/api/detect"
+    here = httpx.options(url, headers={**asked, "origin": "https://here.example"}, verify=False)
+    elsewhere = httpx.options(url, headers={**asked, "origin": "https://elsewhere.example"}, verify=False)
+    assert here.headers["access-control-allow-origin"] == "https://here.example"
+    assert "access-control-allow-origin" not in elsewhere.headers
+
+
+def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not call must not make the worker read."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("car 0123456789abcdef\n* fedcba9876543210\n")
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
+        with closing(connect(doors)) as peer:
+            peer.sendall(DETECT + b"Content-Length: 1000000\r\n\r\n")
+            told = said(peer)
+        bearer = {"authorization": "Bearer 0123456789abcdef"}
+        own = get(doors, "/skylane/v1/status", headers=bearer)
+        others = get(doors, "/skylane/v1/status", headers={**bearer, "skylane-vehicle": "bus"})
+        anyone = get(doors, "/metrics", headers={"authorization": "Bearer fedcba9876543210", "skylane-vehicle": "bus"})
+        health = get(doors, "/healthz")
+    assert statuses(told) == [401]
+    assert b"www-authenticate: Bearer" in told
+    assert [answer.status_code for answer in (own, others, anyone, health)] == [200, 403, 200, 200]
+
+
+def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
+    """A token sent in the clear is everybody's."""
+    authority = Authority(tmp_path)
+    issued = authority.broker(["127.0.0.1"], 1)
+    key, certificate = issued.file.with_suffix(".key"), issued.file.with_suffix(".crt")
+    settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)
+    trusted = ssl.create_default_context(cafile=str(authority.certificate_file))
+    with open_doors(model(), gateway=settings) as doors:
+        assert httpx.get(f"https://{doors.http}/healthz", verify=trusted).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            get(doors, "/healthz")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        (GatewaySettings(http="127.0.0.1"), "write HOST:PORT"),
+        (GatewaySettings(http="203.0.113.1:1"), "cannot listen at 203.0.113.1:1"),
+        (GatewaySettings(http="127.0.0.1:0", tls_cert=Path("none"), tls_key=Path("none")), "certificate none"),
+    ],
+)
+def test_what_cannot_be_listened_at_is_said_at_once(settings: GatewaySettings, word: str) -> None:
+    """Before any model is warm."""
+    with pytest.raises(ListenError, match=word), open_doors(model(), gateway=settings):
+        pass
