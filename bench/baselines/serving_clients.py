@@ -18,7 +18,6 @@ import requests
 
 from bench.baselines.pictures import Picture
 from bench.overhead import BenchError
-from cloud.engines.tensorflow_device import tf
 from shared.masks import Mask
 
 _ANSWER_S = 120.0
@@ -78,7 +77,9 @@ class GrpcClient:
     """`PredictionService.Predict` with a tensor of single numbers, each way."""
 
     def __init__(self, address: str, model: str) -> None:
-        # The stubs load TensorFlow, which must have been loaded quietly before.
+        # Not above: a REST client has no TensorFlow, whose many objects would make Python's collector slower for it. The
+        # stubs load it too, and it must have been loaded quietly before.
+        self._tf = import_module("cloud.engines.tensorflow_device").tf
         apis = "tensorflow_serving.apis"
         predict = import_module(f"{apis}.predict_pb2")
         service = import_module(f"{apis}.prediction_service_pb2_grpc")
@@ -99,7 +100,7 @@ class GrpcClient:
         request.model_spec.name = self._model
         request.model_spec.signature_name = "serving_default"
         tensor = request.inputs["input"]
-        tensor.dtype = tf.uint8.as_datatype_enum
+        tensor.dtype = self._tf.uint8.as_datatype_enum
         for side in (1, *picture.shape):
             tensor.tensor_shape.dim.add(size=side)
         tensor.int_val.extend(numbers)
@@ -112,7 +113,7 @@ class GrpcClient:
         output = response.outputs["mask"]
         # Skylane's door packs its answers, TensorFlow Serving's fills `int_val`; a list is made of either, the packed
         # one in less time: this is not to the baseline's disadvantage.
-        answered = list(output.int_val) or tf.make_ndarray(output).reshape(-1).tolist()
+        answered = list(output.int_val) or self._tf.make_ndarray(output).reshape(-1).tolist()
         laps.lap("from_message")
         mask = np.array(answered, np.uint8).reshape([side.size for side in output.tensor_shape.dim])[0]
         laps.lap("from_lists")
