@@ -29,7 +29,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Server:
     """A server of one model, which tests make slow, wrong, or gone; end it with `stop`, or use it in a `with`."""
 
-    def __init__(self, network: Callable[[Any], Arrays], described: Mapping[str, Any], tmp_path: Path) -> None:
+    def __init__(self, network: Callable[[Any], Arrays], described: dict[str, Any], tmp_path: Path) -> None:
         """`network`: float N×H×W×3 to arrays by name. `described`: by name, a shape (None: open) and dtype of each."""
         self.network, self.described, self.folder = network, described, tmp_path
         self.version = "3"
@@ -133,6 +133,9 @@ class TensorFlowServer(Server, apis.PredictionServiceServicer):  # type: ignore[
         told.model_spec.version.value = int(self.version)
         signatures = metadata.SignatureDefMap()
         signatures.signature_def[SIGNATURE].CopyFrom(graph.signature_def[SIGNATURE])
+        ends = signatures.signature_def[SIGNATURE]
+        for name in self.described.keys() - {*ends.inputs, *ends.outputs}:
+            ends.outputs[name].dtype = 1
         told.metadata["signature_def"].Pack(signatures)
         return told
 

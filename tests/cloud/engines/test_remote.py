@@ -93,8 +93,9 @@ def test_a_server_that_goes_and_comes_back_is_found_again(server: Server, load: 
     assert np.array_equal(_until_it_answers(model), before)
 
 
+@pytest.mark.parametrize("change", ["version", "outputs"])
 def test_a_server_that_comes_back_with_something_else_is_not_believed(
-    server: Server, load: Callable[..., Model]
+    server: Server, load: Callable[..., Model], change: str
 ) -> None:
     """Masks of another model would be told as this one's; whoever wants it loads it again."""
     model = load()
@@ -102,7 +103,10 @@ def test_a_server_that_comes_back_with_something_else_is_not_believed(
     server.stop()
     with pytest.raises(UnavailableError):
         model.predict(PICTURES)
-    server.version = "4"
+    if change == "version":
+        server.version = "4"
+    else:
+        server.described["more"] = ((None,), "float32")
     server.start()
     with pytest.raises(UnavailableError, match="load it again"):
         _until_it_answers(model)
