@@ -23,8 +23,9 @@ class GrpcServer:
 
     def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
         settings = parts.settings
+        self._threads = ThreadPoolExecutor(settings.max_calls, "grpc")
         self._server = grpc.server(
-            ThreadPoolExecutor(settings.max_calls, "grpc"),
+            self._threads,
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -54,6 +55,7 @@ class GrpcServer:
         """End streams, give calls under way a moment, and let go of the port."""
         self._stopping.set()
         self._server.stop(_GRACE_S).wait()
+        self._threads.shutdown()
 
     def _bound(self, settings: GatewaySettings) -> int:
         try:

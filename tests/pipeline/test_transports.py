@@ -1,0 +1,116 @@
+"""`skylane edge play` by every transport: the same masks, the same log, and the same sums when a worker dies."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from rich.console import Console
+
+from cloud.gateway.settings import GatewaySettings
+from cloud.model import Model
+from edge import cli
+from edge.config import EdgeConfig
+from shared.latency_log import Outcome, read_rows
+from shared.run_manifest import read_manifest
+from tests.pipeline.doors_worker import doors_worker
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, check, count_outcomes, direct, memory_bus, noise, serving
+
+DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
+
+
+def played(
+    source: Path,
+    out: Path,
+    transport: str,
+    addresses: Sequence[str],
+    on_ready: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> tuple[int, Rows]:
+    """Play a folder by a transport, in a closed loop: the exit code, and the rows, which are sound."""
+    config = EdgeConfig.model_validate(
+        {
+            "transport": transport,
+            "worker_addresses": addresses,
+            "vehicle": "car",
+            "model": "tiny",
+            "out": out,
+            "closed_loop": True,
+            "codec": "raw",
+            **more,
+        }
+    )
+    printed = StringIO()
+    code = cli.run(str(source), config, Console(file=printed, width=160), on_ready=on_ready)
+    rows = list(read_rows(out))
+    check(rows)
+    manifest = read_manifest(out)
+    assert manifest["frames_read"] == sum(manifest["outcomes"].values()) == len(rows), printed.getvalue()
+    return code, rows
+
+
+@pytest.mark.parametrize("transport", DIRECT)
+def test_every_transport_brings_the_models_own_masks(
+    transport: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Bit by bit, as over MQTT, with every stage of the cloud and bounded clocks in the log."""
+    gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
+    out = tmp_path / "car"
+    with memory_bus() as bus, serving(lambda _: bus, model, gateway=gateway) as node:
+        address = f"127.0.0.1:{node.ports['grpc' if transport.endswith('grpc') else 'http']}"
+        code, rows = played(pictures(20), out, transport, [address])
+    assert code == 0
+    assert count_outcomes(rows) == {("answered", ""): 20}
+    assert {row["clock_error_ms"] != "" for row in rows} == {True}
+    masks = sorted((out / "masks").rglob("*.png"))
+    assert len(masks) == 20
+    for index, path in enumerate(masks):
+        mask: Any = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        np.testing.assert_array_equal(mask, direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1]))
+
+
+@pytest.mark.parametrize("transport", ["grpc", "oip-rest"])
+def test_no_frame_is_lost_with_one_of_two_workers(
+    transport: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """What was under way to the dead one goes to the other, as over MQTT; from then on that one gets all."""
+    out = tmp_path / "car"
+    with ExitStack() as stack:
+        workers = [stack.enter_context(doors_worker(name)) for name in ("one", "two")]
+        addresses = [worker.grpc if transport == "grpc" else worker.http for worker in workers]
+        watching = threading.Thread(target=lambda: _kill_when_answered(out, workers[0].kill), name="watch")
+        code, rows = played(pictures(60), out, transport, addresses, watching.start)
+        watching.join(WAIT_S)
+    assert code == 0
+    assert count_outcomes(rows) == {("answered", ""): 60}
+    assert {row["worker"] for row in rows} == {"one", "two"}
+    assert rows[-1]["worker"] == "two"
+
+
+@pytest.mark.parametrize("transport", ["grpc", "tfs-rest"])
+def test_when_the_only_worker_dies_every_frame_has_its_row(
+    transport: str, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """What it held is lost by time, what comes after reaches nobody; and the sum is right."""
+    out = tmp_path / "car"
+    with doors_worker("one") as worker:
+        address = worker.grpc if transport == "grpc" else worker.http
+        watching = threading.Thread(target=lambda: _kill_when_answered(out, worker.kill), name="watch")
+        _, rows = played(pictures(40), out, transport, [address], watching.start, answer_timeout_s=1.0)
+        watching.join(WAIT_S)
+    outcomes = count_outcomes(rows)
+    assert outcomes["answered", ""] >= 10
+    assert outcomes["dropped", "no_worker"] > 0
+    assert set(outcomes) <= {("answered", ""), ("dropped", "no_worker"), ("lost", "no answer")}
+
+
+def _kill_when_answered(out: Path, kill: Callable[[], None]) -> None:
+    pause = threading.Event()
+    while sum(row["outcome"] == Outcome.ANSWERED for row in read_rows(out)) < 10:
+        pause.wait(0.02)
+    kill()
