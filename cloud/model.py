@@ -1,9 +1,10 @@
 """A loaded model: its manifest, its card and the engine that runs it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -28,6 +29,13 @@ class OutputError(SkylaneError):
     """Answers of a model that are not what its manifest says."""
 
 
+class HeadType(NamedTuple):
+    """What a head's numbers are, and the shape of one picture's."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
 class Model:
     """A model ready to answer. Used by one thread at a time; close it, or use it in a `with`."""
 
@@ -38,6 +46,7 @@ class Model:
         self._engine = engine
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
+        self._given: Mapping[str, HeadType] = {}
 
     def serve_as(self, name: str, version: str, note: str) -> None:
         """Answer under another model's name, as one that was converted from it may; `note` says why."""
@@ -48,6 +57,11 @@ class Model:
     def warnings(self) -> tuple[str, ...]:
         """What its warm-up found to be wrong with it, a line each."""
         return self._warnings
+
+    @property
+    def given(self) -> Mapping[str, HeadType]:
+        """What its warm-up found each head to be; none before."""
+        return self._given
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -161,6 +175,7 @@ class Model:
             if last and agreement(self.manifest, last, outputs) < _STEADY:
                 self._warnings = (UNSTEADY,)
             self._check(outputs, size)
+            self._given = {head: HeadType(values.dtype.name, values.shape[1:]) for head, values in outputs.items()}
             last = outputs
         return took_ms
 

@@ -35,9 +35,9 @@ def dtype_name(datatype: str) -> str | None:
     return "bytes" if datatype == BYTES else _DTYPES.get(datatype, (None,))[0]
 
 
-def datatype_name(dtype: str) -> str:
-    """The protocol's name of what NumPy calls so; "bytes" are strings."""
-    return BYTES if dtype == "bytes" else _DATATYPES[dtype]
+def datatype_name(dtype: str) -> str | None:
+    """The protocol's name of what NumPy calls so, BYTES of "bytes"; None where it has none."""
+    return BYTES if dtype == "bytes" else _DATATYPES.get(dtype)
 
 
 def datatype_of(array: npt.NDArray[Any]) -> str:
@@ -47,7 +47,7 @@ def datatype_of(array: npt.NDArray[Any]) -> str:
 
 def is_spoken(array: npt.NDArray[Any]) -> bool:
     """Whether the protocol has a name for the type of an array of numbers."""
-    return array.dtype.name in _DATATYPES
+    return datatype_name(array.dtype.name) is not None
 
 
 def string_head(text: Buffer) -> bytes:

@@ -12,6 +12,7 @@ from cloud.admission import Admission
 from cloud.engines.engine import Outputs
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.hold_off import HoldOff
+from cloud.model import HeadType
 from cloud.request import Request
 from cloud.serving import Serving
 from cloud.unanswered import Unanswered
@@ -92,6 +93,11 @@ class Door:
         """The outputs of a model as its engine gives them, by name."""
         lane = self._serving.lane(card.name, card.version)
         return tuple(lane.model.manifest.heads) if lane else ()
+
+    def given(self, card: ModelCard) -> Mapping[str, HeadType]:
+        """What the warm-up of a model found its outputs to be; none where it had none."""
+        lane = self._serving.lane(card.name, card.version)
+        return lane.model.given if lane else {}
 
     @property
     def status(self) -> NodeStatus:

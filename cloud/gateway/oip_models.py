@@ -119,8 +119,9 @@ def platform(card: ModelCard) -> str:
 
 
 def _outputs(door: Door, card: ModelCard) -> Iterable[TensorSpec]:
-    """Those of which the type is known."""
-    return (spec for spec in (*outputs(card, door.heads(card)), PACKED) if spec.dtype is not None)
+    """Those of which the type is known, and has a name in the protocol."""
+    specs = (*outputs(card, door.heads(card), door.given(card)), PACKED)
+    return (spec for spec in specs if spec.dtype is not None and datatype_name(spec.dtype) is not None)
 
 
 def _tensor(spec: TensorSpec) -> Told:
@@ -129,12 +130,7 @@ def _tensor(spec: TensorSpec) -> Told:
 
 
 def _configured(spec: TensorSpec) -> Told:
-    assert spec.dtype is not None
-    assert spec.shape is not None
-    datatype = datatype_name(spec.dtype)
-    # A tensor of the batch alone has one string a picture.
-    return {
-        "name": spec.name,
-        "data_type": _STRING if datatype == BYTES else f"TYPE_{datatype}",
-        "dims": list(spec.shape[1:]) or [1],
-    }
+    told = _tensor(spec)
+    sides = told["shape"][1:] or [1]  # A tensor of the batch alone has one string a picture.
+    data_type = _STRING if told["datatype"] == BYTES else f"TYPE_{told['datatype']}"
+    return {"name": spec.name, "data_type": data_type, "dims": sides}

@@ -1,9 +1,10 @@
 """What tensors a model takes and gives at the doors, in the words of no protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cloud.gateway.calls import IMAGES, INPUT, RESULTS
+from cloud.model import HeadType
 from shared.model_card import ModelCard, Task
 
 ANY = -1  # Of a side: as many as there are.
@@ -26,8 +27,10 @@ def pixels(card: ModelCard) -> TensorSpec:
     return TensorSpec(INPUT, "uint8", (ANY, card.height, card.width, 3))
 
 
-def outputs(card: ModelCard, heads: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """The model's outputs as its direct call gives them."""
+def outputs(
+    card: ModelCard, heads: Sequence[str], given: Mapping[str, HeadType] | None = None
+) -> tuple[TensorSpec, ...]:
+    """The model's outputs as its direct call gives them; `given`: what its warm-up found them to be."""
     match card.task:
         case Task.SEGMENTATION:
             known = {"mask": TensorSpec("mask", "uint8", (ANY, card.height, card.width))}
@@ -39,5 +42,6 @@ def outputs(card: ModelCard, heads: Sequence[str]) -> tuple[TensorSpec, ...]:
                 "scores": TensorSpec("scores", "float32", (ANY, ANY, len(card.labels.names))),
             }
         case _:
-            known = {}
+            types = (given or {}).items()
+            known = {head: TensorSpec(head, each.dtype, (ANY, *each.shape)) for head, each in types}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)

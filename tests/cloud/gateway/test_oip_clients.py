@@ -316,6 +316,26 @@ def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -
             client.load_model("net", config="{}")
 
 
+def test_raw_tensors_are_described_as_the_warm_up_found_them(face: Face, workshop: Workshop) -> None:
+    """No manifest says what a model of raw tensors gives; a client must know before its first call."""
+    workshop.add(
+        "raw",
+        workshop.graph(lambda scores: tf.reduce_mean(scores, 1)),
+        task="tensors",
+        outputs={"columns": {"tensor": "prediction:0", "kind": "tensor"}},
+        output=None,
+        labels=[],
+    )
+    with workshop.repository.load("raw", Placement(device="cpu")) as net:
+        net.warm_up(1)
+        with open_doors(net) as doors, face.open(doors) as client:
+            told = face.told(client.get_model_metadata("raw"))["outputs"]
+            answer = client.infer("raw", [face.input("input", noise(2, 8, 12))], outputs=face.outputs("columns"))
+    shapes = {each["name"]: (each["datatype"], [int(side) for side in each["shape"]]) for each in told}
+    assert shapes == {"columns": ("FP32", [-1, 12, 5]), "result_bytes": ("BYTES", [-1])}
+    assert answer.as_numpy("columns").shape == (2, 12, 5)
+
+
 def states(face: Face, client: Any) -> dict[str, str]:
     """The state of each model in the repository's index."""
     told = client.get_model_repository_index()
