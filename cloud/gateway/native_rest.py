@@ -9,8 +9,8 @@ from cloud.gateway.http_call import read, response
 from cloud.gateway.worker_parts import WorkerParts
 from shared.messages import pack_status
 
-_MESSAGE_PACK = "application/vnd.msgpack"
-_BYTES: dict[str, Any] = {_MESSAGE_PACK: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = "application/octet-stream"
+_BYTES: dict[str, Any] = {_BINARY: {"schema": {"type": "string", "format": "binary"}}}
 
 
 def router(parts: WorkerParts) -> APIRouter:
@@ -24,7 +24,7 @@ def router(parts: WorkerParts) -> APIRouter:
     )
     async def status(request: Request) -> Response:
         call = await read(request, parts)
-        return await response(call, pack_status(parts.door.status), _MESSAGE_PACK)
+        return await response(call, pack_status(parts.door.status), _BINARY)
 
     @routes.post(
         "/probe",
@@ -34,6 +34,6 @@ def router(parts: WorkerParts) -> APIRouter:
     )
     async def probe(request: Request) -> Response:
         call = await read(request, parts)
-        return Response(echo(parts, call.caller, call.body, call.received_ns), media_type=_MESSAGE_PACK)
+        return Response(echo(parts, call.caller, call.body, call.received_ns), media_type=_BINARY)
 
     return routes

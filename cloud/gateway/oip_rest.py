@@ -39,14 +39,19 @@ def _add_health(routes: APIRouter, parts: WorkerParts) -> None:
     async def live() -> Told:
         return {"live": True}
 
-    @routes.get("/health/ready", summary="Whether it takes calls")
+    @routes.get("/health/ready", summary="Whether it takes calls", responses=_not_ready(503))
     async def ready(answer: Response) -> Told:
         return _readiness(answer, is_ready=oip_models.is_ready(parts.door), absent=503)
 
-    @routes.get("/models/{model}/ready", summary="Whether it takes calls of a model")
-    @routes.get("/models/{model}/versions/{version}/ready", summary="The same, of a version")
+    @routes.get("/models/{model}/ready", summary="Whether it takes calls of a model", responses=_not_ready(404))
+    @routes.get("/models/{model}/versions/{version}/ready", summary="The same, of a version", responses=_not_ready(404))
     async def model_ready(answer: Response, model: str, version: str | None = None) -> Told:
         return _readiness(answer, is_ready=oip_models.is_ready(parts.door, model, version), absent=404)
+
+
+def _not_ready(status: int) -> dict[int | str, dict[str, Any]]:
+    """How a route's document tells that it says so by a status too."""
+    return {status: {"model": dict[str, bool], "description": "It does not."}}
 
 
 def _readiness(answer: Response, *, is_ready: bool, absent: int) -> Told:
