@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
 
-.PHONY: venv demo test check bench study faults soak fuzz audit protos lock clean
+.PHONY: venv demo test check bench study faults soak fuzz audit peers protos lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -61,6 +61,11 @@ soak: venv
 SECONDS ?= 120
 fuzz: venv
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Skylane beside Triton, Ray Serve, BentoML, LitServe, MLServer and TorchServe; 11 GB of environments the first time.
+peers: venv
+	@$(BIN)/skylane bench peers --prepare
+	@$(BIN)/skylane bench peers
 
 # Known holes in what we depend on, and what each image is made of (build/sbom).
 audit: venv
