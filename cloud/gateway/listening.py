@@ -23,6 +23,10 @@ def listen(kind: str, address: str) -> socket.socket:
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
         raise ListenError(f"{kind} cannot listen at {address}: {error}") from error
+    # Its connections inherit it. asyncio sets it only where a socket says that it is TCP, which this one does not; and an
+    # answer's body then waited for the peer's delayed acknowledgement of its head, 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
