@@ -27,6 +27,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
     "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": Entry("bench.report.cli:report", "bench", "Show, compare, check or repair runs and studies."),
+    "send": Entry("edge.sending.cli:send", "transports", "Send pictures to workers, spread over them by load."),
     "study": Entry(
         "bench.study.cli:study", "bench,cloud,edge", "Run every combination of models, codecs, loads and links."
     ),

@@ -10,11 +10,11 @@ import numpy as np
 
 from edge.sinks.files import unwritable
 from edge.sinks.sink import Answered
-from shared.geometry import UNSEEN
+from shared.geometry import UNSEEN, Geometry
 from shared.labels import Labels
 from shared.masks import Mask
 from shared.model_card import ModelCard
-from shared.results import Classification, Detections, Tensors
+from shared.results import Classification, Detections, Result, Tensors
 
 RESULTS_NAME = "results.jsonl"
 _UNSEEN = "unseen"  # Of a mask laid back onto a frame whose margins were cut.
@@ -56,7 +56,7 @@ class JsonLinesSink:
             "model": self._card.name,
             "version": answered.model_version,
             "engine": answered.engine,
-            **_told(answered, self._card.labels),
+            **told_of(answered.result, answered.geometry, self._card.labels),
         }
         line = (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         try:
@@ -71,19 +71,19 @@ class JsonLinesSink:
         self._file.close()
 
 
-def _told(answered: Answered, labels: Labels) -> dict[str, Any]:
+def told_of(result: Result, geometry: Geometry, labels: Labels) -> dict[str, Any]:
     """What a line tells of the result."""
-    match answered.result:
+    match result:
         case Classification(class_ids, scores):
             return {"classes": [_class(labels, *pair) for pair in zip(class_ids, scores, strict=True)]}
         case Detections(boxes, class_ids, scores):
             objects = zip(class_ids.tolist(), scores.tolist(), boxes.tolist(), strict=True)
-            frame = [answered.geometry.source_height, answered.geometry.source_width]
+            frame = [geometry.source_height, geometry.source_width]
             found = [{**_class(labels, class_id, score), "box": box} for class_id, score, box in objects]
             return {"frame": frame, "detections": found}
         case Tensors(values):
             return {"tensors": {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in values.items()}}
-    return {"classes": _shares(answered.result, labels)}
+    return {"classes": _shares(result, labels)}
 
 
 def _class(labels: Labels, class_id: int, score: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _ENVELOPE_BYTES = 1 << 20  # Beside an answer's result.
 _PROBE_S = 2.0  # An echo that took longer would tell nothing of the clocks.
 _ASK_S = 5.0
 _LOOK_S = 0.2
-_MOST_TOLD = 300  # Characters of what a server says.
+_TOLD_CHARACTERS = 300  # Characters of what a server says.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),  # The sender bounds it.
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + _ENVELOPE_BYTES),
@@ -164,4 +164,4 @@ def _line_error(error: Any) -> LineError:
 def _told(error: Any) -> str:
     """What a server, or the library, says of an error, in one line."""
     lines = (error.details() or "").strip().splitlines()
-    return lines[0].strip()[:_MOST_TOLD] if lines else "nothing is said"
+    return lines[0].strip()[:_TOLD_CHARACTERS] if lines else "nothing is said"

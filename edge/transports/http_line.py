@@ -27,7 +27,7 @@ _ASK_S = 5.0
 _LOOK_S = 0.5  # Between two looks at the worker's status.
 _BASE64 = 4 / 3
 _MOST_ANSWER = int(MAX_MESSAGE_BYTES * _BASE64) + (1 << 20)  # The result, in JSON where it has to be.
-_MOST_TOLD = 300  # Characters of what a server says.
+_TOLD_CHARACTERS = 300  # Characters of what a server says.
 _PIECE_BYTES = 1 << 18
 _OK = 200
 _SERVERS_FAULT = 500
@@ -231,8 +231,8 @@ def _pool(address: WorkerAddress, security: Security, size: int) -> urllib3.HTTP
 
 def _told(answer: bytes) -> str:
     """What a server says, in one line."""
-    return printable(answer[:_MOST_TOLD].decode(errors="replace")).strip() or "nothing is said"
+    return printable(answer[:_TOLD_CHARACTERS].decode(errors="replace")).strip() or "nothing is said"
 
 
 def _told_of(error: Exception) -> str:
-    return str(error).rpartition(": ")[2][:_MOST_TOLD] or type(error).__name__
+    return str(error).rpartition(": ")[2][:_TOLD_CHARACTERS] or type(error).__name__

@@ -9,7 +9,7 @@ from shared.errors import SkylaneError
 
 TOKEN_VARIABLE = "SKYLANE_WORKER_TOKEN"  # noqa: S105  The variable's name.
 
-_MOST_PORT = 65_535
+_LAST_PORT = 65_535
 
 
 class WorkerAddressError(SkylaneError):
@@ -35,7 +35,7 @@ class WorkerAddress:
         """
         host, _, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]")
-        if not bare or "/" in text or "@" in text or not port.isdecimal() or not 0 < int(port) <= _MOST_PORT:
+        if not bare or "/" in text or "@" in text or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
             raise WorkerAddressError(f"worker address {text[:100]!r} cannot be read: write HOST:PORT")
         if ":" in bare and bare == host:
             raise WorkerAddressError(f"worker address {text[:100]!r} cannot be read: write [{host}]:{port}")

@@ -1,0 +1,1 @@
+"""Sending a folder of pictures to workers, spread over them by load."""

@@ -1,0 +1,144 @@
+"""`skylane send`: pictures to workers, spread over them by load."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import IO, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from edge.sending.grpc_caller import SendSettings
+from edge.sending.picture_files import found, sort_out
+from edge.sending.spread import Ended, Spread
+from edge.transports.security import WorkerAddress
+from shared import clock
+from shared.registry import Entry, load
+
+CALLERS = {
+    "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
+    "http": Entry("edge.sending.http_caller:HttpCaller", "transports"),
+}
+
+
+@click.command()
+@click.argument("images", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--nodes", "-n", multiple=True, required=True, metavar="HOST:PORT[,…]", help="A worker; again for more.")
+@click.option(
+    "--transport",
+    type=click.Choice([*CALLERS]),
+    default="grpc",
+    show_default=True,
+    help="grpc: made ready for the model here; http: as they are, to /api/detect.",
+)
+@click.option("--model", default="road-small", show_default=True)
+@click.option("--model-version", "version", help="[the worker's current one]")
+@click.option(
+    "--places", type=click.IntRange(1, 64), default=2, show_default=True, help="Pictures under way at a node."
+)
+@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
+@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the annotated pictures.")
+@click.option("--json", "lines", type=click.File("w", "utf-8"), help="A line of JSON a picture goes there; -: here.")
+@click.option("--connect-timeout", "connect_timeout_s", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--answer-timeout", "answer_timeout_s", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@click.option(
+    "--worker-tls-ca",
+    "tls_ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Speak TLS to workers whose certificate this authority (PEM) signed; a token goes in SKYLANE_WORKER_TOKEN.",
+)
+def send(
+    images: tuple[Path, ...],
+    *,
+    nodes: tuple[str, ...],
+    transport: str,
+    places: int,
+    output: Path | None,
+    lines: IO[str] | None,
+    **asked: Any,
+) -> None:
+    """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place."""
+    addresses = [str(WorkerAddress.parse(each)) for node in nodes for each in node.split(",")]
+    console = Console(stderr=True)
+    opened = load("transport", CALLERS, transport)
+    settings = SendSettings(**asked, annotate=output is not None)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+        files = found(images)
+        looking = progress.add_task("looked through", total=len(files))
+        whole, corrupt = sort_out(files, lambda: progress.advance(looking))
+        for error in corrupt:
+            progress.console.print(f"left out: {error}", markup=False, highlight=False)
+        sending = progress.add_task("answered", total=len(whole))
+        ended: list[Ended] = []
+
+        def record(each: Ended) -> None:
+            ended.append(each)
+            _write(each, len(ended), lines, output)
+            progress.advance(sending)
+
+        spread = Spread(whole, record)
+        began_ns = clock.now_ns()
+        spread.run({address: [partial(opened, address, settings)] * places for address in dict.fromkeys(addresses)})
+    taken_s = (clock.now_ns() - began_ns) / 1e9
+    for node, why in spread.lost.items():
+        console.print(f"{node} went away: {why}", markup=False, highlight=False)
+    failed = [each for each in ended if each.told is None]
+    for each in failed:
+        console.print(f"no result: {each.picture}: {each.fault}", markup=False, highlight=False)
+    (console if lines is not None and lines.name == "-" else Console()).print(_summary(ended, len(corrupt), taken_s))
+    sys.exit(1 if failed or corrupt else 0)
+
+
+def _write(each: Ended, number: int, lines: IO[str] | None, output: Path | None) -> None:
+    """What became of a picture, as a line and as a picture."""
+    if lines is not None:
+        lines.write(json.dumps(_line(each), ensure_ascii=False) + "\n")
+        lines.flush()
+    if output is not None and each.told is not None and each.told.annotated is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / f"{number:05d}-{each.picture.stem}.jpg").write_bytes(each.told.annotated)
+
+
+def _line(each: Ended) -> Mapping[str, Any]:
+    line: dict[str, Any] = {"picture": str(each.picture), "node": each.node}
+    if each.told is None:
+        return {**line, "error": each.fault}
+    told = each.told
+    times = {"bytes_up": told.bytes_up, "inference_ms": told.inference_ms, "total_ms": told.total_ms}
+    return {**line, **times, **told.result}
+
+
+def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
+    """What each node did, and all of them together."""
+    told = [each.told for each in ended if each.told is not None]
+    title = (
+        f"{len(ended) + corrupt} pictures in {taken_s:.1f} s: {len(told)} answered, {len(ended) - len(told)} failed, "
+    )
+    table = Table(title=f"{title}{corrupt} corrupt")
+    for heading in ("node", "answered", "failed", "upload MB/s", "mean inference ms", "mean total ms"):
+        table.add_column(heading, justify="left" if heading == "node" else "right")
+    nodes = sorted({each.node for each in ended if each.node})
+    for node in nodes:
+        table.add_row(node, *_figures([each for each in ended if each.node == node], taken_s))
+    if len(nodes) > 1:
+        table.add_row("all", *_figures(ended, taken_s), style="bold")
+    return table
+
+
+def _figures(ended: Sequence[Ended], taken_s: float) -> tuple[str, ...]:
+    told = [each.told for each in ended if each.told is not None]
+    inferences = [each.inference_ms for each in told if each.inference_ms is not None]
+    return (
+        str(len(told)),
+        str(len(ended) - len(told)),
+        f"{sum(each.bytes_up for each in told) / 1e6 / max(taken_s, 1e-9):.2f}",
+        f"{fmean(inferences):.1f}" if inferences else "",
+        f"{fmean(each.total_ms for each in told):.1f}" if told else "",
+    )

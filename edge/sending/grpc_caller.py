@@ -1,0 +1,151 @@
+"""A caller by Skylane's own gRPC: a picture is made ready for the model here, as a vehicle does it."""
+
+import itertools
+import queue
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.config import EdgeConfig
+from edge.sending.caller import NodeLostError, NodeRefusedError, Told
+from edge.sinks.jsonl import told_of
+from edge.transports.opening import open_transport
+from edge.transports.transport import Parcel
+from edge.workers import NoWorkerError
+from shared import clock, geometry, images, results
+from shared.demosaic import to_colour
+from shared.drawing import draw
+from shared.errors import SkylaneError
+from shared.fields import MessageError
+from shared.frames import Layout, Pixels
+from shared.messages import FrameMessage, MaskMessage, Status, Want
+from shared.model_card import ModelCard
+from shared.pictures import Picture, read_picture, stamp_untrained
+from shared.stages import CLOUD_STAGES, Stage, durations_ns, times_of
+from shared.topics import FrameId
+
+_CAMERA = "send"
+_OPACITY = 0.5
+_QUALITY = 90  # Of annotated pictures.
+_NO_ONE = "nobody took it"
+
+
+@dataclass(frozen=True, slots=True)
+class SendSettings:
+    """What is asked of each node, and how."""
+
+    model: str
+    version: str | None = None
+    codec: str = "jpeg"
+    quality: int = 95
+    annotate: bool = False
+    connect_timeout_s: float = 10.0
+    answer_timeout_s: float = 60.0
+    tls_ca: Path | None = None
+    sender: str = "send"  # The name it calls itself by.
+
+
+class GrpcCaller:
+    """One place at a worker's gRPC door."""
+
+    def __init__(self, node: str, settings: SendSettings) -> None:
+        """`node`: HOST:PORT.
+
+        Raises:
+            NodeLostError: no worker serves the model there.
+        """
+        self._settings = settings
+        self._session = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count()
+        config = EdgeConfig(
+            transport="grpc",
+            worker_addresses=(node,),
+            worker_tls_ca=settings.tls_ca,
+            vehicle=settings.sender,
+            model=settings.model,
+            model_version=settings.version,
+            answer_timeout_s=settings.answer_timeout_s,
+            window=1,
+        )
+        self._transport = open_transport(config, self._session)
+        try:
+            self._card = self._transport.wait_for_card(settings.connect_timeout_s)
+        except NoWorkerError as error:
+            self.close()
+            raise NodeLostError(str(error)) from error
+
+    def ask(self, picture: Path) -> Told:
+        """See Caller."""
+        began_ns = clock.now_ns()
+        rgb = read_picture(picture)
+        message, shown = self._prepared(rgb)
+        parcel = self._transport.pack(message)
+        answer = self._answer(message, parcel)
+        if answer.status is not Status.ANSWERED:
+            raise NodeRefusedError(f"{answer.status}: {answer.reason}")
+        try:
+            result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
+        except SkylaneError as error:
+            raise NodeRefusedError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
+        ended_ns = clock.now_ns()
+        times = times_of((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+        inferred_ns = durations_ns(times).get(Stage.INFERRED)
+        told = {"task": answer.task.value, "model": answer.model, "version": answer.model_version}
+        return Told(
+            {**told, **told_of(result, message.geometry, self._card.labels)},
+            parcel.size,
+            None if inferred_ns is None else inferred_ns / 1e6,
+            (ended_ns - began_ns) / 1e6,
+            _annotated(shown, result, self._card, message.geometry) if self._settings.annotate else None,
+        )
+
+    def close(self) -> None:
+        """See Caller."""
+        self._transport.close()
+
+    def _prepared(self, rgb: Picture) -> tuple[FrameMessage, Picture]:
+        """A picture as a frame, and what the model sees of it, in RGB."""
+        card, settings = self._card, self._settings
+        height, width = rgb.shape[:2]
+        plan = geometry.plan(card.resize, height, width, card.height, card.width)
+        shown = geometry.apply(rgb, plan)
+        pixels: Pixels = to_colour(shown, Layout.RGB8, card.layout, "bilinear")
+        message = FrameMessage(
+            id=FrameId(settings.sender, _CAMERA, self._session, next(self._numbers)),
+            model=card.name,
+            version=settings.version,
+            layout=card.layout,
+            shape=pixels.shape,
+            codec=settings.codec,
+            geometry=plan,
+            frame_stamp_ns=0,
+            data=images.encode(pixels, card.layout, settings.codec, settings.quality),
+            want=Want(),
+        )
+        return message, shown
+
+    def _answer(self, message: FrameMessage, parcel: Parcel) -> MaskMessage:
+        replies = self._transport.replies
+        self._transport.send(message, parcel, lambda _: replies.put(None))
+        until_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
+        departed_ns = self._transport.departed_ns()
+        while clock.now_ns() < until_ns:
+            try:
+                reply = replies.get(timeout=0.2)
+            except queue.Empty:
+                if self._transport.departed_ns() > departed_ns:
+                    raise NodeLostError("the connection broke") from None
+                continue
+            if reply is None:
+                raise NodeLostError(_NO_ONE)
+            try:
+                return reply.read()
+            except MessageError as error:
+                raise NodeRefusedError(f"its answer cannot be read: {error}") from error
+        raise NodeLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
+
+
+def _annotated(shown: Picture, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:
+    drawn = draw(shown, result, card.labels, plan, _OPACITY)
+    stamped = drawn if card.trained else stamp_untrained(drawn)
+    return bytes(images.encode(stamped, Layout.RGB8, "jpeg", _QUALITY))

@@ -1,0 +1,100 @@
+"""A caller by `POST /api/detect`: a picture goes up as it is, and the worker does the rest."""
+
+import base64
+import binascii
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from edge.sending.caller import NodeLostError, NodeRefusedError, Told
+from edge.sending.grpc_caller import SendSettings
+from edge.transports.security import Security, WorkerAddress
+from shared import clock
+from shared.fields import MAX_MESSAGE_BYTES
+from shared.plain_text import printable
+
+_OK, _BUSY, _STOPPING = 200, 429, 503
+_MOST_ANSWER = MAX_MESSAGE_BYTES
+_TOLD_CHARACTERS = 300
+_TOLD = ("task", "model", "version", "classes", "detections", "shares", "tensors")  # Of an answer, in a line.
+
+
+class HttpCaller:
+    """One place at a worker's HTTP door."""
+
+    def __init__(self, node: str, settings: SendSettings) -> None:
+        """`node`: HOST:PORT. Nothing is sent yet.
+
+        Raises:
+            WorkerAddressError: the address, the authority or the token cannot be used.
+        """
+        address = WorkerAddress.parse(node)
+        security = Security.read(settings.tls_ca)
+        self._headers = security.headers(settings.sender, address)
+        timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.answer_timeout_s)
+        if security.authority is None:
+            self._pool = urllib3.HTTPConnectionPool(address.host, address.port, maxsize=1, timeout=timeout)
+        else:
+            context = ssl.create_default_context(cadata=security.authority.decode())
+            self._pool = urllib3.HTTPSConnectionPool(
+                address.host, address.port, maxsize=1, timeout=timeout, ssl_context=context
+            )
+        query = {"model": settings.model, "output": int(settings.annotate)}
+        if settings.version is not None:
+            query["version"] = settings.version
+        self._path = f"/api/detect?{urlencode(query)}"
+
+    def ask(self, picture: Path) -> Told:
+        """See Caller."""
+        began_ns = clock.now_ns()
+        body, content_type = urllib3.encode_multipart_formdata({"file": (picture.name, picture.read_bytes())})
+        try:
+            response = self._pool.urlopen(
+                "POST",
+                self._path,
+                body,
+                {**self._headers, "content-type": content_type},
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            answer = response.read(_MOST_ANSWER + 1)
+            response.release_conn()
+        except HTTPError as error:
+            raise NodeLostError(str(error).rpartition(": ")[2][:_TOLD_CHARACTERS]) from error
+        if response.status in (_BUSY, _STOPPING):
+            raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
+        if response.status != _OK:
+            raise NodeRefusedError(f"HTTP {response.status}: {_text(answer)}")
+        return _told(answer, len(body), (clock.now_ns() - began_ns) / 1e6)
+
+    def close(self) -> None:
+        """See Caller."""
+        self._pool.close()
+
+
+def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:
+    try:
+        fields: dict[str, Any] = json.loads(answer)
+        annotated = fields.get("annotated")
+        inference_ms = fields["times_ms"].get("inferred")
+        size = fields["picture"]
+        return Told(
+            {**{name: fields[name] for name in _TOLD if name in fields}, "frame": [size["height"], size["width"]]},
+            bytes_up,
+            None if inference_ms is None else float(inference_ms),
+            total_ms,
+            base64.b64decode(annotated) if annotated else None,
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error) as error:
+        raise NodeRefusedError(f"its answer is none of /api/detect: {type(error).__name__}") from error
+
+
+def _text(answer: bytes) -> str:
+    return printable(answer[:_TOLD_CHARACTERS].decode(errors="replace"))

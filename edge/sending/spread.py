@@ -1,0 +1,114 @@
+"""Spreading pictures over nodes by load: whoever has a free place takes the next one."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from edge.sending.caller import Caller, NodeLostError, NodeRefusedError, Told
+from shared.errors import SkylaneError
+from shared.threads import ThreadGroup
+
+_MOST_ATTEMPTS = 3  # A picture that three nodes went away with may be why.
+_JOIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a picture."""
+
+    picture: Path
+    node: str  # That answered it, or had it last; empty: none had it.
+    told: Told | None
+    fault: str = ""
+
+
+class Spread:
+    """Gives each picture to a node with a free place; one that a node goes away with goes to another."""
+
+    def __init__(self, pictures: Iterable[Path], on_ended: Callable[[Ended], None]) -> None:
+        """`on_ended` hears of each picture, one at a time."""
+        self._waiting: deque[tuple[Path, int]] = deque((picture, 0) for picture in pictures)
+        self._on_ended = on_ended
+        self._condition = threading.Condition()
+        self._under_way = 0
+        self._stopped = False
+        self._lost: dict[str, str] = {}
+        self._threads = ThreadGroup(self.stop)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """The nodes that went away, and why."""
+        return dict(self._lost)
+
+    def run(self, nodes: Mapping[str, Sequence[Callable[[], Caller]]]) -> None:
+        """Send all; `nodes`: by address, how to make a caller for each of its places. Returns when all have ended."""
+        for node, places in nodes.items():
+            for number, opened in enumerate(places):
+                self._threads.start(f"{node} {number}", partial(self._serve, node, opened))
+        self._threads.join(_JOIN_S * (1 + len(self._waiting)))
+        while self._waiting:
+            self._on_ended(Ended(self._waiting.popleft()[0], "", None, "no node is left"))
+
+    def stop(self) -> None:
+        """Send no more."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def _serve(self, node: str, opened: Callable[[], Caller]) -> None:
+        """Ask a node as long as it answers; the body of a thread."""
+        try:
+            caller = opened()
+        except NodeLostError as error:
+            self._lose(node, error)
+            return
+        try:
+            while (taken := self._take(node)) is not None:
+                if not self._ask(node, caller, *taken):
+                    return
+        finally:
+            caller.close()
+
+    def _ask(self, node: str, caller: Caller, picture: Path, attempts: int) -> bool:
+        """Whether the node is still there."""
+        ended: Ended | None = None
+        lost: NodeLostError | None = None
+        try:
+            ended = Ended(picture, node, caller.ask(picture))
+        except NodeLostError as error:
+            lost = error
+            if attempts + 1 >= _MOST_ATTEMPTS:
+                ended = Ended(
+                    picture, node, None, f"{_MOST_ATTEMPTS} nodes went away with it, the last because: {error}"
+                )
+        except (NodeRefusedError, SkylaneError, OSError) as error:
+            ended = Ended(picture, node, None, str(error))
+        with self._condition:
+            self._under_way -= 1
+            if ended is None:
+                self._waiting.appendleft((picture, attempts + 1))
+            else:
+                self._on_ended(ended)
+            self._condition.notify_all()
+        if lost is not None:
+            self._lose(node, lost)
+        return lost is None
+
+    def _take(self, node: str) -> tuple[Path, int] | None:
+        """The next picture; None when all have ended, or the node is lost."""
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._stopped or node in self._lost or self._waiting or not self._under_way
+            )
+            if self._stopped or node in self._lost or not self._waiting:
+                return None
+            self._under_way += 1
+            return self._waiting.popleft()
+
+    def _lose(self, node: str, error: NodeLostError) -> None:
+        with self._condition:
+            self._lost.setdefault(node, str(error))
+            self._condition.notify_all()

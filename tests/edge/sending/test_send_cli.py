@@ -1,0 +1,74 @@
+"""`skylane send` to real workers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from edge.sending.cli import send
+from shared.pictures import write_png
+from tests.cloud.channel import HEIGHT, WIDTH, model
+from tests.cloud.gateway.rig import Doors, open_doors
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    for number in range(6):
+        write_png(folder / f"{number}.png", np.full((2 * HEIGHT, 2 * WIDTH, 3), 0, np.uint8))
+    whole = (folder / "0.png").read_bytes()
+    (folder / "cut.png").write_bytes(whole[:40])
+    (folder / "no.jpg").write_text("hello")
+    return folder
+
+
+def sent(folder: Path, lines: Path, *arguments: str) -> Result:
+    """Run the command."""
+    words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "2", *arguments]
+    return CliRunner().invoke(send, words)
+
+
+def where(doors: Doors, transport: str) -> str:
+    """A node, as the command is told of it."""
+    return doors.grpc if transport == "grpc" else doors.http
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folder: Path, tmp_path: Path) -> None:
+    """One that is damaged must not end a run of thousands, nor be overlooked."""
+    lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
+    with open_doors(model(), worker="one") as one, open_doors(model(), worker="two") as two:
+        nodes = f"{where(one, transport)},{where(two, transport)}"
+        done = sent(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
+        assert done.exit_code == 1, done.output
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert sorted(Path(each["picture"]).name for each in told) == [f"{number}.png" for number in range(6)]
+    assert all("error" not in each and each["total_ms"] > 0 and each["bytes_up"] > 0 for each in told)
+    assert {each["node"] for each in told} <= {*nodes.split(",")}
+    assert {each["task"] for each in told} == {"segmentation"}
+    assert len(list(output.glob("*.jpg"))) == 6
+    assert "cut.png" in done.output
+    assert "no.jpg" in done.output
+    assert "2 corrupt" in done.output
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folder: Path, tmp_path: Path) -> None:
+    """And is named."""
+    for name in ("cut.png", "no.jpg"):
+        (folder / name).unlink()
+    with open_doors(model()) as doors:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
+        done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
+    assert done.exit_code == 0, done.output
+    assert "127.0.0.1:1 went away" in done.output
+
+
+def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path) -> None:
+    """The reason is the node's."""
+    with open_doors(model()) as doors:
+        done = sent(folder, tmp_path / "lines.jsonl", "--nodes", doors.http, "--transport", "http", "--model", "huge")
+    assert done.exit_code == 1
+    assert "huge" in done.output
