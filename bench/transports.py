@@ -114,7 +114,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     table = Table(title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, n each {n}")
     for heading in ("transport", "min", "median", "p95", "÷ grpc", "by round", "vehicle", "crossing", "cloud"):
         is_name = heading == "transport"
-        table.add_column(heading, justify="left" if is_name else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if is_name else "right", min_width=9 if is_name else 5)
     for door, figures in result["doors"].items():
         times, parts, against = figures["overhead_ms"], figures["parts"], result["to_own_grpc"].get(door)
         vehicle_ms, cloud_ms = (sum(parts[part] for part in stages) for stages in (_VEHICLE, _CLOUD))
