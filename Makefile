@@ -37,6 +37,10 @@ bench: venv
 	@$(BIN)/skylane bench failover
 	@$(BIN)/skylane bench swap
 	@$(BIN)/skylane bench tls
+	@$(BIN)/skylane bench transports
+	@$(BIN)/skylane bench transports --codec raw
+	@$(BIN)/skylane bench doors
+	@$(BIN)/skylane bench baselines
 	@$(BIN)/skylane bench vehicle
 	@$(BIN)/skylane bench stamping
 	@$(BIN)/skylane bench report
