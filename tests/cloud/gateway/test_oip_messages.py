@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -176,3 +177,24 @@ def test_the_response_is_the_librarys_own(identity: str, arrays: list[tuple[str,
     assert (told.model_name, told.model_version, told.id) == ("m", "3", identity)
     assert [tuple(each.shape) for each in told.outputs] == [each.shape for each in values]
     assert list(told.raw_output_contents) == [each.astype(each.dtype.newbyteorder("<")).tobytes() for each in values]
+
+
+def test_a_token_is_needed_for_all_but_health(tmp_path: Path) -> None:
+    """Whoever only watches needs none; who is nobody learns nothing of the models."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("car a-token-of-the-car\n")
+    settings = GatewaySettings(grpc="127.0.0.1:0", tokens=tokens)
+    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+
+        def call(method: str, **keywords: Any) -> Any:
+            ask: Any = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            return ask(b"", timeout=WAIT_S, **keywords)
+
+        assert service.ServerLiveResponse.FromString(call("ServerLive")).live
+        for method in ("ServerMetadata", "RepositoryIndex", "ModelStatistics", "ModelInfer"):
+            with pytest.raises(grpc.RpcError) as raised:
+                call(method)
+            assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        metadata = (("authorization", "Bearer a-token-of-the-car"),)
+        told = service.RepositoryIndexResponse.FromString(call("RepositoryIndex", metadata=metadata))
+    assert [each.name for each in told.models] == ["tiny"]
