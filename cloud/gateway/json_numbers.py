@@ -58,25 +58,22 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
 
 
 def _closed(characters: Pixels, commas: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.int8] | None:
-    """How many lists end at each comma, where another begins for each and all are of one size; None where not."""
+    """How many lists end at each comma, where as many begin and all of a depth are of one size; None where not.
+
+    A bracket anywhere else is left, in what is then no number.
+    """
     closed = np.zeros(len(commas), np.int8)
     size = 1
     for level in range(1, depth):
         # Commas between lists of this depth: the first tells how many numbers one holds, and so where all must be.
-        between = commas[size - 1 :: size]
-        ends = characters[between - level] == _CLOSE
-        first = int(ends.argmax()) if ends.any() else len(ends)
-        size *= first + 1
+        ends = characters[commas[size - 1 :: size] - level] == _CLOSE
+        size *= 1 + (int(ends.argmax()) if ends.any() else len(ends))
         expected = commas[size - 1 :: size]
-        if np.count_nonzero(ends) != len(expected) or (len(commas) + 1) % size:
+        if (len(commas) + 1) % size:
             return None
         if not ((characters[expected - level] == _CLOSE) & (characters[expected + level] == _OPEN)).all():
             return None
         closed[size - 1 :: size] = level
-    brackets = depth + int(closed.sum(dtype=np.int64))
-    for bracket in (_OPEN, _CLOSE):
-        if np.count_nonzero(characters == bracket) != brackets:
-            return None
     return closed
 
 

@@ -168,6 +168,14 @@ def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> No
     assert unpack_mask(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
+def test_a_vehicles_call_is_one_of_finished_results(channel: grpc.Channel) -> None:
+    """Its mask message tells of a result, which the other signatures do not give."""
+    request = asked([bytes(frame(5).data)], name="image_bytes", signature="image")
+    told = (("skylane-frame-bin", pack_frame(replace(frame(5), data=b""))),)
+    with pytest.raises(grpc.RpcError, match="answered by packed alone"):
+        PredictionStub(channel).Predict(request, WAIT_S, metadata=told)
+
+
 def test_versions_are_asked_for_by_number_or_label(channel: grpc.Channel) -> None:
     """Ours may have dots; TensorFlow Serving's are whole numbers."""
     (dotted,) = ModelStub(channel).GetModelStatus(_status("dotted"), WAIT_S).model_version_status
