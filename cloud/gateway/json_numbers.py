@@ -1,7 +1,7 @@
 """Arrays of pixels as JSON, read and written without a turn for each number.
 
 The json module takes 200 ms for the 1.8 million numbers of a picture of 968×608, and keeps all other threads from
-running for so long; this takes a tenth of it, most of it in NumPy. What it does not know, it leaves to the json module.
+running for so long; this takes an eighth of it, most of it in NumPy. What it does not know, it leaves to the json module.
 """
 
 import json
