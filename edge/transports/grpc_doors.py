@@ -19,7 +19,10 @@ def connected(dialect: GrpcDialect, settings: DirectSettings) -> DirectTransport
         WorkerAddressError: an address cannot be used.
     """
     addresses = [WorkerAddress.parse(address) for address in settings.addresses]
-    lines = {str(each): GrpcLine(each, dialect, settings.security, settings.vehicle) for each in addresses}
+    lines = {
+        str(each): GrpcLine(each, dialect, settings.security, settings.vehicle, most_calls=settings.most_calls)
+        for each in addresses
+    }
     return DirectTransport(dialect, lines, settings)
 
 
