@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from shared import last_field
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.geometry import Geometry, GeometryError
@@ -70,6 +71,20 @@ class Fields:
         message = cls(fields)
         if (version := message._fields.get("v")) != VERSION:
             raise message.wrong("v", f"version {_brief(version)} is not spoken here: speak {VERSION}")
+        return message
+
+    @classmethod
+    def of_message_with_data(cls, payload: Buffer) -> "Fields":
+        """As `of_message`, of one that ends with `data`: where that is large, it is a view of `payload`."""
+        head, data = last_field.split(payload)
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        message = cls.of_message(head)
+        if data is None:
+            return message
+        if next(reversed(message._fields)) != last_field.KEY:  # It was a part of another field.
+            return cls.of_message(payload)
+        message._fields[last_field.KEY] = data
         return message
 
     def wrong(self, key: str, what: str) -> MessageError:
@@ -153,10 +168,10 @@ class Fields:
         except TopicNameError as error:
             raise self.wrong(key, str(error)) from error
 
-    def bytes(self, key: str) -> bytes:
-        """Bytes."""
+    def bytes(self, key: str) -> Buffer:
+        """Bytes, or a view of some."""
         value = self.get(key)
-        if not isinstance(value, bytes):
+        if not isinstance(value, bytes | memoryview):
             raise self.wrong(key, f"bytes belong here, not {type(value).__name__}")
         return value
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 
+from shared import last_field
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.fields import MAX_FRAME_STAMPS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
@@ -111,7 +112,12 @@ class NodeStatus:
 
 def pack_frame(message: FrameMessage) -> bytes:
     """The wire form of a frame."""
-    return _pack(
+    return b"".join(frame_parts(message))
+
+
+def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
+    """The wire form of a frame in parts to be joined, so that a large picture is copied once."""
+    return _parts(
         {
             "v": VERSION,
             "id": str(message.id),
@@ -143,7 +149,7 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
     Raises:
         MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = Fields.of_message(payload)
+    fields = Fields.of_message_with_data(payload)
     layout = fields.choice("layout", Layout)
     shape = fields.shape("shape", dimensions=(2, 3))
     if shape != layout.shape(shape[0], shape[1]):
@@ -169,7 +175,12 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
 
 def pack_mask(message: MaskMessage) -> bytes:
     """The wire form of an answer."""
-    return _pack(
+    return b"".join(mask_parts(message))
+
+
+def mask_parts(message: MaskMessage) -> tuple[Buffer, ...]:
+    """The wire form of an answer in parts to be joined, so that a large mask is copied once."""
+    return _parts(
         {
             "v": VERSION,
             "id": str(message.id),
@@ -198,7 +209,7 @@ def unpack_mask(payload: Buffer) -> MaskMessage:
     Raises:
         MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = Fields.of_message(payload)
+    fields = Fields.of_message_with_data(payload)
     status = fields.choice("status", Status)
     shape = fields.shape("shape", dimensions=(2,)) if fields.has("shape") else None
     task = fields.choice("task", Task)
@@ -328,6 +339,14 @@ def _want(fields: Fields) -> Want:
 
 def _stamps_to_wire(stamps: tuple[Stamp, ...]) -> list[tuple[str, str, int]]:
     return [(stamp.stage, stamp.node, stamp.at_ns) for stamp in stamps]
+
+
+def _parts(fields: dict[str, Any]) -> tuple[Buffer, ...]:
+    """A map whose last field is `data`."""
+    data = fields[last_field.KEY]
+    if not last_field.is_large(data):
+        return (_pack(fields),)
+    return last_field.parts(_pack({**fields, last_field.KEY: b""}), data)
 
 
 def _pack(fields: Mapping[str, Any]) -> bytes:

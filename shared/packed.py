@@ -10,9 +10,9 @@ class PackedError(ValueError):
     """Bytes that are no `skylane.v1.Packed`."""
 
 
-def pack(message: bytes) -> bytes:
-    """The wire form of `Packed{message}`."""
-    return head(_MESSAGE, len(message)) + message
+def pack(*parts: Buffer) -> bytes:
+    """The wire form of `Packed{message}`, whose message is the parts joined."""
+    return b"".join((head(_MESSAGE, sum(map(len, parts))), *parts))
 
 
 def unpack(data: Buffer) -> memoryview:

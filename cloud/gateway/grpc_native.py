@@ -10,7 +10,7 @@ from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 from shared.fields import MessageError
-from shared.messages import pack_mask, pack_status, unpack_frame
+from shared.messages import mask_parts, pack_status, unpack_frame
 from shared.packed import PackedError, pack, unpack
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
@@ -44,7 +44,7 @@ class NativeService:
         )
         call.when_over(future.cancel)
         try:
-            return pack(pack_mask(future.result().message))
+            return pack(*mask_parts(future.result().message))
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
 
