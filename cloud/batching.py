@@ -13,7 +13,7 @@ from cloud.hold_off import HoldOff
 from cloud.isolation.process import ProcessLostError
 from cloud.model import Model
 from cloud.replies import Replier
-from cloud.request import Request
+from cloud.request import UNWANTED, Request
 from shared import clock
 from shared.errors import SkylaneError
 from shared.fields import MAX_NS
@@ -198,6 +198,8 @@ class Batcher:
         """Whether a frame is worth the engine's time; refuses it where it is not."""
         if held := self._hold_off.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, held)
+        elif not request.is_wanted():
+            self._replier.refuse(request, *UNWANTED)
         elif request.is_expired:
             self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
         elif not request.can_end_in(self._ends_after_ns(1)):

@@ -6,7 +6,7 @@ import numpy as np
 
 from cloud.admission import Admission
 from cloud.replies import Replier
-from cloud.request import Refusal, Request
+from cloud.request import UNWANTED, Refusal, Request
 from cloud.serving import Lane, Serving
 from shared import geometry, images
 from shared.errors import SkylaneError
@@ -50,7 +50,7 @@ class Decoder:
         if request.is_expired:
             return Refusal(Status.EXPIRED, "its budget ended while it waited")
         if not request.is_wanted():
-            return Refusal(Status.EXPIRED, "nobody waits for it any more")
+            return UNWANTED
         try:
             lane = self._serving.find(request.model, request.head.version)
         except MessageError as error:

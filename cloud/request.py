@@ -20,6 +20,9 @@ class Refusal(NamedTuple):
     reason: str
 
 
+UNWANTED = Refusal(Status.EXPIRED, "nobody waits for it any more")
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A frame on its way through the worker. One thread at a time holds it."""

@@ -64,7 +64,8 @@ class Reply(NamedTuple):
 class Asked:
     """A call under way: one future a picture."""
 
-    card: ModelCard
+    door: Door
+    card: ModelCard  # As it was when the pictures were handed in.
     heads: tuple[str, ...]  # Empty: `result_bytes` is wanted.
     futures: tuple[Future[Answered], ...]
     is_vehicle: bool
@@ -83,9 +84,24 @@ class Asked:
         for answer in answers:
             if answer.message.status is not Status.ANSWERED:
                 raise RefusedError.by_status(answer.message.status, answer.message.reason)
+        card = self._answering(answers)
         if not self.heads:
-            return Reply(self.card, {RESULTS: [answer.message.data for answer in answers]}, replace(first, data=b""))
-        return Reply(self.card, {head: _stacked(answers, head) for head in self.heads}, first)
+            return Reply(card, {RESULTS: [answer.message.data for answer in answers]}, replace(first, data=b""))
+        return Reply(card, {head: _stacked(answers, head) for head in self.heads}, first)
+
+    def _answering(self, answers: Sequence[Answered]) -> ModelCard:
+        """The card of the version that answered: another one may have taken over since the pictures came.
+
+        Raises:
+            RefusedError: several did, or one that has not these outputs, or is gone already.
+        """
+        versions = {(answer.message.model_version, answer.message.model_sha256) for answer in answers}
+        if versions == {(self.card.version, self.card.sha256)}:
+            return self.card
+        lacks = any(answer.outputs is not None and not answer.outputs.keys() >= {*self.heads} for answer in answers)
+        if lacks or len(versions) > 1:
+            raise RefusedError(Kind.BUSY, f"{self.card.name} became another version while it was asked: ask again")
+        return self.door.card(self.card.name, answers[0].message.model_version)
 
     def cancel(self) -> None:
         """Nobody waits for it any more: what has not begun need not be done."""
@@ -99,22 +115,24 @@ def ask(door: Door, call: Call) -> Asked:
     Raises:
         RefusedError: it cannot be read; the message says what was given and what is expected.
     """
-    card = door.card(call.model, call.version)
+    lane = door.lane(call.model, call.version)
+    card = lane.card
     data = _data(call, card)
     if call.frame is not None:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
-        return Asked(card, (), (_put(door, call, _own(call.frame, data[0], call), heads=False),), is_vehicle=True)
+        future = _put(door, call, _own(call.frame, data[0], call), heads=False)
+        return Asked(door, card, (), (future,), is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
     if len(data) > door.most_pictures:
         raise RefusedError(
             Kind.INVALID, f"{len(data)} pictures in one call: at most {door.most_pictures} are taken; divide them"
         )
-    heads = _wanted(call.outputs, door.heads(card))
+    heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
     futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
-    return Asked(card, heads, futures, is_vehicle=False)
+    return Asked(door, card, heads, futures, is_vehicle=False)
 
 
 def stages_ms(message: MaskMessage) -> dict[str, float]:

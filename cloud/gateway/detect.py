@@ -203,7 +203,7 @@ def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) 
     future = parts.door.put(
         message, received_ns=clock.now_ns(), largest_answer=parts.settings.max_message_bytes
     )  # Received now: what decoding took is told by itself.
-    return Asked(card, (), (future,), is_vehicle=False)
+    return Asked(parts.door, card, (), (future,), is_vehicle=False)
 
 
 def _result(reply: Reply) -> Result:

@@ -14,7 +14,7 @@ from cloud.gateway.refusal import Kind, RefusedError
 from cloud.hold_off import HoldOff
 from cloud.model import HeadType
 from cloud.request import Request
-from cloud.serving import Serving
+from cloud.serving import Lane, Serving
 from cloud.unanswered import Unanswered
 from shared.fields import MessageError
 from shared.frame_head import FrameHead
@@ -76,8 +76,8 @@ class Door:
         """What is served; of each model the current version first."""
         return tuple(card for card in self._serving.cards() if card.name not in self._dismissed)
 
-    def card(self, model: str, version: str | None = None) -> ModelCard:
-        """The card of a model's version; of its current one where none is named.
+    def lane(self, model: str, version: str | None = None) -> Lane:
+        """The lane of a model's version; of its current one where none is named.
 
         Raises:
             RefusedError: it is not served; the message names what is.
@@ -85,9 +85,13 @@ class Door:
         if model in self._dismissed:
             raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
         try:
-            return self._serving.find(model, version).card
+            return self._serving.find(model, version)
         except MessageError as error:
             raise RefusedError(Kind.NOT_FOUND, str(error)) from error
+
+    def card(self, model: str, version: str | None = None) -> ModelCard:
+        """The card of the same; what is raised too."""
+        return self.lane(model, version).card
 
     def heads(self, card: ModelCard) -> tuple[str, ...]:
         """The outputs of a model as its engine gives them, by name."""

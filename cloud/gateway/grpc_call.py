@@ -77,7 +77,8 @@ class GrpcCall:
         def over() -> None:
             cancel()
 
-        self.context.add_callback(over)
+        if not self.context.add_callback(over):  # It is so already.
+            cancel()
 
     def tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
         """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
