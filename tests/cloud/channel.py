@@ -29,7 +29,7 @@ class Engine:
     name = "tensorflow"
     device = "cpu"
     precision = Precision.FP32
-    batch_size = None
+    batch_size: int | None = None
 
     def __init__(self, act: Callable[[], None] = lambda: None) -> None:
         self._act = act
