@@ -12,6 +12,8 @@ from shared.compression import Buffer
 from shared.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
 
 BYTES = "BYTES"
+MAX_STRINGS = 4096  # Of one tensor: four bytes can be one, and each takes two hundred here.
+
 _DTYPES = {  # By datatype, and the list in which numbers lie that are not raw; half floats are always raw.
     "BOOL": ("bool", "bool_contents"),
     "UINT8": ("uint8", "uint_contents"),
@@ -108,8 +110,8 @@ def check_shape(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
         raise TensorsError(f"datatype {datatype[:40]!r} is not spoken here: send {', '.join((*_DTYPES, BYTES))}")
     if len(shape) > MAX_DIMENSIONS:
         raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
-    if any(side < 0 for side in shape):
-        raise TensorsError(f"shape {list(shape)} has a side below 0: tell every side")
+    if any(not 0 <= side <= MAX_BYTES for side in shape):  # Of thousands of digits, none can be told.
+        raise TensorsError(f"the shape has a side below 0, or one of more than {MAX_BYTES}: tell every side")
     size = _LENGTH.size if dtype == "bytes" else np.dtype(dtype).itemsize
     size *= prod(max(side, 1) for side in shape)  # A side of 0 makes room for others that no array can have.
     if size > MAX_BYTES:
@@ -121,8 +123,10 @@ def strings(raw: Buffer, count: int) -> list[memoryview]:
     """The strings in the raw form of BYTES, without a copy.
 
     Raises:
-        TensorsError: there are not so many, or something stands behind them.
+        TensorsError: there are not so many, or something stands behind them, or they are more than MAX_STRINGS.
     """
+    if count > MAX_STRINGS:
+        raise TensorsError(f"more than {MAX_STRINGS} strings: send fewer")
     view = memoryview(raw)
     found: list[memoryview] = []
     start = 0

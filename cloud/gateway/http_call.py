@@ -31,6 +31,7 @@ TIMING_HEADER = "Server-Timing"
 _LONGEST_MS = 86_400_000
 _BRIEF_BYTES = 1 << 16  # What is (un)folded within a millisecond stays on the server's thread.
 _FOLDED_FROM_BYTES = 1 << 10
+_MOST_MEMBERS = 16  # Of a folded body: what is behind each is copied.
 _JSON = "application/json"
 _CODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
@@ -180,6 +181,8 @@ def _unfold(coding: str, folded: bytes, limit: int) -> bytes:
     left = limit
     try:
         while folded:  # A gzip file may have several members.
+            if len(parts) == _MOST_MEMBERS:
+                raise RefusedError(Kind.INVALID, f"the body is more than {_MOST_MEMBERS} pieces of {coding}: send one")
             unfolder = zlib.decompressobj(_CODINGS[coding])
             part = unfolder.decompress(folded, left + 1)
             left -= len(part)

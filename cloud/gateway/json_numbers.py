@@ -57,6 +57,22 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
     return b"[" + written + b"]" if array.ndim > 1 else written
 
 
+def odd_values(values: list[Any]) -> list[Any]:
+    """Some of what is neither number nor truth value in lists of lists; none where all is.
+
+    To be asked before NumPy is: of one long string among numbers it makes a long string of each of them.
+    """
+    waiting = [values]
+    while waiting:
+        each = waiting.pop()
+        kinds = set(map(type, each))
+        if kinds == {list}:
+            waiting += each
+        elif odd := kinds - {int, float, bool, list, np.ndarray}:
+            return [next(value for value in each if type(value) in odd)]
+    return []
+
+
 def _closed(characters: Pixels, commas: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.int8] | None:
     """How many lists end at each comma, where as many begin and all of a depth are of one size; None where not.
 

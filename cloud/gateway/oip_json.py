@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cloud.gateway.calls import IMAGES, RESULTS, Tensor
 from cloud.gateway.json_arrays import read_with_arrays
-from cloud.gateway.json_numbers import write_array
+from cloud.gateway.json_numbers import odd_values, write_array
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, check_here, read_input, told
 from cloud.gateway.refusal import Kind, RefusedError
@@ -157,6 +157,8 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
     check_shape(datatype, shape)
     if datatype == BYTES:
         return _strings(name, shape, data)
+    if (isinstance(data, list) and odd_values(data)) or not isinstance(data, (list, np.ndarray)):
+        raise TensorsError(f"data holds what is no {datatype}: send numbers of that type")
     try:
         values: npt.NDArray[Any] = np.asarray(data)
     except ValueError as error:

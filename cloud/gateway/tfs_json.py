@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cloud.gateway.calls import Tensor
 from cloud.gateway.json_arrays import read_with_arrays
-from cloud.gateway.json_numbers import write_array
+from cloud.gateway.json_numbers import odd_values, write_array
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.tfs_signatures import Signature, signature
 from shared.compression import Buffer
@@ -121,6 +121,8 @@ def _string(name: str, value: Any) -> Buffer:
 
 
 def _pixels(name: str, values: Sequence[Any]) -> npt.NDArray[np.uint8]:
+    if odd := odd_values(values):
+        raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]} holds {_kind(odd[0])}: {_OUTSIDE}")
     try:
         numbers = np.array(values)
     except ValueError as error:  # Of ragged lists, and of those that nest deeper than an array can.

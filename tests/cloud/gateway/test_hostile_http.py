@@ -124,7 +124,12 @@ def test_a_body_that_grows_over_the_bound_is_cut_off_where_it_does(doors: Doors)
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(gzip.compress(bytes(1 << 24)), 413), (gzip.compress(b"x" * 9000)[:-9], 400), (b"no gzip", 400)],
+    [
+        (gzip.compress(bytes(1 << 24)), 413),
+        (gzip.compress(b"x" * 9000)[:-9], 400),
+        (b"no gzip", 400),
+        (gzip.compress(b"") * 17, 400),
+    ],
 )
 def test_a_folded_body_unfolds_within_the_bound(doors: Doors, body: bytes, status: int) -> None:
     """Sixteen megabytes of zeros come in sixteen kilobytes."""

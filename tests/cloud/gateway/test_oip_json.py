@@ -94,6 +94,20 @@ REFUSED: dict[str, tuple[bytes, str | None, str]] = {
     "true as a side": (body(tensor([1], shape=[True])), None, "shape is no list of whole numbers"),
     "negative": (body(tensor([1], shape=[-1])), None, "a side below 0"),
     "huge": (body(tensor([1], shape=[1 << 70])), None, "more than 268435456"),
+    "digits": (body(tensor([1], shape=[10**4000, 10**4000])), None, "more than 268435456"),
+    "half a pair": (body(tensor(["\ud800"], "BYTES", [1], name="x")), None, "no JSON: .*surrogates"),
+    "half a pair in bytes": (
+        body(tensor([1], name="é")).replace(b"\\u00e9", b"\xed\xa0\x80"),
+        None,
+        "no JSON: .*utf-8",
+    ),
+    "long among short": (body(tensor(["a" * 10**6, *[""] * 10**5])), None, "data holds what is no UINT8"),
+    "one text": (body(tensor("a" * 100)), None, "data holds what is no UINT8"),
+    "strings": (
+        body(tensor(None, "BYTES", [1 << 20], parameters={"binary_data_size": 0})),
+        None,
+        "more than 4096 strings",
+    ),
     "count": (body(tensor([1, 2])), None, r"data holds 2 numbers, shape \[2, 3\] takes 6"),
     "uneven": (body(tensor([[1, 2], [3]])), None, "is uneven: send a flat list"),
     "range": (body(tensor([256], shape=[1])), None, "none of uint8: send 0 to 255"),
@@ -199,3 +213,11 @@ def test_outputs_are_json_unless_binary_is_asked_for() -> None:
     assert behind == framed
     _, behind = answer((WantedOutput("mask", {"binary_data": True}),))
     assert behind == MASK.tobytes()
+
+
+def test_text_beyond_ascii_is_read_within_a_bound() -> None:
+    """One such letter makes four bytes of each that stands in one string with it."""
+    for letter in ("é".encode(), b"\\u00e9"):
+        with pytest.raises(RefusedError, match="text beyond ASCII") as raised:
+            read(b'{"id": "' + letter + b"x" * (16 << 20) + b'"}')
+        assert raised.value.kind is Kind.TOO_LARGE

@@ -120,7 +120,7 @@ UNREADABLE = {
     "datatype": (request("COMPLEX64", raw_input_contents=[RAW]), "datatype 'COMPLEX64' is not spoken here"),
     "strings": (
         request("BYTES", [1 << 62], "image_bytes", raw_input_contents=[b"\1\0\0\0a"]),
-        "end before string 2 of 4611686018427387904",
+        "more than 4096 strings",
     ),
     "string shape": (
         request("BYTES", [2, 2], "image_bytes", raw_input_contents=[b""]),
@@ -156,7 +156,7 @@ def test_any_request_is_read_or_refused(asked: bytes, spoilt: tuple[int, bytes])
         except RefusedError:
             continue
         for each in read.inputs:
-            assert len(each.tensor) <= len(data)
+            assert np.size(each.tensor) <= len(data)
 
 
 @given(

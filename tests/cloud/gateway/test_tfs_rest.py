@@ -222,6 +222,18 @@ def test_one_wrong_number_among_many_is_named(client: httpx.Client, row: list[An
     assert (answer.status_code, told in answer.json()["error"]) == (code, True)
 
 
+def test_one_long_text_among_many_short_ones_takes_no_more_memory_than_it_has(client: httpx.Client) -> None:
+    """Given to NumPy, a megabyte and a million empty texts would become four terabytes."""
+    answer = client.post("/tiny:predict", json={"instances": [1, "a" * (1 << 20), *[""] * (1 << 20)]})
+    assert (answer.status_code, "holds a string" in answer.json()["error"]) == (400, True)
+
+
+def test_half_a_pair_is_refused_as_no_text(client: httpx.Client) -> None:
+    """It could not be told in the answer either, which would be a fault of the worker, and end it."""
+    answer = client.post("/tiny:predict", content=b'{"inputs": {"\\ud800": [1]}}')
+    assert (answer.status_code, "no JSON" in answer.json()["error"]) == (400, True)
+
+
 def test_more_values_than_are_read_one_by_one_are_refused(client: httpx.Client) -> None:
     """A small body must not become gigabytes of lists."""
     answer = client.post("/tiny:predict", content=b'{"instances": [' + b"[]," * (5 << 20) + b"[]]}")
