@@ -12,6 +12,10 @@ class NodeLostError(SkylaneError):
     """A node that answers no more; the picture may be another's."""
 
 
+class NodeBusyError(SkylaneError):
+    """A node that has too much to do just now; a moment later it may take the picture."""
+
+
 class NodeRefusedError(SkylaneError):
     """A node's word that a picture has no result."""
 
@@ -35,6 +39,7 @@ class Caller(Protocol):
 
         Raises:
             NodeRefusedError: it gives no result.
+            NodeBusyError: it would take it later.
             NodeLostError: it gives no answer.
         """
 

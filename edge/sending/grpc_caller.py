@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.config import EdgeConfig
-from edge.sending.caller import NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sinks.jsonl import told_of
 from edge.transports.opening import open_transport
 from edge.transports.transport import Parcel
@@ -81,6 +81,8 @@ class GrpcCaller:
         message, shown = self._prepared(rgb)
         parcel = self._transport.pack(message)
         answer = self._answer(message, parcel)
+        if answer.status is Status.OVERLOADED:
+            raise NodeBusyError(answer.reason)
         if answer.status is not Status.ANSWERED:
             raise NodeRefusedError(f"{answer.status}: {answer.reason}")
         try:
@@ -126,9 +128,9 @@ class GrpcCaller:
 
     def _answer(self, message: FrameMessage, parcel: Parcel) -> MaskMessage:
         replies = self._transport.replies
+        departed_ns = self._transport.departed_ns()
         self._transport.send(message, parcel, lambda _: replies.put(None))
         until_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
-        departed_ns = self._transport.departed_ns()
         while clock.now_ns() < until_ns:
             try:
                 reply = replies.get(timeout=0.2)

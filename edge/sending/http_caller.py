@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from edge.sending.caller import NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
 from edge.transports.security import Security, WorkerAddress
 from shared import clock
@@ -68,7 +68,9 @@ class HttpCaller:
             response.release_conn()
         except HTTPError as error:
             raise NodeLostError(str(error).rpartition(": ")[2][:_TOLD_CHARACTERS]) from error
-        if response.status in (_BUSY, _STOPPING):
+        if response.status == _BUSY:
+            raise NodeBusyError(f"HTTP {response.status}: {_text(answer)}")
+        if response.status == _STOPPING:
             raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
         if response.status != _OK:
             raise NodeRefusedError(f"HTTP {response.status}: {_text(answer)}")

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edge.sending.caller import Caller, NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
 from shared.errors import SkylaneError
 from shared.threads import ThreadGroup
 
 _MOST_ATTEMPTS = 3  # A picture that three nodes went away with may be why.
+_REST_S = 0.5  # After a node said that it is busy, and
+_PATIENCE = 120  # so many times in a row, before it counts as lost.
 _JOIN_S = 120.0
 
 
@@ -65,22 +67,34 @@ class Spread:
         except NodeLostError as error:
             self._lose(node, error)
             return
+        rests = 0
         try:
             while (taken := self._take(node)) is not None:
-                if not self._ask(node, caller, *taken):
-                    return
+                try:
+                    self._ask(node, caller, *taken, is_last_time=rests >= _PATIENCE)
+                    rests = 0
+                except NodeBusyError:
+                    rests += 1
+                    self._rest()
         finally:
             caller.close()
 
-    def _ask(self, node: str, caller: Caller, picture: Path, attempts: int) -> bool:
-        """Whether the node is still there."""
+    def _ask(self, node: str, caller: Caller, picture: Path, attempts: int, *, is_last_time: bool) -> None:
+        """Ask for one picture; where the node says nothing of it, it waits for the next place.
+
+        Raises:
+            NodeBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
+        """
         ended: Ended | None = None
-        lost: NodeLostError | None = None
+        lost: SkylaneError | None = None
+        busy: NodeBusyError | None = None
         try:
             ended = Ended(picture, node, caller.ask(picture))
+        except NodeBusyError as error:
+            busy, lost = (None, error) if is_last_time else (error, None)
         except NodeLostError as error:
-            lost = error
-            if attempts + 1 >= _MOST_ATTEMPTS:
+            lost, attempts = error, attempts + 1
+            if attempts >= _MOST_ATTEMPTS:
                 ended = Ended(
                     picture, node, None, f"{_MOST_ATTEMPTS} nodes went away with it, the last because: {error}"
                 )
@@ -88,14 +102,22 @@ class Spread:
             ended = Ended(picture, node, None, str(error))
         with self._condition:
             self._under_way -= 1
+            if (
+                lost is not None
+            ):  # Before its picture can be taken: by another place at the same node it would be lost too.
+                self._lost.setdefault(node, str(lost))
             if ended is None:
-                self._waiting.appendleft((picture, attempts + 1))
+                self._waiting.appendleft((picture, attempts))
             else:
                 self._on_ended(ended)
             self._condition.notify_all()
-        if lost is not None:
-            self._lose(node, lost)
-        return lost is None
+        if busy is not None:
+            raise busy
+
+    def _rest(self) -> None:
+        """Leave a busy node alone for a moment; the others work."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped, _REST_S)
 
     def _take(self, node: str) -> tuple[Path, int] | None:
         """The next picture; None when all have ended, or the node is lost."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.sending.caller import Caller, NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.spread import Ended, Spread
 
 WAIT_S = 10.0
@@ -97,6 +97,48 @@ def test_a_node_that_never_answers_is_lost_at_once() -> None:
     made, ended = spread({"never": never, "other": Node})
     assert {each.node for each in ended} == {"other"}
     assert made.lost == {"never": "refused"}
+
+
+def test_a_busy_node_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had no room for is neither failed nor a reason to give it up."""
+    monkeypatch.setattr("edge.sending.spread._REST_S", 0.0)
+    turned_away = iter(range(5))
+
+    def act(_: Path) -> None:
+        if next(turned_away, None) is not None:
+            raise NodeBusyError("overloaded")
+
+    made, ended = spread({"busy": lambda: Node(act)})
+    assert all(each.told for each in ended)
+    assert not made.lost
+
+
+def test_a_node_that_is_busy_for_good_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run must end."""
+    monkeypatch.setattr("edge.sending.spread._REST_S", 0.0)
+
+    def act(_: Path) -> None:
+        raise NodeBusyError("overloaded")
+
+    made, ended = spread({"busy": lambda: Node(act)})
+    assert made.lost == {"busy": "overloaded"}
+    assert {each.fault for each in ended} == {"no node is left"}
+
+
+def test_a_dead_node_loses_a_picture_once_whatever_its_places() -> None:
+    """Three places at one node are no three nodes: the picture may be whole, and another node answers it."""
+    dead = threading.Barrier(4)
+
+    def die(_: Path) -> None:
+        dead.wait(WAIT_S)
+        raise NodeLostError("hung up")
+
+    def other() -> Caller:
+        return Node(lambda _: dead.wait(WAIT_S) if not dead.broken and dead.n_waiting == 3 else None)
+
+    ended: list[Ended] = []
+    Spread(PICTURES, ended.append).run({"dead": [lambda: Node(die)] * 3, "other": [other]})
+    assert len([each for each in ended if each.told]) == len(PICTURES)
 
 
 def test_a_bug_ends_the_run() -> None:
