@@ -15,6 +15,7 @@ import click
 from cloud.config import CloudConfig, connection_of, gateway_of
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
+from cloud.gateway.gateway import check
 from cloud.intake import worker_will
 from cloud.isolation.engine import Limits
 from cloud.loader import Loader
@@ -101,6 +102,9 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
     group = checked("group", settings.group)
+    gateway = gateway_of(settings)
+    if gateway is not None:
+        check(gateway)
     if settings.replicas > 1:
         _supervise(settings, worker, resources)
         return
@@ -123,7 +127,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
             max_wait_ms=settings.max_wait_ms,
             takes_control=settings.control,
             operators=settings.operators,
-            gateway=gateway_of(settings),
+            gateway=gateway,
         ),
         loader=loader,
     )

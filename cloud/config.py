@@ -4,15 +4,18 @@ import re
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import DirectoryPath, Field, FilePath, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
+from cloud.gateway.listening import ListenError, host_and_port
 from cloud.gateway.settings import GatewaySettings
 from cloud.manifest import NAME
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER, Connection
 from shared.errors import suggestion
 from shared.topics import GROUP
+
+_ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.
 
 
 class CloudConfig(Section):
@@ -51,10 +54,10 @@ class CloudConfig(Section):
     no_broker: bool = False  # Answer at the gateway's doors alone.
     http: str | None = None  # HOST:PORT of REST; None: no such door.
     grpc: str | None = None  # The same of gRPC.
-    gateway_tls_cert: Path | None = None
-    gateway_tls_key: Path | None = None
-    tokens: Path | None = None  # Who may call; None: anyone.
-    images: Path | None = None  # Of which /api/detect reads by path.
+    gateway_tls_cert: FilePath | None = None
+    gateway_tls_key: FilePath | None = None
+    tokens: FilePath | None = None  # Who may call; None: anyone.
+    images: DirectoryPath | None = None  # Of which /api/detect reads by path.
     origins: tuple[str, ...] = ()  # Of web pages that may call.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)
@@ -65,7 +68,27 @@ class CloudConfig(Section):
             raise ValueError("no_broker leaves no door open: give http or grpc")
         if (self.gateway_tls_cert is None) != (self.gateway_tls_key is None):
             raise ValueError("gateway_tls_cert and gateway_tls_key belong together: give both or none")
+        if self.http is not None and self.http == self.grpc and not self.http.endswith(":0"):
+            raise ValueError(f"http and grpc cannot share {self.http}: give each a port of its own")
         return self
+
+    @field_validator("http", "grpc")
+    @classmethod
+    def _doors_are_addresses(cls, address: str | None) -> str | None:
+        if address is not None:
+            try:
+                host_and_port(address)
+            except ListenError as error:
+                raise ValueError(str(error)) from error
+        return address
+
+    @field_validator("origins")
+    @classmethod
+    def _origins_are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not re.fullmatch(_ORIGIN, origin):
+                raise ValueError(f"origin {origin[:80]!r} is none: write https://HOST or http://HOST:PORT, and no path")
+        return origins
 
     @field_validator("engine")
     @classmethod

@@ -167,7 +167,7 @@ namespace Skylane
             }
             try
             {
-                var worker = new Worker(arguments[0], Environment.GetEnvironmentVariable("SKYLANE_GATEWAY_TOKEN"));
+                var worker = new Worker(arguments[0], Environment.GetEnvironmentVariable("SKYLANE_WORKER_TOKEN"));
                 var mask = worker.Segment(arguments[1], File.ReadAllBytes(arguments[2]));
                 mask.WritePgm(arguments[3]);
                 Console.WriteLine($"mask of {mask.Height} x {mask.Width} by {mask.Model}");

@@ -1,15 +1,23 @@
 """The gateway: opens the servers that were asked for, and closes them when all is answered."""
 
+import ssl
 from collections.abc import Callable
 from typing import Protocol
 
+from cloud.gateway.callers import Callers
+from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.worker_parts import WorkerParts
+from shared.errors import SkylaneError
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
     "http": Entry("cloud.gateway.http_server:HttpServer", "gateway"),
     "grpc": Entry("cloud.gateway.grpc_server:GrpcServer", "gateway"),
 }
+
+
+class GatewayError(SkylaneError):
+    """The gateway cannot be opened as it is set."""
 
 
 class Server(Protocol):
@@ -22,6 +30,23 @@ class Server(Protocol):
 
     def close(self) -> None:
         """Take no more, and let go of the port; what was asked has been answered."""
+
+
+def check(settings: GatewaySettings) -> None:
+    """Whether what the servers will read can be read: told before models are loaded, which may take minutes.
+
+    Raises:
+        SkylaneError: a file cannot be used, or a library is missing.
+    """
+    Callers.read(settings.tokens)
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+        except OSError as error:
+            raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
+    for name, address in {"http": settings.http, "grpc": settings.grpc}.items():
+        if address is not None:
+            load("server", SERVERS, name)
 
 
 class Gateway:

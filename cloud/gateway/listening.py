@@ -5,10 +5,23 @@ import socket
 from shared.errors import SkylaneError
 
 _BACKLOG = 512
+_LAST_PORT = 65_535
 
 
 class ListenError(SkylaneError):
     """An address that cannot be listened at."""
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of `HOST:PORT`, of `[::]:PORT` for IPv6; no host means every address.
+
+    Raises:
+        ListenError: it is not that.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or len(port) > len(str(_LAST_PORT)) or int(port) > _LAST_PORT:
+        raise ListenError(f"cannot listen at {address[:100]!r}: write HOST:PORT, such as 127.0.0.1:8000")
+    return host.strip("[]"), int(port)
 
 
 def listen(kind: str, address: str) -> socket.socket:
@@ -17,14 +30,11 @@ def listen(kind: str, address: str) -> socket.socket:
     Raises:
         ListenError: it is no address, or is another's.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ListenError(f"{kind} cannot listen at {address!r}: write HOST:PORT, such as 127.0.0.1:8000")
-    host = host.strip("[]")
+    host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
         raise ListenError(f"{kind} cannot listen at {address}: {error}") from error
     # Its connections inherit it. asyncio sets it only where a socket says that it is TCP, which this one does not; and an
     # answer's body then waited for the peer's delayed acknowledgement of its head, 40 ms.

@@ -116,6 +116,33 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
     assert "answered 1" in lines
 
 
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--http", "8000"], "http: cannot listen at '8000': write HOST:PORT"),
+        (["--grpc", "127.0.0.1:99999"], "grpc: cannot listen at '127.0.0.1:99999': write HOST:PORT"),
+        (["--http", ":8000", "--grpc", ":8000"], "http and grpc cannot share :8000"),
+        (["--http", ":0", "--images", "nowhere"], "images: "),
+        (["--http", ":0", "--origin", "dashboard.example"], "origins: origin 'dashboard.example' is none"),
+        (["--http", ":0", "--tokens", "README.md"], "README.md, line 1: is not NAME TOKEN"),
+        (
+            ["--http", ":0", "--gateway-tls-cert", "README.md", "--gateway-tls-key", "README.md"],
+            "cannot be used for TLS",
+        ),
+    ],
+)
+def test_a_door_that_cannot_be_opened_is_told_before_models_are_loaded(
+    flags: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A large model takes minutes to load and to warm up: a typing mistake must not cost them."""
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("Neither tokens nor a certificate\n")
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", "--no-broker", "--models", str(tmp_path), *flags])
+    assert ended.value.code == 1
+    assert problem in capsys.readouterr().err
+
+
 def test_a_worker_that_cannot_start_tells_why(repository: Path) -> None:
     """Whoever starts one in the background sees its last words."""
     with pytest.raises(WorkerError, match=r"the worker was not ready: .*no model 'huge'"):
