@@ -125,22 +125,6 @@ def test_a_node_that_is_busy_for_good_is_lost(monkeypatch: pytest.MonkeyPatch) -
     assert {each.fault for each in ended} == {"no node is left"}
 
 
-def test_a_dead_node_loses_a_picture_once_whatever_its_places() -> None:
-    """Three places at one node are no three nodes: the picture may be whole, and another node answers it."""
-    dead = threading.Barrier(4)
-
-    def die(_: Path) -> None:
-        dead.wait(WAIT_S)
-        raise NodeLostError("hung up")
-
-    def other() -> Caller:
-        return Node(lambda _: dead.wait(WAIT_S) if not dead.broken and dead.n_waiting == 3 else None)
-
-    ended: list[Ended] = []
-    Spread(PICTURES, ended.append).run({"dead": [lambda: Node(die)] * 3, "other": [other]})
-    assert len([each for each in ended if each.told]) == len(PICTURES)
-
-
 def test_a_bug_ends_the_run() -> None:
     """It must not look as if pictures had failed."""
 
