@@ -122,6 +122,14 @@ def test_a_body_that_grows_over_the_bound_is_cut_off_where_it_does(doors: Doors)
         assert statuses(said(peer)) == [413]
 
 
+def test_whose_body_is_not_wanted_reads_why(doors: Doors) -> None:
+    """Closed at once, with bytes unread, the connection would take the answer along."""
+    with closing(connect(doors)) as peer:
+        peer.sendall(DETECT + b"Content-Length: 4294967296\r\n\r\n")
+        peer.sendall(bytes(1 << 24))
+        assert statuses(said(peer)) == [413]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

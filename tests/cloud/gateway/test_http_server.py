@@ -19,6 +19,7 @@ from cloud.gateway.listening import ListenError
 from cloud.gateway.settings import GatewaySettings
 from shared.authority import Authority
 from shared.messages import NodeState, unpack_status
+from shared.probes import Probe, pack_probe, unpack_echo
 from tests.cloud.channel import model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 from tests.cloud.gateway.test_detect import PIXELS, detect, png
@@ -241,3 +242,14 @@ def test_what_cannot_be_listened_at_is_said_at_once(settings: GatewaySettings, w
     """Before any model is warm."""
     with pytest.raises(ListenError, match=word), open_doors(model(), gateway=settings):
         pass
+
+
+def test_a_probe_is_echoed_with_the_workers_clock(doors: Doors) -> None:
+    """A vehicle that sends by REST must know how late its clock is, as one at the broker does."""
+    url = f"http://{doors.http}/skylane/v1/probe"
+    answer = httpx.post(url, content=pack_probe(Probe("s1", 3, 5)), verify=False)
+    echo = unpack_echo(answer.content)
+    assert (echo.session, echo.sequence, echo.sent_ns) == ("s1", 3, 5)
+    assert echo.received_ns <= echo.replied_ns
+    refused = [httpx.post(url, content=content, verify=False).status_code for content in (b"no probe", bytes(600))]
+    assert refused == [400, 413]
