@@ -31,6 +31,7 @@ _JSON = "application/json"
 _FORM = "multipart/form-data"
 _FIELDS = "application/x-www-form-urlencoded"
 _PICTURES = {"image/jpeg": "jpeg", "image/png": "png"}
+_HOW = f"send a picture as {' or '.join(_PICTURES)}, or in {_FORM} as file"
 _OPACITY = 0.5  # Of a mask over its picture.
 _QUALITY = 90
 _MAX_FIELDS_BYTES = 1 << 16  # Of a body without a picture.
@@ -132,20 +133,24 @@ def _order(call: HttpCall) -> _Order:
     if kind not in (_JSON, _FIELDS):
         raise RefusedError(
             Kind.UNSUPPORTED,
-            f"a body of type {kind[:80] or 'none'}: send {_FORM} with a file, {', '.join(_PICTURES)}, or {_JSON}",
+            f"a body of type {kind[:80] or 'none'}: {_HOW}, or {_JSON} with a path",
         )
     if len(call.body) > _MAX_FIELDS_BYTES:
-        raise RefusedError(Kind.TOO_LARGE, f"{len(call.body)} bytes to tell a path: at most {_MAX_FIELDS_BYTES}")
+        raise RefusedError(
+            Kind.TOO_LARGE, f"{len(call.body)} bytes of {kind} to tell a path, at most {_MAX_FIELDS_BYTES}: {_HOW}"
+        )
     fields = read_object(call.body) if kind == _JSON else _urlencoded(call.body)
     path = fields.get("path")
     if not isinstance(path, str):
-        raise RefusedError(Kind.INVALID, 'the body tells no path: send {"path": "left/0001.jpg"}, or upload the file')
+        raise RefusedError(Kind.INVALID, f'a body of {kind} that tells no path ({{"path": "left/0001.jpg"}}): {_HOW}')
     return _Order(None, path, _is_yes(fields.get("output", 0)))
 
 
 def _checked(order: _Order) -> _Order:
     if (order.picture is None) == (order.path is None):
-        raise RefusedError(Kind.INVALID, "send one of file, an uploaded picture, and path, one of the worker's own")
+        raise RefusedError(
+            Kind.INVALID, "a form with one of file, an uploaded picture, and path, one of the worker's own, is expected"
+        )
     return order
 
 
