@@ -92,11 +92,20 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     if field is None:
         raise TensorsError(f"{datatype} has no list in contents: send it raw")
     values = getattr(contents, field)
-    if len(values) != count:
-        raise TensorsError(f"contents hold {len(values)} in {field}, shape {list(shape)} takes {count}: send that many")
+    check_count(field, len(values), count, shape)
     if dtype == "bytes":
         return _objects(list(values), shape)
     return in_bounds(np.asarray(values), dtype).reshape(shape)
+
+
+def check_count(field: str, given: int, count: int, shape: Sequence[int]) -> None:
+    """Check that a list in contents holds as many as its shape takes.
+
+    Raises:
+        TensorsError: it does not.
+    """
+    if given != count:
+        raise TensorsError(f"contents hold {given} in {field}, shape {list(shape)} takes {count}: send that many")
 
 
 def check_shape(datatype: str, shape: Sequence[int]) -> tuple[str, int]:

@@ -5,6 +5,8 @@ import numpy.typing as npt
 
 from shared.compression import Buffer
 
+MAX_PACKED_BYTES = 32 << 20  # Of one list: each takes five here for a while. What is larger has a better form.
+
 _MORE = 0x80
 
 
@@ -16,8 +18,10 @@ def unpack_bytes(data: Buffer) -> npt.NDArray[np.uint8]:
     """The numbers of a packed list, each 0 to 255: of one byte below 128, of two from there on.
 
     Raises:
-        VarintsError: one of them is another, or the list ends within a number.
+        VarintsError: one of them is another, the list ends within a number, or is larger than MAX_PACKED_BYTES.
     """
+    if len(data) > MAX_PACKED_BYTES:
+        raise VarintsError(f"a list of {len(data)} bytes: at most {MAX_PACKED_BYTES} are read; send the pixels raw")
     packed = np.frombuffer(data, np.uint8)
     goes_on = packed >= _MORE
     if not goes_on.any():

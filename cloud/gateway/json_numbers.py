@@ -5,6 +5,7 @@ running for so long; this takes an eighth of it, most of it in NumPy. What it do
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
     return b"[" + written + b"]" if array.ndim > 1 else written
 
 
-def odd_values(values: list[Any]) -> list[Any]:
+def odd_values(values: Sequence[Any]) -> list[Any]:
     """Some of what is neither number nor truth value in lists of lists; none where all is.
 
     To be asked before NumPy is: of one long string among numbers it makes a long string of each of them.

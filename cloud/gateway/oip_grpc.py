@@ -5,7 +5,6 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
-from google.protobuf.message import DecodeError
 
 from cloud.gateway import oip_models, repository_calls
 from cloud.gateway.calls import ask
@@ -14,6 +13,7 @@ from cloud.gateway.grpc_service import Method
 from cloud.gateway.oip_answer import outputs
 from cloud.gateway.oip_messages import read_request, write_response
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.small_messages import parse
 from cloud.gateway.worker_parts import WorkerParts
 from shared.control import ControlReply, Verb
 from shared.protocol_buffers import method_types
@@ -60,10 +60,7 @@ class OpenInferenceService:
         def answered(call: GrpcCall) -> bytes:
             if name not in _OPEN:
                 call.caller(self._parts.callers)
-            try:
-                message = takes.FromString(call.data)
-            except DecodeError as error:
-                raise RefusedError(Kind.INVALID, f"not a {takes.DESCRIPTOR.full_name}: {error}") from error
+            message = parse(takes.DESCRIPTOR.full_name, call.data)
             written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
             return written
 

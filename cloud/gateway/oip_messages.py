@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
+from cloud.gateway.calls import Tensor
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_request import (
     InferRequest,
@@ -16,14 +15,20 @@ from cloud.gateway.oip_request import (
     told,
 )
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.small_messages import parse
 from shared.compression import Buffer
-from shared.large_fields import FieldsError, head, split
-from shared.open_inference_tensors import BYTES, from_contents
+from shared.large_fields import FieldsError, cut, head, split
+from shared.open_inference_tensors import BYTES, check_count, check_shape, from_contents
 from shared.protocol_buffers import message_class
+from shared.tensors import TensorsError
+from shared.varints import VarintsError, unpack_bytes
 
-_RAW_INPUT_CONTENTS = 7  # The fields' numbers.
-_RAW_OUTPUT_CONTENTS = 6
-_MAX_LISTED_BYTES = 32 << 20  # Of numbers in lists: each byte there may take four here.
+_INPUTS, _RAW_INPUT_CONTENTS = 5, 7  # The fields' numbers, of the request,
+_CONTENTS = 5  # an input,
+_UINT_CONTENTS, _BYTES_CONTENTS = 4, 8  # its contents,
+_RAW_OUTPUT_CONTENTS = 6  # and the answer.
+_UINT_CONTENTS_NAME, _BYTES_CONTENTS_NAME = "uint_contents", "bytes_contents"
+_PIXELS = "UINT8"
 
 
 def read_request(data: Buffer) -> InferRequest:
@@ -32,18 +37,18 @@ def read_request(data: Buffer) -> InferRequest:
     Raises:
         RefusedError: it is none, or a tensor is not of its shape and datatype.
     """
-    message, raws = _divided(data)
+    message, raws, contents = _divided(data)
     for each in message.inputs:
         check_here("input", each.name, each.parameters)
-    listed = [each for each in message.inputs if each.HasField("contents")]
+    listed = sum(map(bool, contents))
     if raws and (listed or len(raws) != len(message.inputs)):
         raise RefusedError(
             Kind.INVALID,
-            f"{len(message.inputs)} inputs come with {len(raws)} raw_input_contents and {len(listed)} contents: "
+            f"{len(message.inputs)} inputs come with {len(raws)} raw_input_contents and {listed} contents: "
             "send one raw content for each input, or none",
         )
     tensors = (
-        _listed(each)
+        _listed(each, b"".join(contents[place]))
         if not raws
         else read_input(each.name, each.datatype, list(each.shape), raws[place], _parameters(each.parameters))
         for place, each in enumerate(message.inputs)
@@ -75,29 +80,50 @@ def _raw(outputs: tuple[OutputTensor, ...]) -> Iterator[Buffer]:
         yield from parts
 
 
-def _divided(data: Buffer) -> tuple[Any, list[memoryview]]:
-    """The message without its raw contents, and those."""
+def _divided(data: Buffer) -> tuple[Any, list[memoryview], list[list[memoryview]]]:
+    """The message without its tensors' data, the raw contents, and of each input those in lists."""
+    contents = []
     try:
-        small, raws = split(data, _RAW_INPUT_CONTENTS)
-        if len(small) > _MAX_LISTED_BYTES:
-            raise RefusedError(
-                Kind.TOO_LARGE,
-                f"{len(small)} bytes beside raw_input_contents: at most {_MAX_LISTED_BYTES} are read; send tensors raw",
-            )
-        return message_class("inference.ModelInferRequest").FromString(small), raws
-    except (FieldsError, DecodeError) as error:
+        small, large = cut(data, _INPUTS, _RAW_INPUT_CONTENTS)
+        for entry in large[_INPUTS]:
+            others, lists = split(entry, _CONTENTS)
+            contents.append(lists)
+            small += head(_INPUTS, len(others)) + others
+    except FieldsError as error:
         raise RefusedError(Kind.INVALID, f"not an inference.ModelInferRequest: {error}") from error
+    return parse("inference.ModelInferRequest", small), large[_RAW_INPUT_CONTENTS], contents
 
 
-def _listed(given: Any) -> InputTensor:
+def _listed(given: Any, contents: bytes) -> InputTensor:
     """An input whose values lie in the list of their type."""
-    parameters, shape = _parameters(given.parameters), list(given.shape)
-    if given.datatype == BYTES:  # Written raw by turns with their lengths they would be copied once more.
-        array = told(given.name, lambda: from_contents(given.contents, BYTES, shape))
-        return InputTensor(given.name, array.reshape(-1).tolist(), parameters)
-    return InputTensor(
-        given.name, told(given.name, lambda: from_contents(given.contents, given.datatype, shape)), parameters
-    )
+    shape = list(given.shape)
+    try:
+        tensor = told(given.name, lambda: _values(contents, given.datatype, shape))
+    except FieldsError as error:
+        raise RefusedError(Kind.INVALID, f"not an inference.InferTensorContents: {error}") from error
+    return InputTensor(given.name, tensor, _parameters(given.parameters))
+
+
+def _values(contents: bytes, datatype: str, shape: list[int]) -> Tensor:
+    """The values in an InferTensorContents: pixels and strings by hand, all others, which no model takes, within less.
+
+    Raises:
+        TensorsError: they are not of their shape and datatype.
+        FieldsError: there are none that can be read.
+    """
+    others, lists = cut(contents, _UINT_CONTENTS, _BYTES_CONTENTS)
+    _, count = check_shape(datatype, shape)
+    if datatype == BYTES:
+        check_count(_BYTES_CONTENTS_NAME, len(lists[_BYTES_CONTENTS]), count, shape)
+        return lists[_BYTES_CONTENTS]
+    if datatype == _PIXELS and not others:
+        try:
+            numbers = unpack_bytes(b"".join(lists[_UINT_CONTENTS]))
+        except VarintsError as error:
+            raise TensorsError(str(error)) from error
+        check_count(_UINT_CONTENTS_NAME, len(numbers), count, shape)
+        return numbers.reshape(shape)
+    return from_contents(parse("inference.InferTensorContents", contents), datatype, shape)
 
 
 def _parameters(given: Mapping[str, Any]) -> Parameters:

@@ -8,7 +8,8 @@ from cloud.gateway.calls import Call, ask
 from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.tfs_messages import parse, read_predict, write_predict
+from cloud.gateway.small_messages import parse
+from cloud.gateway.tfs_messages import read_predict, write_predict
 from cloud.gateway.tfs_models import model_spec, signature_defs, version_statuses
 from cloud.gateway.tfs_signatures import signature
 from cloud.gateway.tfs_versions import find

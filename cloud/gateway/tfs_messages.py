@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from cloud.gateway.calls import Tensor
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.small_messages import parse
 from shared.compression import Buffer
 from shared.large_fields import FieldsError, cut, head, split
 from shared.protocol_buffers import message_class
@@ -36,18 +36,6 @@ class PredictRequest(NamedTuple):
     signature: str
     inputs: Mapping[str, Tensor]  # Views of the request's bytes.
     outputs: tuple[str, ...]  # Empty: all.
-
-
-def parse(name: str, data: bytes) -> Any:
-    """A message of `tensorflow.serving`, by the library.
-
-    Raises:
-        RefusedError: the bytes are none.
-    """
-    try:
-        return message_class(name).FromString(data)
-    except DecodeError as error:
-        raise RefusedError(Kind.INVALID, f"not a {name}: send the message as its .proto says") from error
 
 
 def read_predict(data: bytes) -> PredictRequest:
