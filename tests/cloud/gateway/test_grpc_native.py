@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
+from cloud.gateway.calls import server_timing
 from cloud.gateway.settings import GatewaySettings
 from shared import masks
 from shared.messages import NodeState, Status, pack_frame, unpack_mask, unpack_status
@@ -28,11 +29,13 @@ def test_a_frame_is_answered_with_its_own_mask_and_stamps(doors: Doors) -> None:
     with grpc.insecure_channel(doors.grpc) as channel:
         answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
         for sequence in range(5):
-            message = unpack_mask(bytes(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S))))
+            body, call = answer.with_call(pack(pack_frame(frame(sequence))), timeout=WAIT_S)
+            message = unpack_mask(bytes(unpack(body)))
             assert message.status is Status.ANSWERED
             mask = masks.decode(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
             assert message.stamps[0].stage == "received"
+            assert dict(call.trailing_metadata())["server-timing"] == server_timing(message)
     assert doors.node.counts["answered"] == 5
 
 
