@@ -44,9 +44,11 @@ class NativeService:
         )
         call.when_over(future.cancel)
         try:
-            return pack(*mask_parts(future.result().message))
+            answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
+        call.tell(answer, is_vehicle=False)  # The message itself tells the rest.
+        return pack(*mask_parts(answer))
 
     def _status(self, call: GrpcCall) -> Iterator[bytes]:
         call.caller(self._parts.callers)
