@@ -77,18 +77,20 @@ def send(
             progress.console.print(f"left out: {error}", markup=False, highlight=False)
         sending = progress.add_task("answered", total=len(whole))
         ended: list[Ended] = []
+        began_ns = last_ns = clock.now_ns()
 
         def record(each: Ended) -> None:
+            nonlocal last_ns
+            last_ns = clock.now_ns()  # Of a node that is not there is heard later.
             ended.append(each)
             _write(each, len(ended), lines, output)
             progress.advance(sending)
 
         spread = Spread(whole, record)
-        began_ns = clock.now_ns()
         spread.run({address: [partial(opened, address, settings)] * places for address in dict.fromkeys(addresses)})
-    taken_s = (clock.now_ns() - began_ns) / 1e9
+    taken_s = (last_ns - began_ns) / 1e9
     for node, why in spread.lost.items():
-        console.print(f"{node} went away: {why}", markup=False, highlight=False)
+        console.print(f"{node} gets no more: {why}", markup=False, highlight=False)
     failed = [each for each in ended if each.told is None]
     for each in failed:
         console.print(f"no result: {each.picture}: {each.fault}", markup=False, highlight=False)
@@ -122,8 +124,9 @@ def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
         f"{len(ended) + corrupt} pictures in {taken_s:.1f} s: {len(told)} answered, {len(ended) - len(told)} failed, "
     )
     table = Table(title=f"{title}{corrupt} corrupt")
-    for heading in ("node", "answered", "failed", "upload MB/s", "mean inference ms", "mean total ms"):
-        table.add_column(heading, justify="left" if heading == "node" else "right")
+    table.add_column("node", no_wrap=True)
+    for heading in ("answered", "failed", "upload MB/s", "mean inference ms", "mean total ms"):
+        table.add_column(heading, justify="right")
     nodes = sorted({each.node for each in ended if each.node})
     for node in nodes:
         table.add_row(node, *_figures([each for each in ended if each.node == node], taken_s))

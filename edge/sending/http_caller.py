@@ -13,6 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
+from edge.transports.http_line import told_of
 from edge.transports.security import Security, WorkerAddress
 from shared import clock
 from shared.fields import MAX_MESSAGE_BYTES
@@ -67,7 +68,7 @@ class HttpCaller:
             answer = response.read(_MOST_ANSWER + 1)
             response.release_conn()
         except HTTPError as error:
-            raise NodeLostError(str(error).rpartition(": ")[2][:_TOLD_CHARACTERS]) from error
+            raise NodeLostError(told_of(error)) from error
         if response.status == _BUSY:
             raise NodeBusyError(f"HTTP {response.status}: {_text(answer)}")
         if response.status == _STOPPING:

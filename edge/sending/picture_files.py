@@ -32,7 +32,9 @@ def found(paths: Iterable[Path]) -> list[Path]:
         inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
         files += inside if path.is_dir() else [path]
     if not files:
-        raise NoPicturesError(f"no picture is named, nor in a folder that is: give files, or folders of {_SUFFIXES}")
+        raise NoPicturesError(
+            f"no picture is named, nor in a folder that is: give files, or folders of {', '.join(_SUFFIXES)}"
+        )
     return list(dict.fromkeys(files))
 
 

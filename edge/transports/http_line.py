@@ -4,6 +4,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import BadStatusLine
 from typing import Protocol
 
 import urllib3
@@ -113,11 +114,9 @@ class HttpLine:
         try:
             answer = self._spoken(ask)
         except _UNSENT as error:
-            raise LineError(
-                f"it cannot be reached ({_told_of(error)})", is_final=isinstance(error, SSLError)
-            ) from error
+            raise LineError(f"it cannot be reached ({told_of(error)})", is_final=isinstance(error, SSLError)) from error
         except HTTPError as error:
-            raise LineError(_told_of(error)) from error
+            raise LineError(told_of(error)) from error
         if answer.body is None:
             raise LineError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
         if answer.status != _OK:
@@ -201,6 +200,14 @@ class _Answer:
     returned_ns: int
 
 
+def told_of(error: Exception) -> str:
+    """What came in the way of a call, for people, at most 300 characters."""
+    cause = error.args[-1] if error.args else None
+    if isinstance(cause, BadStatusLine) and not isinstance(cause, ConnectionError):  # Which RemoteDisconnected is too.
+        return "it does not answer in HTTP/1.1: give the address of its HTTP door (skylane cloud serve --http)"
+    return str(error).rpartition(": ")[2][:_TOLD_CHARACTERS] or type(error).__name__
+
+
 def _read(answer: _Answer, most_bytes: int) -> Outcome:
     if answer.body is None:
         reason = f"too_large: the answer is larger than {most_bytes} bytes"
@@ -232,7 +239,3 @@ def _pool(address: WorkerAddress, security: Security, size: int) -> urllib3.HTTP
 def _told(answer: bytes) -> str:
     """What a server says, in one line."""
     return printable(answer[:_TOLD_CHARACTERS].decode(errors="replace")).strip() or "nothing is said"
-
-
-def _told_of(error: Exception) -> str:
-    return str(error).rpartition(": ")[2][:_TOLD_CHARACTERS] or type(error).__name__

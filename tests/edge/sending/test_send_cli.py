@@ -63,7 +63,7 @@ def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folde
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
         done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
-    assert "127.0.0.1:1 went away" in done.output
+    assert "127.0.0.1:1 gets no more" in done.output
 
 
 def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path) -> None:

@@ -158,3 +158,9 @@ def test_where_nobody_listens_the_address_is_told(name: str, reach: Open) -> Non
     """It is what the user has to look at."""
     with pytest.raises(NoWorkerError, match=r"127\.0\.0\.1:1: it cannot be reached"):
         reach(name, "127.0.0.1:1").wait_for_card(0.5)
+
+
+def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
+    """Both ports stand side by side in every command; its first bytes would tell a user nothing."""
+    with grpc_server(lambda *_: b"") as address, pytest.raises(NoWorkerError, match="the address of its HTTP door"):
+        reach("oip-rest", address).wait_for_card(0.5)
