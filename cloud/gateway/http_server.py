@@ -8,6 +8,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -91,7 +92,9 @@ class HttpServer:
 
 def application(parts: WorkerParts) -> FastAPI:
     """All faces as one application."""
-    app = FastAPI(title="Skylane worker", version="1", docs_url=None, redoc_url=None, responses=dict(ERRORS))
+    app = FastAPIOffline(  # Its page at /docs needs no other server than this one.
+        redoc_url=None, title="Skylane worker", version="1", responses=dict(ERRORS)
+    )
     for face in FACES:
         app.include_router(face.router(parts))
     app.add_exception_handler(RefusedError, _refused)

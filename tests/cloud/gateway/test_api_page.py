@@ -1,0 +1,27 @@
+"""The page of the HTTP doors, in a real browser."""
+
+from playwright.sync_api import Browser
+
+from cloud.gateway.settings import GatewaySettings
+from tests.bench.report.test_browser import browser
+from tests.cloud.channel import model
+from tests.cloud.gateway.rig import open_doors
+
+__all__ = ["browser"]
+
+
+def test_the_page_shows_every_door_and_asks_no_other_server(browser: Browser) -> None:  # noqa: F811  The fixture.
+    """A worker often stands where there is no internet, and a page that calls elsewhere tells who looks at it."""
+    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors, browser.new_context() as context:
+        page = context.new_page()
+        asked: list[str] = []
+        wrong: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto(f"http://{doors.http}/docs")
+        page.wait_for_selector(".opblock")
+        shown = page.inner_text("body")
+    assert "/v2/models/{model}/infer" in shown
+    assert "/v1/models/{model}" in shown
+    assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {doors.http}
+    assert not wrong
