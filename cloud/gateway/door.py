@@ -82,8 +82,7 @@ class Door:
         Raises:
             RefusedError: it is not served; the message names what is.
         """
-        if model in self._dismissed:
-            raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
+        self._check_not_dismissed(model)
         try:
             return self._serving.find(model, version)
         except MessageError as error:
@@ -131,10 +130,11 @@ class Door:
         `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more.
 
         Raises:
-            RefusedError: the worker is stopping.
+            RefusedError: the worker is stopping, or unloads the model.
         """
         if self._state is not NodeState.ONLINE:
             raise RefusedError(Kind.STOPPING, "the worker is stopping: ask another one")
+        self._check_not_dismissed(message.model)
         future: Future[Answered] = Future()
         due_ns = next((stamp.at_ns for stamp in message.stamps if stamp.stage == Stage.DUE), None)
         request = Request(
@@ -172,6 +172,7 @@ class Door:
     def dismiss(self, model: str) -> None:
         """Take a model's frames no more; returns when those that came have been answered, or after ten seconds."""
         self._dismissed |= {model}
+        self.announce()  # Before the wait: whoever hears of it sends no more.
         self._unanswered.wait_until_none(model, _ANSWERED_WITHIN_S)
 
     def announce(self) -> None:
@@ -184,6 +185,10 @@ class Door:
         """Take no more frames; those that came are still answered."""
         self._state = NodeState.STOPPING
         self.announce()
+
+    def _check_not_dismissed(self, model: str) -> None:
+        if model in self._dismissed and model in self._serving.models:
+            raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
 
     def _settle(
         self, future: Future[Answered], model: str, message: MaskMessage, outputs: Outputs | None = None

@@ -246,3 +246,23 @@ def test_an_answer_is_told_to_be_of_the_version_that_gave_it(gate: _Gate, *, has
             assert refused.value.kind is Kind.BUSY
         with pytest.raises(RefusedError, match="ask again"):  # One picture was decoded for the old version.
             waiting[0].reply()
+
+
+def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doors, gate: _Gate) -> None:
+    """By Skylane's own door too, which asks for no card: frames that keep coming would hold the unloading up."""
+    gate.opened.clear()
+    door = doors.node.door
+    asked = ask(door, _call({INPUT: _pixels(1)}))
+    assert gate.reached.wait(WAIT_S)
+    seen = door.wait_for_change(0, 0.0)
+    unloading = threading.Thread(target=door.dismiss, args=("tiny",))
+    unloading.start()
+    assert door.wait_for_change(seen, WAIT_S) > seen
+    assert not door.status.cards
+    with pytest.raises(RefusedError, match="unloaded") as refused:
+        door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20)
+    assert refused.value.kind is Kind.NOT_FOUND
+    gate.opened.set()
+    unloading.join(WAIT_S)
+    assert asked.futures[0].done()
+    asked.reply()
