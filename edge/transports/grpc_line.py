@@ -157,7 +157,9 @@ def _refused(error: Any) -> Outcome:
             is_stopping = _KIND_KEY in metadata
             is_unsent = is_stopping or "failed to connect" in told
             return Unsent(is_stopping) if is_unsent else Silent(is_broken=True)
-        case "DEADLINE_EXCEEDED" | "CANCELLED":
+        case "CANCELLED":  # Not by us: a server that was just ending cuts off what came last.
+            return Silent(is_broken=True)
+        case "DEADLINE_EXCEEDED":
             return Silent(is_broken=False)
         case "RESOURCE_EXHAUSTED" if "larger than max" in told or metadata.get(_KIND_KEY) == "too_large":
             is_ours = told.startswith("CLIENT") or "CLIENT:" in told  # The answer was, not the frame.
