@@ -91,13 +91,14 @@ def load_study(folder: Path) -> StudyLog:
     """
     manifest = read_manifest(folder)
     runs, of_runs = _runs(folder)
-    known = manifest.get("axes")
-    axes = tuple(axis for axis in known if axis in runs) if isinstance(known, Mapping) else ()
+    told = manifest.get("axes")
+    known: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    axes = tuple(axis for axis in known if axis in runs)
     differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
     frames, of_frames = _frames(folder)
     capacity, of_capacity = _capacity(folder)
     missing = (*of_runs, *of_frames, *of_capacity)
-    return StudyLog(folder, manifest, runs, frames, capacity, tuple(_cells(runs, differing)), differing, missing)
+    return StudyLog(folder, manifest, runs, frames, capacity, tuple(_cells(runs, differing, known)), differing, missing)
 
 
 def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
@@ -172,8 +173,16 @@ def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     return steps, problems.all()
 
 
-def _cells(runs: pd.DataFrame, axes: tuple[str, ...]) -> Iterator[Cell]:
-    for _, first in runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable").iterrows():
+def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) -> Iterator[Cell]:
+    """Each once, by its values in the order of the study's file: what stands first there is what others are held to."""
+
+    def placed(column: pd.Series) -> pd.Series:
+        values = known.get(str(column.name))
+        places = {str(value): place for place, value in enumerate(values if isinstance(values, list) else ())}
+        return column.astype(str).map(places).fillna(len(places))
+
+    cells = runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable")
+    for _, first in (cells.sort_values([*axes], kind="stable", key=placed) if axes else cells).iterrows():
         values = {axis: first[axis] for axis in axes}
         name = " · ".join(_named(axis, value) for axis, value in values.items())
         yield Cell(str(first["cell"]), name or str(first["cell"]), values)

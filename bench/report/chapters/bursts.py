@@ -39,7 +39,7 @@ def chapter(study: StudyLog) -> Section | None:
     caption = (
         "The latency of a burst, from when its frames fell due to its last answer, split by the stages of that last "
         "answer; of several runs the one of median latency. Formula: (N_R − N_S) / N_S · T_compute for the queue, with "
-        "the run's own mean inference. Speed-up: one worker's latency over this one's, of the medians."
+        "the run's own mean inference. Speed-up: one worker's latency over this one's."
     )
     about = Prose(
         "The four terms are those of the distributed video inference of the originals. What waits for a worker waits at "

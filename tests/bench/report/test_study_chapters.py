@@ -92,3 +92,11 @@ def test_a_link_is_set_against_none_and_tells_how_slow_a_vehicle_has_to_be(tmp_p
     assert row["offloaded"] == "raw · 4g"
     assert row["difference ms"].value == pytest.approx(80, abs=8)
     assert row["pays for a vehicle × slower"] == pytest.approx(1 + row["difference ms"].value / row["inference p50 ms"])
+
+
+def test_values_come_in_the_order_of_the_studys_file_and_the_first_is_what_others_are_held_to(tmp_path: Path) -> None:
+    """Whoever writes `link: [none, 4g]` asks what the link adds, whatever the alphabet says."""
+    cells = {"here": {"link": "none"}, "far": {"link": "4g"}, "farther": {"link": "3g"}}
+    study = load_study(_study(tmp_path, cells, {}))
+    assert [cell.name for cell in study.cells] == ["none", "4g", "3g"]
+    assert [(a.name, b.name) for a, b in study.pairs("link")] == [("none", "4g"), ("none", "3g")]
