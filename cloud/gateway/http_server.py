@@ -5,12 +5,13 @@ import ssl
 import threading
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from cloud.gateway import detect, health, metrics, native_rest, oip_rest, tfs_rest
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
@@ -25,6 +26,7 @@ FACES = (health, metrics, native_rest, detect, oip_rest, tfs_rest)  # Modules wi
 _GRACE_S = 5
 _HELD = 4  # Times the largest message: what the calls under way may hold together.
 _CONNECTIONS = 2  # Times the calls that are answered: some are read meanwhile, and some idle.
+_GONE = 499  # Nobody reads it; it is counted, and is no fault of the worker's as a 500 would be.
 _BESIDE = {
     Kind.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
     Kind.BUSY: {"Retry-After": "1"},
@@ -100,6 +102,7 @@ def application(parts: WorkerParts) -> FastAPI:
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _unknown)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _fault)
     if parts.settings.origins:
         app.add_middleware(
@@ -126,6 +129,10 @@ def _unreadable(_: Request, error: Exception) -> JSONResponse:
 def _unknown(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return _error(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=_GONE)
 
 
 def _fault(_: Request, __: Exception) -> JSONResponse:

@@ -133,7 +133,9 @@ def test_a_caller_that_goes_away_is_no_longer_worked_for() -> None:
             peer.sendall(DETECT + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             wait_until(lambda: wanted(doors) == 2)
         wait_until(lambda: wanted(doors) == 1)
+        codes = [line for line in get(doors, "/metrics").text.splitlines() if line.startswith("skylane_calls_total")]
     assert doors.node.counts == {"answered": 3, "expired": 1}
+    assert codes == ['skylane_calls_total{code="499",protocol="http"} 1.0']  # No 5xx, which would wake an operator.
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
