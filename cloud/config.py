@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Self
 
-from pydantic import DirectoryPath, Field, FilePath, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
 from cloud.gateway.listening import ListenError, host_and_port
@@ -54,10 +54,10 @@ class CloudConfig(Section):
     no_broker: bool = False  # Answer at the gateway's doors alone.
     http: str | None = None  # HOST:PORT of REST; None: no such door.
     grpc: str | None = None  # The same of gRPC.
-    gateway_tls_cert: FilePath | None = None
-    gateway_tls_key: FilePath | None = None
-    tokens: FilePath | None = None  # Who may call; None: anyone.
-    images: DirectoryPath | None = None  # Of which /api/detect reads by path.
+    gateway_tls_cert: Path | None = None
+    gateway_tls_key: Path | None = None
+    tokens: Path | None = None  # Who may call; None: anyone.
+    images: Path | None = None  # Of which /api/detect reads by path.
     origins: tuple[str, ...] = ()  # Of web pages that may call.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)
@@ -81,6 +81,20 @@ class CloudConfig(Section):
             except ListenError as error:
                 raise ValueError(str(error)) from error
         return address
+
+    @field_validator("gateway_tls_cert", "gateway_tls_key", "tokens")
+    @classmethod
+    def _files_are_there(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():  # A pipe could be read but once.
+            raise ValueError(f"{path} is no file")
+        return path
+
+    @field_validator("images")
+    @classmethod
+    def _images_are_a_folder(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_dir():
+            raise ValueError(f"{path} is no folder")
+        return path
 
     @field_validator("origins")
     @classmethod

@@ -122,7 +122,8 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
         (["--http", "8000"], "http: cannot listen at '8000': write HOST:PORT"),
         (["--grpc", "127.0.0.1:99999"], "grpc: cannot listen at '127.0.0.1:99999': write HOST:PORT"),
         (["--http", ":8000", "--grpc", ":8000"], "http and grpc cannot share :8000"),
-        (["--http", ":0", "--images", "nowhere"], "images: "),
+        (["--http", ":0", "--images", "nowhere"], "images: nowhere is no folder"),
+        (["--http", ":0", "--tokens", "nowhere"], "tokens: nowhere is no file"),
         (["--http", ":0", "--origin", "dashboard.example"], "origins: origin 'dashboard.example' is none"),
         (["--http", ":0", "--tokens", "README.md"], "README.md, line 1: is not NAME TOKEN"),
         (

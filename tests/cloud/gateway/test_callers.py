@@ -75,3 +75,12 @@ def test_a_file_that_lets_the_wrong_ones_in_is_refused_at_the_start(tmp_path: Pa
         Callers.read(file)
     with pytest.raises(TokensError, match="cannot be read"):
         Callers.read(tmp_path / "none")
+
+
+def test_a_file_without_tokens_does_not_let_everybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names a file wants the door locked, also when its last line was taken out."""
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    file = tmp_path / "tokens"
+    file.write_text("# Who may call.\n", encoding="utf-8")
+    with pytest.raises(TokensError, match="holds no token"):
+        Callers.read(file)
