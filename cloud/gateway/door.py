@@ -112,11 +112,19 @@ class Door:
             self.cards() if self._state is NodeState.ONLINE else (),
         )
 
-    def wait_for_change(self, seen: int, timeout_s: float) -> int:
-        """Wait until the status may have changed since `seen` (at first 0), at most so long; how often it has by now."""
+    def wait_for_change(self, seen: int, timeout_s: float, is_over: Callable[[], bool]) -> int:
+        """Wait until the status may have changed since `seen` (at first 0), at most so long; how often it has by now.
+
+        `is_over`: whether nobody listens any more; call `look_again` where that has become so.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._changes != seen, timeout_s)
+            self._changed.wait_for(lambda: self._changes != seen or is_over(), timeout_s)
             return self._changes
+
+    def look_again(self) -> None:
+        """Have whoever waits for a change look whether somebody still listens."""
+        with self._changed:
+            self._changed.notify_all()
 
     def new_id(self, vehicle: str, camera: str) -> FrameId:
         """An id for a frame whose sender gave it none."""

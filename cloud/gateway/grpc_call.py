@@ -68,8 +68,17 @@ class GrpcCall:
         if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
         return callers.name(
-            authorization if isinstance(authorization, str) else None, claimed, _host(self.context.peer())
+            authorization if isinstance(authorization, str) else None, claimed, host_of(self.context.peer())
         )
+
+    def admit(self, callers: Callers) -> None:
+        """Check the token alone, before the message has come: a stranger's is not waited for.
+
+        Raises:
+            RefusedError: it has none, or none of this worker's.
+        """
+        authorization = self.metadata.get("authorization")
+        callers.name(authorization if isinstance(authorization, str) else None, None, host_of(self.context.peer()))
 
     def when_over(self, cancel: Callable[[], object]) -> None:
         """Have `cancel` called when the caller has its answer or waits no more."""
@@ -88,6 +97,6 @@ class GrpcCall:
         self.context.set_trailing_metadata(tuple(trailing))
 
 
-def _host(peer: str) -> str:
+def host_of(peer: str) -> str:
     """The address in gRPC's name of a peer, such as `ipv4:10.0.0.7:41234`."""
     return peer.partition(":")[2].rpartition(":")[0].strip("[]") or peer

@@ -55,6 +55,13 @@ class NativeService:
         door = self._parts.door
         told = b""
         seen = 0
+        over = threading.Event()  # The call's own state must not be asked for under the door's lock.
+
+        def ended() -> None:
+            over.set()
+            door.look_again()
+
+        call.when_over(ended)
         while call.context.is_active():
             now = pack_status(door.status)
             if now != told:
@@ -62,7 +69,7 @@ class NativeService:
                 yield pack(now)
             if self._stopping.is_set():
                 return
-            seen = door.wait_for_change(seen, _LOOK_S)
+            seen = door.wait_for_change(seen, _LOOK_S, over.is_set)
 
     def _probe(self, call: GrpcCall) -> bytes:
         vehicle = call.caller(self._parts.callers)

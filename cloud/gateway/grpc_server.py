@@ -7,14 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from cloud.gateway.grpc_native import NativeService
-from cloud.gateway.grpc_service import Count, OnFault, Service, handlers
+from cloud.gateway.grpc_service import Count, OnFault, Service, Terms, handlers
 from cloud.gateway.listening import ListenError
 from cloud.gateway.oip_grpc import OpenInferenceService
+from cloud.gateway.places import Places
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tfs_grpc import ModelService, PredictionService
 from cloud.gateway.worker_parts import WorkerParts
+from shared import clock
 
 _GRACE_S = 5.0
+_LOOK_S = 1.0  # How often it is looked for messages that do not come.
+_HANDSHAKE_MS = 10_000  # Within which a connection must have begun to speak.
 _MAX_METADATA_BYTES = 1 << 16
 
 
@@ -30,6 +34,7 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
                 ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.so_reuseport", 0),
             ],
             maximum_concurrent_rpcs=settings.max_calls,
@@ -41,21 +46,33 @@ class GrpcServer:
             ModelService(parts),
             OpenInferenceService(parts),
         ]
-        self._server.add_generic_rpc_handlers(
-            tuple(handlers(service, on_fault, _counter(parts)) for service in services)
+        self._awaited = Places(settings.max_calls // 2)
+        terms = Terms(
+            on_fault, _counter(parts), parts.callers, self._awaited, streams=Places(max(1, settings.max_calls // 4))
         )
+        self._server.add_generic_rpc_handlers(tuple(handlers(service, terms) for service in services))
         self._address = settings.grpc or ""
+        self._body_s = settings.body_s
+        self._thread = threading.Thread(target=self._look, name="grpc look", daemon=True)
         self.port = self._bound(settings)
 
     def start(self) -> None:
         """Take calls from now on."""
         self._server.start()
+        self._thread.start()
 
     def close(self) -> None:
         """End streams, give calls under way a moment, and let go of the port."""
         self._stopping.set()
         self._server.stop(_GRACE_S).wait()
         self._threads.shutdown()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        """End calls whose message does not come; the body of a thread."""
+        while not self._stopping.wait(min(_LOOK_S, self._body_s)):
+            self._awaited.end_those_before(clock.now_ns() - round(self._body_s * 1e9))
 
     def _bound(self, settings: GatewaySettings) -> int:
         try:

@@ -1,19 +1,22 @@
 """What every gRPC service of the gateway is made of: methods from bytes to bytes."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import grpc
 
+from cloud.gateway.callers import Callers
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
 
 OnFault = Callable[[BaseException], None]
 Count = Callable[[str], None]  # Told the code of every answer.
 
-_OK = "OK"
+_OK, _GONE = "OK", "CANCELLED"
 REFUSAL_KEY = "skylane-refusal"  # In trailing metadata: this worker's own word, as against its library's.
 
 
@@ -23,6 +26,7 @@ class Method:
 
     answer: Callable[[GrpcCall], Any]
     is_stream: bool = False
+    is_open: bool = False  # Whoever watches a worker needs no token.
 
 
 class Service(Protocol):
@@ -34,44 +38,69 @@ class Service(Protocol):
         """What answers each method, by its name."""
 
 
-def handlers(service: Service, on_fault: OnFault, count: Count) -> grpc.GenericRpcHandler:
-    """A service as grpc wants it. `on_fault` is told of bugs of ours, which end the call as INTERNAL."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all methods have in common."""
+
+    on_fault: OnFault  # Told of bugs of ours, which end the call as INTERNAL.
+    count: Count
+    callers: Callers
+    awaited: Places  # For calls whose message has not come whole.
+    streams: Places  # For those that are answered as long as they like.
+
+
+def handlers(service: Service, terms: Terms) -> grpc.GenericRpcHandler:
+    """A service as grpc wants it."""
     return grpc.method_handlers_generic_handler(
-        service.name, {name: _handler(method, on_fault, count) for name, method in service.methods().items()}
+        service.name, {name: _handler(method, terms) for name, method in service.methods().items()}
     )
 
 
-def _handler(method: Method, on_fault: OnFault, count: Count) -> "grpc.RpcMethodHandler[Any, Any]":
-    def answer(request: tuple[int, bytes], context: grpc.ServicerContext) -> bytes:
+def _handler(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Takes a stream of one message, which is the same on the wire: only so can it be said how long one waits for it."""
+
+    def read(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> GrpcCall:
+        if not method.is_open:
+            GrpcCall(b"", 0, context).admit(terms.callers)
+        with terms.awaited.held(context):
+            request = next(requests, None)
+        if request is None:
+            raise RefusedError(Kind.INVALID, "no message came: send one")
         received_ns, data = request
-        try:
-            answered: bytes = method.answer(GrpcCall(data, received_ns, context))
-        except RefusedError as error:
-            count(error.kind.grpc_code)
-            _refuse(context, error)
-        except Exception as error:
-            count(Kind.FAILED.grpc_code)
-            on_fault(error)
-            raise
-        count(_OK)
+        return GrpcCall(data, received_ns, context)
+
+    def answer(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> bytes:
+        with _told(terms, context):
+            answered: bytes = method.answer(read(requests, context))
         return answered
 
-    def stream(request: tuple[int, bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        received_ns, data = request
-        try:
-            yield from method.answer(GrpcCall(data, received_ns, context))
-        except RefusedError as error:
-            count(error.kind.grpc_code)
-            _refuse(context, error)
-        except Exception as error:
-            count(Kind.FAILED.grpc_code)
-            on_fault(error)
-            raise
-        count(_OK)
+    def stream(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with _told(terms, context):
+            call = read(requests, context)
+            with terms.streams.held(context):
+                yield from method.answer(call)
 
     if method.is_stream:
-        return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=_stamped)
-    return grpc.unary_unary_rpc_method_handler(answer, request_deserializer=_stamped)
+        return grpc.stream_stream_rpc_method_handler(stream, request_deserializer=_stamped)
+    return grpc.stream_unary_rpc_method_handler(answer, request_deserializer=_stamped)
+
+
+@contextmanager
+def _told(terms: Terms, context: grpc.ServicerContext) -> Iterator[None]:
+    """Answers a refusal, and tells of what becomes of a call."""
+    try:
+        yield
+    except RefusedError as error:
+        terms.count(error.kind.grpc_code)
+        _refuse(context, error)
+    except grpc.RpcError:  # The caller has gone before its message had come.
+        terms.count(_GONE)
+        raise
+    except Exception as error:
+        terms.count(Kind.FAILED.grpc_code)
+        terms.on_fault(error)
+        raise
+    terms.count(_OK)
 
 
 def _stamped(data: bytes) -> tuple[int, bytes]:

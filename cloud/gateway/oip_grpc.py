@@ -64,7 +64,7 @@ class OpenInferenceService:
             written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
             return written
 
-        return Method(answered)
+        return Method(answered, is_open=name in _OPEN)
 
     def _infer(self, call: GrpcCall) -> bytes:
         frame = call.frame

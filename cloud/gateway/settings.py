@@ -17,6 +17,6 @@ class GatewaySettings:
     origins: tuple[str, ...] = ()  # Web pages of these may call (CORS); empty: none.
     max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
     max_calls: int = 256  # That are answered at a time; more are refused.
-    body_s: float = 30.0  # Within which the body of an HTTP call must have come.
+    body_s: float = 30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.
     head_s: float = 10.0  # Within which its first byte, and from that on its headers.
     answer_s: float = 60.0  # Within which its caller must have taken the answer.

@@ -254,10 +254,10 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     door = doors.node.door
     asked = ask(door, _call({INPUT: _pixels(1)}))
     assert gate.reached.wait(WAIT_S)
-    seen = door.wait_for_change(0, 0.0)
+    seen = door.wait_for_change(0, 0.0, lambda: False)
     unloading = threading.Thread(target=door.dismiss, args=("tiny",))
     unloading.start()
-    assert door.wait_for_change(seen, WAIT_S) > seen
+    assert door.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not door.status.cards
     with pytest.raises(RefusedError, match="unloaded") as refused:
         door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20)

@@ -1,86 +1,95 @@
-"""gRPC from peers that are broken or mean, beside one that is served."""
+"""gRPC callers that are slow or greedy, beside one that is served all the while."""
 
-import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from shared.messages import Status, pack_frame, unpack_mask
-from shared.packed import pack, unpack
-from tests.cloud.channel import frame, model
+from tests.cloud.channel import model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 
-LIMIT = 1 << 20
+CALLS = 8
+READY = "/inference.GRPCInferenceService/ServerReady"
+ANSWER = "/skylane.v1.Worker/Answer"
+STATUS = "/skylane.v1.Worker/Status"
 
 
-@pytest.fixture(name="doors", scope="module")
-def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0", max_message_bytes=LIMIT)) as doors:
-        yield doors
+@pytest.fixture(name="never")
+def _never() -> Iterator[Callable[[], Iterator[bytes]]]:
+    """Messages that do not come before the test is over."""
+    over = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        over.wait(WAIT_S)
+        yield from ()
+
+    yield messages
+    over.set()
 
 
-def answered(doors: Doors) -> bool:
-    """Whether a healthy client gets its mask."""
-    with grpc.insecure_channel(doors.grpc) as channel:
-        answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
-        reply = answer(pack(pack_frame(frame(1))), timeout=WAIT_S)
-    return unpack_mask(bytes(unpack(reply))).status is Status.ANSWERED
+def is_served(doors: Doors) -> bool:
+    """Whether a caller with a connection of its own is answered."""
+    with grpc.insecure_channel(doors.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        ask: Any = channel.unary_unary(READY)
+        return bool(ask(b"", timeout=WAIT_S))
 
 
-@pytest.mark.parametrize(
-    ("method", "request_", "code"),
-    [
-        ("/skylane.v1.Worker/Answer", bytes(LIMIT + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        ("/skylane.v1.Worker/Answer", b"\xff" * 100, grpc.StatusCode.INVALID_ARGUMENT),
-        ("/skylane.v1.Worker/Probe", pack(bytes(600)), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        ("/skylane.v1.Worker/Nothing", b"", grpc.StatusCode.UNIMPLEMENTED),
-        ("/nothing.Service/Call", b"", grpc.StatusCode.UNIMPLEMENTED),
-        ("/tensorflow.serving.PredictionService/Predict", b"\xff" * 100, grpc.StatusCode.INVALID_ARGUMENT),
-        ("/inference.GRPCInferenceService/ModelInfer", b"\xff" * 100, grpc.StatusCode.INVALID_ARGUMENT),
-    ],
-)
-def test_what_is_broken_is_refused_in_grpcs_words(
-    doors: Doors, method: str, request_: bytes, code: grpc.StatusCode
+def ended(stream: Any) -> Any:
+    """The error with which a stream of status ends, with nothing more told."""
+    with pytest.raises(grpc.RpcError) as raised:
+        next(stream)
+    return raised.value
+
+
+def test_messages_that_do_not_come_take_no_more_than_half_of_the_places(never: Callable[[], Iterator[bytes]]) -> None:
+    """Else whoever begins calls and sends nothing shuts all others out."""
+    settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=CALLS)
+    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+        begin: Any = channel.stream_unary(ANSWER)
+        over = threading.Semaphore(0)
+        for place in range(CALLS):
+            begun = begin.future(never())
+            begun.add_done_callback(lambda _: over.release())
+            if place >= CALLS // 2:
+                assert over.acquire(timeout=WAIT_S)  # The oldest has gone, all being of one host.
+        assert is_served(doors)
+
+
+def test_a_message_must_come_within_its_time(never: Callable[[], Iterator[bytes]]) -> None:
+    """A caller that hangs must not hold a thread for ever."""
+    settings = GatewaySettings(grpc="127.0.0.1:0", body_s=0.2)
+    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+        begin: Any = channel.stream_unary(ANSWER)
+        call = begin.future(never())
+        assert call.exception(WAIT_S).code() is grpc.StatusCode.CANCELLED
+
+
+def test_of_too_many_streams_of_status_the_oldest_of_a_host_ends() -> None:
+    """Each has a thread for as long as it likes: without a bound one listener could take them all."""
+    settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=CALLS)
+    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+        listen: Any = channel.unary_stream(STATUS)
+        streams = [listen(b"") for _ in range(CALLS // 4)]
+        assert all(next(stream) for stream in streams)
+        for place in range(CALLS):
+            streams.append(listen(b""))
+            assert next(streams[-1])
+            assert ended(streams[place]).code() is grpc.StatusCode.CANCELLED
+            assert is_served(doors)
+
+
+def test_a_stranger_is_refused_before_its_message_is_waited_for(
+    never: Callable[[], Iterator[bytes]], tmp_path: Path
 ) -> None:
-    """Whatever the service is."""
-    with grpc.insecure_channel(doors.grpc) as channel:
-        call: Any = channel.unary_unary(method)
-        with pytest.raises(grpc.RpcError) as raised:
-            call(request_, timeout=WAIT_S)
-    assert raised.value.code() is code
-    assert answered(doors)
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff" * 99]
-)
-def test_bytes_that_are_no_grpc_cost_nobody_else_anything(doors: Doors, garbage: bytes) -> None:
-    """Whoever scans a network sends such."""
-    host, _, port = doors.grpc.partition(":")
-    with socket.create_connection((host, int(port)), WAIT_S) as peer:
-        peer.sendall(garbage)
-        assert answered(doors)
-
-
-def test_more_calls_than_are_taken_at_a_time_are_refused() -> None:
-    """Each has a thread; the others are told at once, not kept waiting."""
-    gate, began = threading.Event(), threading.Event()
-
-    def act() -> None:
-        began.set()
-        assert gate.wait(WAIT_S)
-
-    settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=1)
-    with open_doors(model(act), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
-        answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
-        first = answer.future(pack(pack_frame(frame(0))), timeout=WAIT_S)
-        assert began.wait(WAIT_S)
-        with pytest.raises(grpc.RpcError) as raised:
-            answer(pack(pack_frame(frame(1))), timeout=WAIT_S)
-        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        gate.set()
-        assert unpack_mask(bytes(unpack(first.result()))).status is Status.ANSWERED
+    """Whoever has no token must not be able to fill the memory."""
+    (tmp_path / "tokens").write_text("van 0123456789abcdef\n")
+    settings = GatewaySettings(grpc="127.0.0.1:0", tokens=tmp_path / "tokens")
+    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+        begin: Any = channel.stream_unary(ANSWER)
+        call = begin.future(never())
+        assert call.exception(WAIT_S).code() is grpc.StatusCode.UNAUTHENTICATED
+        assert is_served(doors)
