@@ -9,7 +9,7 @@ from shared.errors import SkylaneError
 
 
 class NodeLostError(SkylaneError):
-    """A node that answers no more; the picture may be another's."""
+    """A node that answers no more, or nonsense; the picture may be another's."""
 
 
 class NodeBusyError(SkylaneError):
@@ -40,7 +40,7 @@ class Caller(Protocol):
         Raises:
             NodeRefusedError: it gives no result.
             NodeBusyError: it would take it later.
-            NodeLostError: it gives no answer.
+            NodeLostError: it gives no answer, or one that is none.
         """
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class GrpcCaller:
         try:
             result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
         except SkylaneError as error:
-            raise NodeRefusedError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
+            raise NodeLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
         times = times_of((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
         inferred_ns = durations_ns(times).get(Stage.INFERRED)
@@ -143,7 +143,7 @@ class GrpcCaller:
             try:
                 return reply.read()
             except MessageError as error:
-                raise NodeRefusedError(f"its answer cannot be read: {error}") from error
+                raise NodeLostError(f"its answer cannot be read: {error}") from error
         raise NodeLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
 
 

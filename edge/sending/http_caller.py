@@ -19,7 +19,8 @@ from shared import clock
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.plain_text import printable
 
-_OK, _BUSY, _STOPPING = 200, 429, 503
+_OK, _BUSY = 200, 429
+_OF_THE_PICTURE = (400, 408, 413, 415, 422, 500)  # What is wrong; another one may be answered.
 _MOST_ANSWER = MAX_MESSAGE_BYTES
 _TOLD_CHARACTERS = 300
 _TOLD = ("task", "model", "version", "classes", "detections", "shares", "tensors")  # Of an answer, in a line.
@@ -71,10 +72,10 @@ class HttpCaller:
             raise NodeLostError(told_of(error)) from error
         if response.status == _BUSY:
             raise NodeBusyError(f"HTTP {response.status}: {_text(answer)}")
-        if response.status == _STOPPING:
-            raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
-        if response.status != _OK:
+        if response.status in _OF_THE_PICTURE:
             raise NodeRefusedError(f"HTTP {response.status}: {_text(answer)}")
+        if response.status != _OK:  # So would be every other picture's.
+            raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
         return _told(answer, len(body), (clock.now_ns() - began_ns) / 1e6)
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:
             base64.b64decode(annotated) if annotated else None,
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error) as error:
-        raise NodeRefusedError(f"its answer is none of /api/detect: {type(error).__name__}") from error
+        raise NodeLostError(f"its answer is none of /api/detect: {type(error).__name__}") from error
 
 
 def _text(answer: bytes) -> str:

@@ -1,6 +1,8 @@
 """`skylane send` to real workers."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +74,32 @@ def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path)
         done = sent(folder, tmp_path / "lines.jsonl", "--nodes", doors.http, "--transport", "http", "--model", "huge")
     assert done.exit_code == 1
     assert "huge" in done.output
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (200, b"{}"), (404, b"no such page"), (502, b"")])
+def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, folder: Path, tmp_path: Path) -> None:
+    """Nonsense comes quickly: by load alone it would get nearly all of them, and fail them."""
+
+    class Nonsense(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    lines = tmp_path / "lines.jsonl"
+    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        nodes = f"127.0.0.1:{server.server_port},{doors.http}"
+        sent(folder, lines, "--nodes", nodes, "--transport", "http", "--places", "1")
+        server.shutdown()
+        serving.join()
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(told) == 6
+    assert {each["node"] for each in told} == {doors.http}
+    assert not any("error" in each for each in told)
