@@ -69,15 +69,16 @@ class GrpcCaller:
         )
         self._transport = open_transport(config, self._session)
         try:
-            self._card = self._transport.wait_for_card(settings.connect_timeout_s)
-        except NoWorkerError as error:
+            self._card = self._current_card()
+        except NodeLostError:
             self.close()
-            raise NodeLostError(str(error)) from error
+            raise
 
     def ask(self, picture: Path) -> Told:
         """See Caller."""
         began_ns = clock.now_ns()
         rgb = read_picture(picture)
+        self._card = self._current_card()
         message, shown = self._prepared(rgb)
         parcel = self._transport.pack(message)
         answer = self._answer(message, parcel)
@@ -104,6 +105,17 @@ class GrpcCaller:
     def close(self) -> None:
         """See Caller."""
         self._transport.close()
+
+    def _current_card(self) -> ModelCard:
+        """The model's card as the node tells it now: between two pictures another version may have taken over.
+
+        Raises:
+            NodeLostError: no worker serves the model there.
+        """
+        try:
+            return self._transport.wait_for_card(self._settings.connect_timeout_s)
+        except NoWorkerError as error:
+            raise NodeLostError(str(error)) from error
 
     def _prepared(self, rgb: Picture) -> tuple[FrameMessage, Picture]:
         """A picture as a frame, and what the model sees of it, in RGB."""
