@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from cloud.gateway.calls import RESULTS, Asked, Reply, stages_ms
 from cloud.gateway.detection_answer import DetectAnswer, answer_of
 from cloud.gateway.http_call import HttpCall, answered, aside, read, response
+from cloud.gateway.http_guard import Passage
 from cloud.gateway.image_folder import read_image
 from cloud.gateway.json_body import read_object
 from cloud.gateway.multipart import parts_of
@@ -22,6 +23,7 @@ from shared.geometry import UNSEEN, Resize
 from shared.messages import FrameMessage, Want
 from shared.model_card import ModelCard
 from shared.opencv import cv2
+from shared.picture_header import read_header
 from shared.pictures import Picture, decode_picture, stamp_untrained
 from shared.results import Result
 from shared.topics import part_of_name
@@ -34,6 +36,9 @@ _PICTURES = {"image/jpeg": "jpeg", "image/png": "png"}
 _HOW = f"send a picture as {' or '.join(_PICTURES)}, or in {_FORM} as file"
 _OPACITY = 0.5  # Of a mask over its picture.
 _QUALITY = 90
+MAX_JPEG_SIDE = 65_500  # Pixels; the library makes no larger one.
+_SCALED = 10  # Times its bytes a picture has, decoded, about.
+_WORKED_BYTES = 9  # Of a pixel: the picture, its decoder's copy, and the one that is drawn on.
 _MAX_FIELDS_BYTES = 1 << 16  # Of a body without a picture.
 _MOST_FIELDS = 8
 _YES = ("1", "true", "yes", "on")
@@ -93,7 +98,9 @@ def router(parts: WorkerParts) -> APIRouter:
         call = await read(request, parts)
         card = _card(parts, model, version)
         order = await aside(_order, call, size=len(call.body))
-        picture = await aside(_picture, parts, order, size=_size(order))
+        data = await aside(_data, parts, order, size=_size(order))
+        Passage.of(request.scope).hold(_WORKED_BYTES * _pixels(data))
+        picture = await aside(_picture, parts, data, size=_SCALED * len(data))
         asked = await aside(_ask, parts, call, card, picture, size=picture.nbytes)
         prepared_ms = (clock.now_ns() - call.received_ns) / 1e6
         reply = await answered(asked, request)
@@ -170,15 +177,27 @@ def _is_yes(value: object) -> bool:
 
 
 def _size(order: _Order) -> int:
-    """That a picture takes about, decoded; the kind of work that is done aside."""
-    return 1 << 20 if order.picture is None else 10 * len(order.picture)
+    """The kind of work that is done aside."""
+    return 1 << 20 if order.picture is None else len(order.picture)
 
 
-def _picture(parts: WorkerParts, order: _Order) -> Picture:
-    data = order.picture
-    if data is None:
-        assert order.path is not None
-        data = read_image(parts.settings.images, order.path, parts.limits.max_bytes)
+def _data(parts: WorkerParts, order: _Order) -> bytes:
+    if order.picture is not None:
+        return order.picture
+    assert order.path is not None
+    return read_image(parts.settings.images, order.path, parts.limits.max_bytes)
+
+
+def _pixels(data: bytes) -> int:
+    """Of a picture, by what its header says; a small file can be a large one."""
+    try:
+        header = read_header(data)
+    except SkylaneError as error:
+        raise RefusedError(Kind.UNPROCESSABLE, str(error)) from error
+    return header.height * header.width
+
+
+def _picture(parts: WorkerParts, data: bytes) -> Picture:
     try:
         return decode_picture(data, parts.limits)
     except SkylaneError as error:
@@ -227,11 +246,14 @@ def _annotated(picture: Picture, reply: Reply, result: Result, kind: str) -> byt
     made = reply.first.geometry
     assert made is not None
     height, width = picture.shape[:2]
+    if max(height, width) > MAX_JPEG_SIDE:
+        raise RefusedError(
+            Kind.UNPROCESSABLE, f"a picture of {width}×{height} is drawn on up to {MAX_JPEG_SIDE} a side: scale it down"
+        )
     if isinstance(result, np.ndarray):
         result = geometry.lay_back(result, made, UNSEEN)
-    elif width < LEGIBLE_WIDTH:
-        scale = LEGIBLE_WIDTH / width
-        size = (LEGIBLE_WIDTH, max(1, round(height * scale)))
+    elif (scale := min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height)) > 1:
+        size = (round(width * scale), round(height * scale))
         picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC), np.uint8)
     whole = geometry.plan(Resize.STRETCH, height, width, height, width)
     drawn = draw(picture, result, reply.card.labels, whole, _OPACITY)

@@ -55,7 +55,10 @@ def _headers(text: str) -> Message:
 
 
 def _parameter(headers: Message, header: str, name: str) -> str | None:
-    found = headers.get_param(name, header=header)
+    try:
+        found = headers.get_param(name, header=header)
+    except (TypeError, ValueError, LookupError):  # The library's own, of a parameter in pieces that do not fit.
+        return None
     if isinstance(found, tuple):  # As RFC 2231 has it: charset, language, value.
         found = found[2]
     return found

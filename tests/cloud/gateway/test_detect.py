@@ -166,6 +166,32 @@ class _Detector(Engine):
         return {"boxes": boxes, "scores": np.full((len(batch), 1, 1), 0.9, np.float32)}
 
 
+@pytest.mark.parametrize("size", [(1, 65_535), (65_535, 1)])
+def test_a_picture_that_no_jpeg_holds_is_not_drawn_on(doors: Doors, size: tuple[int, int]) -> None:
+    """It can be looked at by the model all the same; that it could not be drawn on once ended the worker."""
+    picture = png(np.zeros((*size, 3), np.uint8))
+    assert detect(doors, files={"file": picture}).status_code == 200
+    answer = detect(doors, files={"file": picture}, params={"output": 1})
+    assert (answer.status_code, "65500 a side" in answer.json()["error"]) == (422, True)
+
+
+@pytest.mark.parametrize("name", [b'a"; name*0=b; name*=c; x="', b'a"; name*1=x; name*=y; x="'])
+def test_a_fields_name_in_pieces_that_do_not_fit_is_none(doors: Doors, name: bytes) -> None:
+    """The library that reads it has an error of its own for that, which once ended the worker."""
+    body = b'--b\r\nContent-Disposition: form-data; name="' + name + b'"\r\n\r\nx\r\n--b--\r\n'
+    answer = detect(doors, content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert (answer.status_code, "has no name" in answer.json()["error"]) == (400, True)
+
+
+def test_small_files_of_large_pictures_are_counted_as_what_they_become(folder: Path) -> None:
+    """A hundred kilobytes can hold thirty million pixels, and a few dozen of them at once took three gigabytes."""
+    settings = GatewaySettings(http="127.0.0.1:0", images=folder, max_message_bytes=1 << 20)
+    with open_doors(model(), gateway=settings) as doors:
+        assert detect(doors, files={"file": png(np.zeros((600, 600, 3), np.uint8))}).status_code == 200
+        answer = detect(doors, files={"file": png(np.zeros((700, 700, 3), np.uint8))})
+    assert (answer.status_code, "ask again" in answer.json()["error"]) == (429, True)
+
+
 def test_boxes_lie_on_the_picture_that_was_sent() -> None:
     """The picture is larger than the model's input: its sender knows nothing of that."""
     made = model(engine=_Detector())
