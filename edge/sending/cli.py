@@ -19,6 +19,7 @@ from edge.sending.spread import Ended, Spread
 from edge.transports.security import WorkerAddress
 from shared import clock
 from shared.registry import Entry, load
+from shared.topics import checked
 
 CALLERS = {
     "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
@@ -35,6 +36,9 @@ CALLERS = {
     default="grpc",
     show_default=True,
     help="grpc: made ready for the model here; http: as they are, to /api/detect.",
+)
+@click.option(
+    "--vehicle", "sender", default="send", show_default=True, help="The name to send by: a token's, where it has one."
 )
 @click.option("--model", default="road-small", show_default=True)
 @click.option("--model-version", "version", help="[the worker's current one]")
@@ -65,6 +69,7 @@ def send(
 ) -> None:
     """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place."""
     addresses = [str(WorkerAddress.parse(each)) for node in nodes for each in node.split(",")]
+    checked("vehicle", asked["sender"])
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)
     settings = SendSettings(**asked, annotate=output is not None)

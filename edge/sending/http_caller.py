@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
@@ -22,6 +22,7 @@ from shared.plain_text import printable
 _OK, _BUSY = 200, 429
 _OF_THE_PICTURE = (400, 408, 413, 415, 422, 500)  # What is wrong; another one may be answered.
 _MOST_ANSWER = MAX_MESSAGE_BYTES
+_PIECE_BYTES = 1 << 18
 _TOLD_CHARACTERS = 300
 _TOLD = ("task", "model", "version", "classes", "detections", "shares", "tensors")  # Of an answer, in a line.
 
@@ -38,6 +39,7 @@ class HttpCaller:
         address = WorkerAddress.parse(node)
         security = Security.read(settings.tls_ca)
         self._headers = security.headers(settings.sender, address)
+        self._timeout_ns = round((settings.connect_timeout_s + settings.answer_timeout_s) * 1e9)
         timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.answer_timeout_s)
         if security.authority is None:
             self._pool = urllib3.HTTPConnectionPool(address.host, address.port, maxsize=1, timeout=timeout)
@@ -66,7 +68,7 @@ class HttpCaller:
                 preload_content=False,
                 decode_content=False,
             )
-            answer = response.read(_MOST_ANSWER + 1)
+            answer = self._whole(response, began_ns + self._timeout_ns)
             response.release_conn()
         except HTTPError as error:
             raise NodeLostError(told_of(error)) from error
@@ -81,6 +83,20 @@ class HttpCaller:
     def close(self) -> None:
         """See Caller."""
         self._pool.close()
+
+    def _whole(self, response: urllib3.BaseHTTPResponse, until_ns: int) -> bytes:
+        """The answer's body, as much as is taken.
+
+        Raises:
+            HTTPError: it does not come in time; by and by is none.
+        """
+        body = bytearray()
+        while len(body) <= _MOST_ANSWER and (piece := response.read1(_PIECE_BYTES)):
+            body += piece
+            if clock.now_ns() > until_ns:
+                response.close()
+                raise ReadTimeoutError(self._pool, self._path, "it answers by and by")
+        return bytes(body)
 
 
 def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:

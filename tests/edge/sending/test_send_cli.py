@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from cloud.gateway.settings import GatewaySettings
 from edge.sending.cli import send
 from shared.pictures import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
@@ -103,3 +105,50 @@ def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, 
     assert len(told) == 6
     assert {each["node"] for each in told} == {doors.http}
     assert not any("error" in each for each in told)
+
+
+def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path, tmp_path: Path) -> None:
+    """Each drop is in time, and the whole would never be."""
+    over = threading.Event()
+
+    class Drops(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-length", "1000000")
+            self.end_headers()
+            with suppress(OSError):
+                while not over.wait(0.05):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    lines = tmp_path / "lines.jsonl"
+    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        nodes = f"127.0.0.1:{server.server_port},{doors.http}"
+        times = ("--connect-timeout", "0.4", "--answer-timeout", "0.4")
+        sent(folder, lines, "--nodes", nodes, "--transport", "http", *times)
+        over.set()
+        server.shutdown()
+        serving.join()
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(told) == 6
+    assert {each["node"] for each in told} == {doors.http}
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_token_is_sent_by_its_name(
+    transport: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another name a worker would let nobody send who has not the token for all names."""
+    token, tokens = "t" * 32, tmp_path / "tokens"
+    tokens.write_text(f"car-1 {token}\n")
+    monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
+    with open_doors(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as doors:
+        way = ("--nodes", where(doors, transport), "--transport", transport)
+        own, others = sent(folder, tmp_path / "own", *way, "--vehicle", "car-1"), sent(folder, tmp_path / "send", *way)
+    assert "6 answered" in own.output
+    assert "it cannot speak as send" in " ".join(others.output.split())
