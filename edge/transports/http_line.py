@@ -4,7 +4,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from http.client import BadStatusLine
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Protocol
 
 import urllib3
@@ -203,7 +203,9 @@ class _Answer:
 def told_of(error: Exception) -> str:
     """What came in the way of a call, for people, at most 300 characters."""
     cause = error.args[-1] if error.args else None
-    if isinstance(cause, BadStatusLine) and not isinstance(cause, ConnectionError):  # Which RemoteDisconnected is too.
+    if isinstance(cause, RemoteDisconnected):
+        return "it closes the connection without a word: where it speaks TLS, give --worker-tls-ca"
+    if isinstance(cause, BadStatusLine):
         return "it does not answer in HTTP/1.1: give the address of its HTTP door (skylane cloud serve --http)"
     return str(error).rpartition(": ")[2][:_TOLD_CHARACTERS] or type(error).__name__
 
