@@ -10,7 +10,7 @@ from tests.cloud.gateway.rig import open_doors
 __all__ = ["browser"]
 
 
-def test_the_page_shows_every_door_and_asks_no_other_server(browser: Browser) -> None:  # noqa: F811  The fixture.
+def test_the_page_shows_every_door_and_asks_no_other_server(browser: Browser) -> None:
     """A worker often stands where there is no internet, and a page that calls elsewhere tells who looks at it."""
     with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors, browser.new_context() as context:
         page = context.new_page()
