@@ -62,7 +62,7 @@ class NativeService:
             door.look_again()
 
         call.when_over(ended)
-        while call.context.is_active():
+        while not over.is_set():
             now = pack_status(door.status)
             if now != told:
                 told = now
