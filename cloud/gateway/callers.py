@@ -35,7 +35,7 @@ class Callers:
             TokensError: the file cannot be read, or a line is not that.
         """
         names: dict[str, str] = {}
-        if token := os.environ.get(TOKEN_VARIABLE):
+        if (token := os.environ.get(TOKEN_VARIABLE)) is not None:  # Empty, it was meant to lock.
             names[_token(token, TOKEN_VARIABLE)] = ANYONE
         try:
             lines = file.read_text("utf-8").splitlines() if file else []

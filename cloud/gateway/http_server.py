@@ -5,9 +5,10 @@ import ssl
 import threading
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -95,7 +96,12 @@ class HttpServer:
 def application(parts: WorkerParts) -> FastAPI:
     """All faces as one application."""
     app = FastAPIOffline(  # Its page at /docs needs no other server than this one.
-        redoc_url=None, title="Skylane worker", version="1", responses=dict(ERRORS)
+        redoc_url=None,
+        title="Skylane worker",
+        version="1",
+        responses=dict(ERRORS),
+        # Each face asks the callers itself; this has the page ask its reader for a token.
+        dependencies=[Security(HTTPBearer(auto_error=False))] if parts.callers.need_token else [],
     )
     for face in FACES:
         app.include_router(face.router(parts))

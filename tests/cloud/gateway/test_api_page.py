@@ -1,5 +1,8 @@
 """The page of the HTTP doors, in a real browser."""
 
+from pathlib import Path
+
+import urllib3
 from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
@@ -25,3 +28,13 @@ def test_the_page_shows_every_door_and_asks_no_other_server(browser: Browser) ->
     assert "/v1/models/{model}" in shown
     assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {doors.http}
     assert not wrong
+
+
+def test_where_there_are_tokens_the_page_asks_for_one(tmp_path: Path) -> None:
+    """Else nothing could be tried out on it."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"* {'t' * 32}\n", encoding="utf-8")
+    with open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
+        told = urllib3.request("GET", f"http://{doors.http}/openapi.json").json()
+    assert told["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
+    assert told["paths"]["/api/detect"]["post"]["security"] == [{"HTTPBearer": []}]

@@ -63,6 +63,13 @@ def test_the_environment_holds_a_token_for_any_name(monkeypatch: pytest.MonkeyPa
     assert callers.name(f"Bearer {GUEST}", "car-9", "10.0.0.7") == "car-9"
 
 
+def test_an_empty_token_in_the_environment_is_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sets it means to lock; a secret that was not found is empty."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "")
+    with pytest.raises(TokensError, match="has 0 characters"):
+        Callers.read(None)
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [("car-1\n", "is not NAME TOKEN"), ("car-1 short\n", "at least 16"), (f"car/1 {CAR}\n", "is not allowed")],
