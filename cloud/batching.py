@@ -47,10 +47,14 @@ class Batcher:
         *,
         decoders: int = 1,
         max_wait_ms: float = 0.0,
+        finish: HandOn | None = None,
         finishing: Estimate | None = None,
         hold_off: HoldOff | None = None,
     ) -> None:
         """`hand_on` gets each frame with what the model gave for it, and the model.
+
+        `finish` does in this thread what `hand_on` has another one do: to wake that one takes longer than the work, so a
+        frame behind which no other waits is finished at once.
 
         `admission` is woken when a place gets free. `max_wait_ms`: that a batch may wait for more frames. `finishing`:
         how long it takes from there to the answer, kept by whoever does it. `hold_off`: told of frames that cost an
@@ -60,6 +64,7 @@ class Batcher:
         self._replier = replier
         self._admission = admission
         self._hand_on = hand_on
+        self._finish = finish or hand_on
         self._max_size = model.max_batch_size
         self._decoders = decoders
         self._fitted = self._max_size  # Frames that a batch may hold and end in time, as it went lately.
@@ -225,5 +230,6 @@ class Batcher:
         self._inference.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
         for place, request in enumerate(batch):
             request.outputs = {head: values[place] for head, values in outputs.items()}
-            self._hand_on(request, self._model)
+            is_the_last = request is batch[-1] and not (self._decoded or self._reserved)
+            (self._finish if is_the_last else self._hand_on)(request, self._model)
         return None

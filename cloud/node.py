@@ -241,6 +241,7 @@ class CloudNode:
             self._postprocessor.put,
             decoders=settings.decoders,
             max_wait_ms=settings.max_wait_ms,
+            finish=self._postprocessor.answer,
             finishing=self._postprocessor.finishing,
             hold_off=self._hold_off,
         )

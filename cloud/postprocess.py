@@ -33,9 +33,10 @@ class Postprocessor:
         """Answer until closed; the body of the post-processing thread."""
         with self._handover.reader() as get:
             while (item := get()) is not None:
-                self._answer(*item)
+                self.answer(*item)
 
-    def _answer(self, request: Request, model: Model) -> None:
+    def answer(self, request: Request, model: Model) -> None:
+        """Answer an inferred frame now, in this thread."""
         assert request.message is not None
         assert request.outputs is not None
         try:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shared.compression import Buffer, CompressionError, fold_zstd, unfold_zstd
+from shared.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
 from shared.errors import SkylaneError, UnknownNameError
 from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 from shared.picture_header import PictureHeaderError, read_header
@@ -29,7 +29,8 @@ class MaskCodecError(SkylaneError):
 def encode(mask: Mask, codec: str) -> bytes:
     """Encode a mask: H×W uint8 class ids, sides from 1 to 65535.
 
-    `raw`: the ids, row by row. `png`: an 8-bit grey PNG. `zstd`: a Zstandard frame of the raw ids. `rle`: runs of one
+    `raw`: the ids, row by row. `png`: an 8-bit grey PNG. `zstd`: a Zstandard frame of the raw ids, the smallest. `lz4`:
+    an LZ4 block of them, without its size, the soonest packed. `rle`: runs of one
     id, none longer than a row: first the id of every run, a byte each, then the length of every run, two bytes each,
     little-endian.
 
@@ -121,8 +122,20 @@ def _encode_zstd(mask: Mask) -> bytes:
 
 
 def _decode_zstd(data: Buffer, height: int, width: int) -> Mask:
+    return _decode_folded(unfold_zstd, data, height, width)
+
+
+def _encode_lz4(mask: Mask) -> bytes:
+    return fold_lz4(mask.data.cast("B"))
+
+
+def _decode_lz4(data: Buffer, height: int, width: int) -> Mask:
+    return _decode_folded(unfold_lz4, data, height, width)
+
+
+def _decode_folded(unfold: Callable[[Buffer, int], bytes], data: Buffer, height: int, width: int) -> Mask:
     try:
-        return _decode_raw(unfold_zstd(data, height * width), height, width)
+        return _decode_raw(unfold(data, height * width), height, width)
     except CompressionError as error:
         raise MaskCodecError(f"mask of {height}×{width}: {error}") from error
 
@@ -136,6 +149,7 @@ MASK_CODECS = {
     "raw": _Codec(_encode_raw, _decode_raw),
     "png": _Codec(_encode_png, _decode_png),
     "rle": _Codec(_encode_rle, _decode_rle),
+    "lz4": _Codec(_encode_lz4, _decode_lz4),
     "zstd": _Codec(_encode_zstd, _decode_zstd),
 }
 

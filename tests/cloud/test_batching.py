@@ -356,3 +356,16 @@ def test_a_bug_in_an_engine_ends_its_thread_and_keeps_nobody_waiting() -> None:
     with pytest.raises(ZeroDivisionError):
         line.threads.join(WAIT_S)
     line.put(*(line.request(number) for number in range(50)))
+
+
+def test_a_frame_behind_which_none_waits_is_finished_by_the_engines_thread() -> None:
+    """To wake another thread takes longer than the work; with frames behind it, the engine must go on."""
+    finished: list[Request] = []
+    line = Line(Gated(), finish=lambda request, _: finished.append(request))
+    line.put(line.request(1))
+    line.start()
+    assert line.engine.entered.wait(WAIT_S)
+    line.put(line.request(2))
+    line.finish()
+    assert line.numbers() == [1]
+    assert [request.id and request.id.sequence for request in finished] == [2]

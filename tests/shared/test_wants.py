@@ -25,7 +25,7 @@ def test_other_tasks_have_no_outputs_to_choose(task: Task) -> None:
 @pytest.mark.parametrize(
     ("task", "codec", "reason"),
     [
-        (Task.SEGMENTATION, "lz4", "no mask codec 'lz4': ask for raw, png, rle, zstd"),
+        (Task.SEGMENTATION, "jpeg", "no mask codec 'jpeg': ask for raw, png, rle, lz4, zstd"),
         (Task.DETECTION, "png", "no detection codec 'png': ask for raw, lz4, zstd"),
         (Task.CLASSIFICATION, "jpeg", "no classification codec 'jpeg'"),
         (Task.TENSORS, "rle", "no tensors codec 'rle'"),
