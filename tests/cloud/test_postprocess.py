@@ -43,7 +43,7 @@ def _answers(
     for want, geometry in wishes:
         request = Request(
             b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, largest_answer,
-            message=message(want, geometry), outputs=OUTPUTS[task],
+            message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
         )  # fmt: skip
         postprocessor.put(request, model)
     postprocessor.close()
