@@ -113,7 +113,7 @@ class _Desk:
             want=Want("raw"),
             stamps=journey.stamps,
         )
-        return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message)
+        return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message, batch_size=1)
 
 
 def measure(frames: int) -> dict[str, Any]:
