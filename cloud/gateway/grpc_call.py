@@ -1,13 +1,14 @@
 """A gRPC call as its service sees it, whatever the message."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import grpc
 
 from cloud.gateway.callers import Callers
-from cloud.gateway.calls import server_timing
+from cloud.gateway.calls import Asked, Reply, server_timing
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.fields import MessageError
 from shared.messages import FrameMessage, MaskMessage, pack_mask, unpack_frame
@@ -88,6 +89,20 @@ class GrpcCall:
 
         if not self.context.add_callback(over):  # It is so already.
             cancel()
+
+    def reply(self, asked: Asked) -> Reply:
+        """Wait for what was asked, and tell of it behind the answer; where the caller goes, its pictures are let go.
+
+        Raises:
+            RefusedError: as `Asked.reply`, or nobody waits any more.
+        """
+        self.when_over(asked.cancel)
+        try:
+            reply = asked.reply()
+        except CancelledError as error:
+            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
+        self.tell(reply.first, is_vehicle=asked.is_vehicle)
+        return reply
 
     def tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
         """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""

@@ -1,7 +1,6 @@
 """The Open Inference Protocol's gRPC service, with the calls that Triton's clients make besides."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
@@ -81,12 +80,7 @@ class OpenInferenceService:
                 frame=frame,
             ),
         )
-        call.when_over(asked.cancel)
-        try:
-            reply = asked.reply()
-        except CancelledError as error:
-            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        call.tell(reply.first, is_vehicle=frame is not None)
+        reply = call.reply(asked)
         return write_response(request, reply.card.version, outputs(request, reply))
 
     def _index(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
 """TensorFlow Serving's gRPC services, answered by the worker."""
 
 from collections.abc import Mapping
-from concurrent.futures import CancelledError
 from typing import Any
 
 from cloud.gateway.calls import Call, ask
@@ -60,12 +59,7 @@ class PredictionService:
                 frame=frame,
             ),
         )
-        call.when_over(asked.cancel)
-        try:
-            reply = asked.reply()
-        except CancelledError as error:
-            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        call.tell(reply.first, is_vehicle=asked.is_vehicle)
+        reply = call.reply(asked)
         return write_predict(reply.outputs, model_spec(reply.card, chosen.name))
 
     def _metadata(self, call: GrpcCall) -> bytes:
