@@ -107,9 +107,9 @@ def _numbers(characters: Pixels, starts: npt.NDArray[np.int64], ends: npt.NDArra
         return None
     digits = characters - np.uint8(_ZERO)  # What is no digit is 10 or more.
     ones = digits[ends - 1]
-    tens = digits[ends - 2] * (lengths >= 2)  # noqa: PLR2004
+    tens = digits[ends - 2] * (lengths >= 2)  # noqa: PLR2004  Two digits or more.
     hundreds = digits[ends - 3] * (lengths >= _LONGEST)  # Of the first number it may be the last character: times 0.
-    if max(ones.max(), tens.max(), hundreds.max()) > 9:  # noqa: PLR2004
+    if max(ones.max(), tens.max(), hundreds.max()) > 9:  # noqa: PLR2004  The last digit.
         return None
     leading = np.choose(lengths - 1, (np.uint8(1), tens, hundreds))
     numbers = hundreds * np.uint16(100) + tens * np.uint8(10) + ones
@@ -118,5 +118,5 @@ def _numbers(characters: Pixels, starts: npt.NDArray[np.int64], ends: npt.NDArra
 
 def _runs(text: Pixels) -> int:
     """How many runs of digits there are."""
-    is_digit = (text - np.uint8(_ZERO)) <= 9  # noqa: PLR2004
+    is_digit = (text - np.uint8(_ZERO)) <= 9  # noqa: PLR2004  The last digit.
     return int(np.count_nonzero(is_digit[1:] & ~is_digit[:-1])) + int(is_digit[:1].sum())

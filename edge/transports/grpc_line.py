@@ -69,7 +69,7 @@ class GrpcLine:
         self._probe = beside.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
         self._status = beside.unary_stream("/skylane.v1.Worker/Status")
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002
+    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
         """See Line. gRPC's own deadline tells the budget."""
         metadata = (*self._metadata, *parcel.beside)
         self._calls.run(lambda: done(self._outcome(parcel.body, timeout_s, metadata)))

@@ -56,7 +56,7 @@ def main() -> None:
         bus.shares_subscriptions = True
         node = CloudNode([model], WorkerSettings(worker=sys.argv[1], session=uuid.uuid4().hex[:12], gateway=gateway))
         threading.Thread(
-            target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201
+            target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 - to the parent.
         ).start()
         threading.Event().wait()
 

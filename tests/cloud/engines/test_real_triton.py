@@ -45,7 +45,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
         except BaseException:
             server.__exit__()
             raise
-        server.address = f"127.0.0.1:{ports[1]}"  # type: ignore[attr-defined]
+        server.address = f"127.0.0.1:{ports[1]}"  # type: ignore[attr-defined]  # Told beside the server.
         return server
 
     return call
@@ -53,7 +53,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
 
 def test_a_real_triton_answers_is_lost_and_is_found_again(start: Callable[[], Server], tmp_path: Path) -> None:
     """The protocol as a server of another maker speaks it: in batches, with its own errors, over its restart."""
-    with start() as server, closing(_load(tmp_path, server.address)) as model:  # type: ignore[attr-defined]
+    with start() as server, closing(_load(tmp_path, server.address)) as model:  # type: ignore[attr-defined]  # Told beside the server.
         assert (model.card.engine, model.max_batch_size) == ("triton", 4)
         for count in (1, 3, 4, 6):
             pictures = noise(count)
@@ -64,12 +64,12 @@ def test_a_real_triton_answers_is_lost_and_is_found_again(start: Callable[[], Se
         with pytest.raises(InferenceError, match="white is not for me"):
             model.infer(white)
         for changes, told in (
-            ({"remote": {"address": server.address, "model": "another"}}, "unknown model: 'another'"),  # type: ignore[attr-defined]
-            ({"remote": {"address": server.address, "model": "there", "version": "7"}}, "version 7 is not found"),  # type: ignore[attr-defined]
+            ({"remote": {"address": server.address, "model": "another"}}, "unknown model: 'another'"),  # type: ignore[attr-defined]  # Told beside the server.
+            ({"remote": {"address": server.address, "model": "there", "version": "7"}}, "version 7 is not found"),  # type: ignore[attr-defined]  # Told beside the server.
             ({"batching": {"max_size": LARGEST_BATCH + 1}}, "batch-size must be <= 4"),
         ):
             with pytest.raises((EngineError, InferenceError), match=told):
-                _load(tmp_path, server.address, **changes).warm_up(1)  # type: ignore[attr-defined]
+                _load(tmp_path, server.address, **changes).warm_up(1)  # type: ignore[attr-defined]  # Told beside the server.
         server.__exit__()
         with pytest.raises(UnavailableError, match="cannot be reached"):
             model.infer(white)

@@ -34,7 +34,7 @@ def _served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def server(_served: tuple[str, Server]) -> Iterator[Server]:
     """A server of each kind with a segmentation, well at the start of every test."""
     form, server = _served
-    server.form = form  # type: ignore[attr-defined]
+    server.form = form  # type: ignore[attr-defined]  # Told beside the server.
     before = (server.version, server.spoil, dict(server.described))
     yield server
     server.version, server.spoil, server.described = before
@@ -51,7 +51,7 @@ def load(server: Server, tmp_path: Path) -> Iterator[Callable[..., Model]]:
 
     def call(remote: dict[str, Any] | None = None, **changes: Any) -> Model:
         name = f"remote-{len(list(tmp_path.iterdir()))}"
-        form = server.form  # type: ignore[attr-defined]
+        form = server.form  # type: ignore[attr-defined]  # Told beside the server.
         told = {"timeout_ms": 5000, "connect_timeout_s": 5, **(remote or {})}
         remote_servers.write(tmp_path, "segmentation", form, server.address, name, told, **changes)
         opened.append(Repository(tmp_path).load(name))
@@ -73,7 +73,7 @@ def test_a_batch_goes_as_a_batch(server: Server, load: Callable[..., Model]) -> 
 def test_the_card_tells_who_infers_and_of_what(server: Server, load: Callable[..., Model]) -> None:
     """A mask that another server made must be traceable to it; the hash is that of what the server said."""
     card = load().card
-    assert card.engine == ENGINES[server.form]  # type: ignore[attr-defined]
+    assert card.engine == ENGINES[server.form]  # type: ignore[attr-defined]  # Told beside the server.
     assert len(card.sha256) == 64
     assert load(sha256=card.sha256).card.sha256 == load().card.sha256 == card.sha256
     with pytest.raises(EngineError, match=r"has SHA-256 [0-9a-f]{12}…, the manifest abababababab…"):
@@ -182,7 +182,7 @@ def test_a_server_that_is_not_there_or_has_no_such_model_is_told(server: Server,
     """With its address: this is for who starts the worker."""
     with pytest.raises(EngineError, match=f"is not found|not find any.* at {server.address}\\?"):
         load({"model": "another"})
-    with pytest.raises(EngineError, match=f"within 50 ms: is a {ENGINES[server.form]} server .*at 127.0.0.1:1\\?"):  # type: ignore[attr-defined]
+    with pytest.raises(EngineError, match=f"within 50 ms: is a {ENGINES[server.form]} server .*at 127.0.0.1:1\\?"):  # type: ignore[attr-defined]  # Told beside the server.
         load({"address": "127.0.0.1:1", "connect_timeout_s": 0.05})
 
 

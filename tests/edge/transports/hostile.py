@@ -124,7 +124,7 @@ def grpc_server(answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
     def probe(request: bytes, _: Any) -> bytes:
         return pack(echo_of(bytes(unpack(request))))
 
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is Any here.
         def service(self, details: Any) -> Any:
             if details.method.endswith("/Status"):
                 return grpc.unary_stream_rpc_method_handler(status)
