@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.json_body import read_object
+from cloud.gateway.json_body import no_number, read_object
 from cloud.gateway.json_numbers import read_array
 from cloud.gateway.refusal import Kind, RefusedError
 
 MAX_VALUES = 1 << 22  # Of JSON that is read value by value: each takes some sixty bytes.
 
 _LARGE = 4096  # Bytes; below, the json module is as good.
+_PLACE = "-Infinity"  # Stands for an array: Python reads it, and JSON has it not.
 _MOST_ARRAYS = 256  # Of one body: each takes a turn of ours, however small it is.
 
 
@@ -26,13 +27,13 @@ def read_with_arrays(body: bytes, opening: re.Pattern[bytes]) -> dict[str, Any]:
     """
     skeleton, arrays = _without_arrays(body, opening)
     if arrays:
-        left = iter(arrays)
+        left = arrays[::-1]
         try:
-            told = read_object(skeleton, lambda _: next(left))
-        except (RefusedError, StopIteration, RuntimeError):
-            pass  # It has a NaN of its own, or is no JSON: what is wrong is told of the body as it came.
+            told = read_object(skeleton, lambda text: left.pop() if text == _PLACE else no_number(text))
+        except RefusedError:
+            pass  # What is wrong is told of the body as it came.
         else:
-            if next(left, None) is None:
+            if not left:  # Else one was part of a text.
                 return told
     values = body.count(b",") + body.count(b"[") + body.count(b"{")
     if values > MAX_VALUES:
@@ -45,7 +46,10 @@ def read_with_arrays(body: bytes, opening: re.Pattern[bytes]) -> dict[str, Any]:
 
 
 def _without_arrays(body: bytes, opening: re.Pattern[bytes]) -> tuple[bytes, list[npt.NDArray[np.uint8]]]:
-    """The body with NaN, which JSON has not, in the place of each large array; and these. None where one is odd."""
+    """The body with `_PLACE` for each large array; and these. None where one is odd, or the body has that itself."""
+    place = _PLACE.encode()
+    if place in body:
+        return body, []
     parts: list[bytes] = []
     arrays: list[npt.NDArray[np.uint8]] = []
     at = 0
@@ -62,6 +66,6 @@ def _without_arrays(body: bytes, opening: re.Pattern[bytes]) -> tuple[bytes, lis
         if array is None:
             return body, []
         arrays.append(array)
-        parts += (body[at:start], b"NaN")
+        parts += (body[at:start], place)
         at = start + len(text)
     return b"".join((*parts, body[at:])), arrays

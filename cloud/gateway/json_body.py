@@ -13,11 +13,12 @@ _SHOWN = 80
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # A half of a pair, which by itself is no letter and cannot be told.
 
 
-def _no_number(text: str) -> NoReturn:
+def no_number(text: str) -> NoReturn:
+    """What NaN and infinity are: raises ValueError."""
     raise ValueError(f"{text} is no number of JSON")
 
 
-def read_object(body: bytes, constant: Callable[[str], Any] = _no_number) -> dict[str, Any]:
+def read_object(body: bytes, constant: Callable[[str], Any] = no_number) -> dict[str, Any]:
     """The object that a body holds. What nests too deep is refused, as are NaN and infinity, which JSON has not.
 
     `constant`: says instead what those stand for, in the order in which they come.

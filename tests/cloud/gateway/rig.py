@@ -1,10 +1,16 @@
 """A worker with its gateway in this process, on free ports, for tests of its doors."""
 
+import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
+
+from cloud.gateway.door import Answered, Door
 from cloud.gateway.settings import GatewaySettings
 from cloud.loader import Loader
 from cloud.model import Model
@@ -69,3 +75,17 @@ def open_doors(
             assert not thread.is_alive()
     if raised:
         raise raised[0]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Future[Answered]]:
+    """The future of every frame that is handed in at a door from now on, as it comes."""
+    handed_in: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
+    put = Door.put
+
+    def watched(*given: Any, **more: Any) -> Future[Answered]:
+        future = put(*given, **more)
+        handed_in.put(future)
+        return future
+
+    monkeypatch.setattr(Door, "put", watched)
+    return handed_in
