@@ -19,6 +19,7 @@ from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
 from cloud.gateway.http_guard import Capacity, Guard, OnFault
 from cloud.gateway.listening import ListenError, listen
+from cloud.gateway.origins import Origins
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 
@@ -46,8 +47,9 @@ class HttpServer:
         """
         settings = parts.settings
         capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
+        doors = Origins(application(parts), settings.origins)
         config = uvicorn.Config(
-            Guard(application(parts), capacity, on_fault, lambda status: parts.calls.add(f"http {status}")),
+            Guard(doors, capacity, on_fault, lambda status: parts.calls.add(f"http {status}")),
             http=Connection,
             ws="none",
             lifespan="off",

@@ -190,14 +190,56 @@ def test_a_folded_body_is_unfolded_and_an_answer_folded_where_it_is_asked(doors:
     assert alone.content == binary.content
 
 
-def test_only_pages_of_the_origins_given_may_call(doors: Doors) -> None:
+FOREIGN = (
+    "https://elsewhere.example",
+    "https://here.example.elsewhere.example",
+    "https://elsewhere-here.example",
+    "http://here.example",
+    "https://here.example:8443",
+    "https://here.example@elsewhere.example",
+    "null",
+    "*",
+    "",
+)
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
+def test_only_pages_of_the_origins_given_may_call(doors: Doors, method: str, origin: str) -> None:
     """A page that anybody may open must not call a worker that only its reader reaches."""
     asked = {"access-control-request-method": "POST"}
-    url = f"http://{doors.http}/api/detect"
-    here = httpx.options(url, headers={**asked, "origin": "https://here.example"}, verify=False)
-    elsewhere = httpx.options(url, headers={**asked, "origin": "https://elsewhere.example"}, verify=False)
+    url = f"http://{doors.http}/v2/repository/index"
+    here = httpx.request(method, url, headers={**asked, "origin": "https://here.example"}, verify=False)
+    elsewhere = httpx.request(method, url, headers={**asked, "origin": origin}, verify=False)
     assert here.headers["access-control-allow-origin"] == "https://here.example"
-    assert "access-control-allow-origin" not in elsewhere.headers
+    assert "access-control-allow-credentials" not in here.headers
+    assert elsewhere.status_code == 403
+    assert not [name for name in elsewhere.headers if name.startswith("access-control")]
+
+
+def test_a_foreign_pages_order_is_not_carried_out(doors: Doors) -> None:
+    """A browser sends a form's post to any server; that its page reads no answer undoes nothing."""
+    orders = (f"http://{doors.http}/v2/repository/models/tiny/{order}" for order in ("unload", "load"))
+    refused = [httpx.post(order, headers={"origin": "https://elsewhere.example"}, verify=False) for order in orders]
+    assert [answer.status_code for answer in refused] == [403, 403]
+    assert get(doors, "/v2/models/tiny/ready").status_code == 200
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_workers_own_page_may_call(scheme: str, doors: Doors) -> None:
+    """Its page of the routes tries them out, also behind a proxy that speaks TLS."""
+    answer = get(doors, "/skylane/v1/status", headers={"origin": f"{scheme}://{doors.http}"})
+    assert answer.status_code == 200
+
+
+def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
+    """The default is closed."""
+    with open_doors(model(), gateway=HTTP) as doors:
+        for origin in ("https://here.example", f"http://{doors.http}"):
+            told = httpx.options(f"http://{doors.http}/api/detect", headers={"origin": origin}, verify=False)
+            read = get(doors, "/healthz", headers={"origin": origin})
+            names = [*told.headers, *read.headers]
+            assert not [name for name in names if name.startswith("access-control")]
 
 
 def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
