@@ -26,6 +26,7 @@ _RUN_FIGURES: Final = (
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
+    "bytes_up", "bytes_down",
 )  # fmt: skip
 
 
@@ -45,7 +46,8 @@ class StudyLog:
     folder: Path
     manifest: Mapping[str, Any]
     runs: pd.DataFrame
-    frames: pd.DataFrame  # The answered frames of the measured time, run by run in time order; may be empty.
+    measured: pd.DataFrame  # All frames of the measured time, as the table has them; may be empty.
+    frames: pd.DataFrame  # Those of them that were answered, run by run in time order.
     capacity: pd.DataFrame  # Empty where no search was made.
     cells: tuple[Cell, ...]
     axes: tuple[str, ...]  # Those that differ.
@@ -95,10 +97,13 @@ def load_study(folder: Path) -> StudyLog:
     known: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     axes = tuple(axis for axis in known if axis in runs)
     differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
-    frames, of_frames = _frames(folder)
+    measured, of_frames = _frames(folder)
+    # Vehicles of one run overlap in time: in the order they were due they are one series of what the system did.
+    frames = answered(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
     capacity, of_capacity = _capacity(folder)
     missing = (*of_runs, *of_frames, *of_capacity)
-    return StudyLog(folder, manifest, runs, frames, capacity, tuple(_cells(runs, differing, known)), differing, missing)
+    cells = tuple(_cells(runs, differing, known))
+    return StudyLog(folder, manifest, runs, measured, frames, capacity, cells, differing, missing)
 
 
 def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
@@ -141,7 +146,7 @@ def _csv(path: Path, problems: Problems, types: Mapping[str, Any]) -> pd.DataFra
 
 
 def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
-    """The answered frames of the measured time; empty, and told, where they cannot be read."""
+    """The frames of the measured time; empty, and told, where they cannot be read."""
     path = folder / "frames.parquet"
     problems = Problems(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
@@ -151,9 +156,7 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     except (OSError, ValueError) as error:
         problems.whole(f"cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared")
         return pd.DataFrame(), problems.all()
-    # Vehicles of one run overlap in time: in the order they were due they are one series of what the system did.
-    measured = answered(frames[frames["phase"] == "measured"])
-    return measured.sort_values(["cell", "repetition"], kind="stable"), ()
+    return frames[frames["phase"] == "measured"], ()
 
 
 def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:

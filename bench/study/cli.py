@@ -69,12 +69,16 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     plan = read_plan(file, root)
     folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
     console = Console()
+    variants = Variants(root, folder.models)
     if dry_run:
-        _show(Runner(plan, folder, _drawn(seed)), console)
+        runner = Runner(plan, folder, _drawn(seed))
+        _show(runner, console)
+        variants.check(run.cell.setup for run in runner.left)
         return
     known = folder.open(plan, seed)
     seed = _drawn(seed) if known is None else known
     runner = Runner(plan, folder, seed)
+    variants.check(run.cell.setup for run in runner.left)
     told = f"{len(cells(plan))} cells, each run {plan.repetitions} times in random order from seed {seed}"
     console.print(f"study {plan.name}: {told}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
     manifest = provenance.begun(plan, file, seed, len(runner.planned))
@@ -84,7 +88,7 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
             f"{runner.done} of {len(runner.planned)} runs are there already: going on with the rest", highlight=False
         )
     folder.begin(plan, manifest)
-    sys.exit(_run(runner, Variants(root, folder.models), console))
+    sys.exit(_run(runner, variants, console))
 
 
 def _run(runner: Runner, variants: Variants, console: Console) -> int:

@@ -62,9 +62,19 @@ class Runner:
         return [run for _, members in self._turns for run in members]
 
     @property
+    def left(self) -> list[Run]:
+        """Those that are not done yet.
+
+        Raises:
+            StudyError: a result cannot be read.
+        """
+        done = {run for run, result in self.results() if result.state == DONE}
+        return [run for run in self.planned if run not in done]
+
+    @property
     def done(self) -> int:
         """How many of them are done."""
-        return sum(result.state == DONE for _, result in self.results())
+        return len(self.planned) - len(self.left)
 
     def results(self) -> list[tuple[Run, Result]]:
         """What is known so far, in the order of the runs.
@@ -81,9 +91,9 @@ class Runner:
         Raises:
             SkylaneError: the folder cannot be written. A run that fails is a result, and no error.
         """
-        done = {run for run, result in self.results() if result.state == DONE}
+        to_do = set(self.left)
         for setup, members in self._turns:
-            left = [run for run in members if run not in done]
+            left = [run for run in members if run in to_do]
             if reason := missing.get(setup.device):
                 for run in left:
                     self._keep(run, Result({"state": SKIPPED, "reason": reason}), watcher)

@@ -1,7 +1,9 @@
 """The models that a study's cells want: as they lie in the repository, or built for the study from the same weights."""
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -10,7 +12,7 @@ from bench.study.axes import OWN
 from bench.study.cell import WorkerSetup
 from cloud.engines.engine import ENGINES, Precision
 from cloud.manifest import Manifest
-from cloud.repository import Repository
+from cloud.repository import Repository, default_root
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
 
@@ -39,6 +41,24 @@ class Variants:
         self._models = Repository(models)
         self._built = built
 
+    def check(self, setups: Iterable[WorkerSetup]) -> None:
+        """See that the model of every setup is there.
+
+        Raises:
+            ModelMissingError: some are not; names them all, and the command that builds them.
+        """
+        root = self._models.root
+        there = self._models.names() if root.is_dir() else ()
+        absent = sorted({setup.model for setup in setups}.difference(there))
+        if absent:
+            names = "model " if len(absent) == 1 else "models "
+            names += ", ".join(map(repr, absent))
+            elsewhere = () if root == default_root() else ("--models", shlex.quote(str(root)))
+            raise ModelMissingError(
+                f"{names} {'is' if len(absent) == 1 else 'are'} not built in {root}: run "
+                f"'{' '.join(('skylane model build', *absent, *elsewhere))}', then the study again"
+            )
+
     def find(self, setup: WorkerSetup) -> Variant:
         """The model of a setup: one that its engine reads, with a batch that is free where more than one frame is wanted.
 
@@ -46,11 +66,7 @@ class Variants:
             ModelMissingError: it is not there, or has another form, its weights do not ship and it is not to be quantised.
         """
         name = setup.model
-        if name not in self._models.names():
-            raise ModelMissingError(
-                f"model {name!r} is not built in {self._models.root}: run 'skylane model build {name}', "
-                "then the study again"
-            )
+        self.check((setup,))
         manifest = self._models.manifest(name)
         form = _form(setup, manifest)
         is_as_wanted = manifest.format == form and not _needs_quantising(setup, manifest)

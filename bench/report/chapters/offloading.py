@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pandas as pd
-
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.estimates import SEED
@@ -12,10 +10,11 @@ from bench.report.colours import series
 from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, number
 from bench.report.study_log import Cell, StudyLog
-from shared.latency_log import CSV_NAME, LogError
+from shared.latency_log import LogError
 
 _TITLE = "Is it worth offloading?"
 _NO_LINK = "none"
+_VEHICLE = "vehicle-1"
 _DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
 
 
@@ -78,15 +77,20 @@ def _else_without_link(study: StudyLog, cell: Cell) -> Cell | None:
 
 
 def _whole(study: StudyLog, cell: Cell) -> RunLog:
-    """All runs of a cell's first vehicle as one log.
+    """The measured frames of all runs of a cell's first vehicle as one log, with what its first run's manifest tells.
 
     Raises:
-        LogError: one cannot be read, or there is none.
+        LogError: it cannot be read, or there is none.
     """
-    runs = [load_run(log.parent) for log in sorted((study.folder / "cells" / cell.key).glob(f"*/vehicle-1/{CSV_NAME}"))]
-    if not runs:
-        raise LogError(f"no run of {cell.key} left its log")
-    return replace(runs[0], name=cell.name, frames=pd.concat([run.frames for run in runs], ignore_index=True))
+    frames = study.measured
+    if len(frames):
+        frames = frames[(frames["cell"] == cell.key) & (frames["vehicle_run"] == _VEHICLE)]
+    if frames.empty:
+        raise LogError(f"no run of {cell.key} left frames that were measured")
+    first = study.folder / "cells" / cell.key / str(frames["repetition"].min()) / _VEHICLE
+    return replace(
+        load_run(first), name=cell.name, frames=frames.sort_values(["repetition", "t_due_ns"], kind="stable")
+    )
 
 
 def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[Part, ...]:

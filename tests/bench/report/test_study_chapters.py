@@ -18,19 +18,23 @@ from bench.synthetic_run import Plan, write_run
 _SCENARIO = {"scenario": "offline"}
 
 
-def _study(folder: Path, cells: Mapping[str, Mapping[str, Any]], slower_ms: Mapping[str, float]) -> Path:
-    """A study of cells with their axes, three repetitions each; a cell's frames take `slower_ms` longer."""
+def _study(
+    folder: Path, cells: Mapping[str, Mapping[str, Any]], slower_ms: Mapping[str, float], warm_up: int = 0
+) -> Path:
+    """A study of cells with their axes, three repetitions each; a cell's frames take `slower_ms` longer.
+
+    The first `warm_up` of a run are so many times slower again.
+    """
     runs, logs = [], []
     for name, axes in cells.items():
         for repetition in (1, 2, 3):
             facts: dict[str, Any] = {"study": "tiny", "cell": name, "repetition": repetition}
             plan = Plan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0))
             log = load_run(write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)).frames
-            logs.append(
-                pd.concat(
-                    [pd.DataFrame(facts | {"vehicle_run": "vehicle-1", "phase": "measured"}, log.index), log], axis=1
-                )
-            )
+            is_early = log["sequence"] < warm_up
+            log.loc[is_early, "total_ms"] *= 10
+            phase = {"vehicle_run": "vehicle-1", "phase": np.where(is_early, "warm_up", "measured")}
+            logs.append(pd.concat([pd.DataFrame(facts | phase, log.index), log], axis=1))
             busy = 100.0 + repetition + (40.0 if slower_ms.get(name) else 0.0)
             runs.append(facts | dict(axes) | {"state": "done", "worker_cpu_percent": busy, "source_sha256": "ab" * 32})
     pd.DataFrame(runs).to_csv(folder / "runs.csv", index=False)
@@ -92,6 +96,16 @@ def test_a_link_is_set_against_none_and_tells_how_slow_a_vehicle_has_to_be(tmp_p
     assert row["offloaded"] == "raw · 4g"
     assert row["difference ms"].value == pytest.approx(80, abs=8)
     assert row["pays for a vehicle × slower"] == pytest.approx(1 + row["difference ms"].value / row["inference p50 ms"])
+
+
+def test_what_warmed_up_tells_nothing_of_whether_offloading_pays(tmp_path: Path) -> None:
+    """A worker's first frames are slow on either side, and would make any link look good beside them."""
+    cells = {"here": {"codec": "raw", "link": "none"}, "far": {"codec": "raw", "link": "4g"}}
+    (row,) = _rows(_study(tmp_path / "warm", cells, {"far": 80.0}), offloading.of_study)
+    (same,) = _rows(_study(tmp_path / "cold", cells, {"far": 80.0}, warm_up=14), offloading.of_study)
+    assert (row["frames"], same["frames"]) == (3 * 24 - 1, 3 * 10)  # One was lost.
+    assert same["local p50 ms"].value == pytest.approx(row["local p50 ms"].value, rel=0.2)
+    assert same["difference ms"].value == pytest.approx(80, abs=8)
 
 
 def test_values_come_in_the_order_of_the_studys_file_and_the_first_is_what_others_are_held_to(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bench.study.footage import footage
 from bench.study.plan import cells
 from bench.study.scenarios import Footage
 from bench.study.variants import ModelMissingError, Variant, Variants
-from cloud.repository import Repository
+from cloud.repository import MODELS_VARIABLE, Repository
 from modelling.quantize_cli import quantize
 from shared.config import ConfigError
 from shared.pictures import read_picture
@@ -59,10 +59,35 @@ def test_another_format_is_built_once_from_the_same_weights(tmp_path: Path) -> N
     ).labels("road-small", Repository(MODELS).manifest("road-small"))
 
 
-def test_a_model_that_is_not_built_names_the_command_that_builds_it(tmp_path: Path) -> None:
-    """The other cells go on; this one's reason must be enough to mend it."""
+def test_a_model_that_is_not_built_names_the_command_that_builds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the repository that is looked in, which a user may have named."""
+    told = r"model 'road-large' is not built in .*: run 'skylane model build road-large --models {}', then the study"
+    with pytest.raises(ModelMissingError, match=told.format(tmp_path)):
+        Variants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
+    monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path))
     with pytest.raises(ModelMissingError, match="run 'skylane model build road-large', then the study again"):
-        Variants(MODELS, tmp_path).find(_setup(model="road-large"))
+        Variants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_study_without_its_models_fails_before_anything_starts_and_names_them_all(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cell by cell they would be found out over an hour, one message each."""
+    models, out = tmp_path / "models", tmp_path / "study"
+    copytree(MODELS / "road-weather", models / "road-weather")
+    file = plan_file(tmp_path, axes={"model": ["road-weather", "street-lite", "road-large"], "codec": ["raw", "jpeg"]})
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", str(file), "--models", str(models), "--out", str(out), *more]
+    with pytest.raises(ModelMissingError) as caught:
+        CliRunner().invoke(study, arguments, catch_exceptions=False)
+    assert str(caught.value) == (
+        f"models 'road-large', 'street-lite' are not built in {models}: run 'skylane model build road-large street-lite "
+        f"--models {models}', then the study again"
+    )
+    assert not [*out.glob("**/*")]
 
 
 def test_a_quantised_model_is_made_by_a_command_that_exists_from_the_model_as_it_lies(
