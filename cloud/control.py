@@ -39,7 +39,7 @@ class Control:
         self._worker = worker
         self._serving = serving
         self._exchange = exchange
-        self._operators = frozenset(operators)
+        self.operators = frozenset(operators)
         self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
         self._changes: Handover[tuple[ControlRequest, Tell]] = Handover(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
@@ -121,7 +121,7 @@ class Control:
 
     def _take(self, request: ControlRequest, tell: Tell) -> None:
         """Answer a request, now or when its turn comes."""
-        if self._operators and request.operator not in self._operators:
+        if self.operators and request.operator not in self.operators:
             self._refuse("operator", request, tell, f"operator {request.operator!r} may not control this worker")
         elif request.verb in (Verb.LOAD, Verb.UNLOAD):
             if not self._changes.offer((request, tell)):

@@ -30,6 +30,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._read: dict[Path, tuple[tuple[int, ...], Manifest]] = {}  # As the file was then.
 
     def names(self) -> tuple[str, ...]:
         """The names of its models, sorted.
@@ -61,7 +62,7 @@ class Repository:
             raise UnknownNameError("model", name, names)
         self._check_inside(self.root / name)
         if (self.root / name / MANIFEST_NAME).is_file():
-            return (read_yaml(self.root / name / MANIFEST_NAME, Manifest).version,)
+            return (self._manifest(self.root / name / MANIFEST_NAME).version,)
         return tuple(folder.name for folder in _version_folders(self.root / name))
 
     def folder(self, name: str, version: str | None = None) -> Path:
@@ -87,7 +88,7 @@ class Repository:
         """
         folder = self.folder(name, version)
         path = folder / MANIFEST_NAME
-        manifest = read_yaml(path, Manifest)
+        manifest = self._manifest(path)
         if folder.name != name:
             manifest = manifest.model_copy(update={"version": folder.name})  # The folder's name is the version.
         if manifest.name is not None and manifest.name != name:
@@ -209,6 +210,19 @@ class Repository:
             opened.close()
             raise
         return Model(manifest, card, opened)
+
+    def _manifest(self, path: Path) -> Manifest:
+        """A manifest's file, read anew where it was changed: one of a thousand labels takes half a second."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return read_yaml(path, Manifest)  # Which tells what is wrong.
+        state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if path in self._read and self._read[path][0] == state:
+            return self._read[path][1]
+        manifest = read_yaml(path, Manifest)
+        self._read[path] = (state, manifest)
+        return manifest
 
     def _check_inside(self, folder: Path) -> None:
         if not folder.resolve().is_relative_to(self.root.resolve()):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.gateway.refusal import Kind, RefusedError
+from shared import tokens
 from shared.errors import SkylaneError
 from shared.topics import checked, part_of_name
 
-TOKEN_VARIABLE = "SKYLANE_GATEWAY_TOKEN"  # noqa: S105  The name of a variable.
+TOKEN_VARIABLE = tokens.GATEWAY
 ANYONE = "*"  # In the place of a name: the bearer may speak for any vehicle.
 
 _BEARER = "Bearer "
@@ -59,6 +60,10 @@ class Callers:
     def need_token(self) -> bool:
         """Whether a call without a token is refused."""
         return bool(self._names)
+
+    def has_token(self, name: str) -> bool:
+        """Whether a token is this name's alone."""
+        return name in self._names.values()
 
     def name(self, authorization: str | None, claimed: str | None, peer: str) -> str:
         """The name a call is accounted under: the one it claims, if it may, or one made of its token's or its peer's.

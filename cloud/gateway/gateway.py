@@ -40,8 +40,13 @@ def check(settings: GatewaySettings) -> None:
     """
     Callers.read(settings.tokens)
     if settings.tls_cert is not None and settings.tls_key is not None:
+        key = settings.tls_key
+
+        def ask() -> bytes:  # In the place of the library, which asks the terminal and waits.
+            raise GatewayError(f"the key {key} is locked by a password: give one that is not")
+
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, ask)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
     for name, address in {"http": settings.http, "grpc": settings.grpc}.items():

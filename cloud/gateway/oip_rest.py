@@ -147,5 +147,5 @@ def _body(call: HttpCall) -> Told:
 
 async def _ordered(parts: WorkerParts, call: HttpCall, verb: Verb, model: str = "") -> ControlReply:
     """What control replies; what is ordered is done even where nobody waits for it any more."""
-    future = repository_calls.order(parts, call.caller, verb, model)
+    future = await asyncio.to_thread(repository_calls.order, parts, call.caller, verb, model)  # It reads manifests.
     return repository_calls.checked_reply(await asyncio.shield(asyncio.wrap_future(future)))

@@ -35,7 +35,7 @@ def order(
     """Order something of the worker's control; `checked_reply` reads what comes.
 
     Raises:
-        RefusedError: it takes no orders, or no model can have that name.
+        RefusedError: it takes no orders, or none of this caller, or no model can have that name.
     """
     if parts.control is None:
         raise RefusedError(Kind.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
@@ -44,6 +44,8 @@ def order(
             checked("model", model)
         except SkylaneError as error:
             raise RefusedError(Kind.INVALID, str(error)) from error
+        if not parts.control.operators and parts.callers.has_token(caller):  # At the broker its ACL says so.
+            raise RefusedError(Kind.FORBIDDEN, f"{caller} is no operator of this worker: name it with --operator")
     operator = caller if parts.callers.need_token else _NOBODY
     return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model, version))
 

@@ -15,6 +15,7 @@ from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.memory import SharedMemory, SharedMemoryError
 from shared.address import SECRETS
 from shared.processes import end
+from shared.tokens import TOKENS
 
 _LEAVING_S = 5.0
 
@@ -145,6 +146,6 @@ class EngineProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The worker's own, without what lets it in at the broker: a model is code, and might look for that."""
-    own = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    """The worker's own, without what lets anybody in anywhere: a model is code, and might look for that."""
+    own = {name: value for name, value in os.environ.items() if name not in (*SECRETS, *TOKENS)}
     return own | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

@@ -1,53 +1,30 @@
 """What secures the way to a worker without a broker: an authority that vouches for it, a token that tells who we are."""
 
-import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shared import tokens
+from shared.endpoint import Endpoint, EndpointError
 from shared.errors import SkylaneError
 
-TOKEN_VARIABLE = "SKYLANE_WORKER_TOKEN"  # noqa: S105  The variable's name.
-
-_LAST_PORT = 65_535
+TOKEN_VARIABLE = tokens.WORKER
 
 
 class WorkerAddressError(SkylaneError):
     """A worker's address, or what its worker is to be trusted by, cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerAddress:
-    """Where a worker's door is."""
+def worker_address(text: str) -> Endpoint:
+    """Where a worker's door is, from HOST:PORT.
 
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> "WorkerAddress":
-        """Read HOST:PORT; an IPv6 address stands in brackets.
-
-        Raises:
-            WorkerAddressError: it is not that.
-        """
-        host, _, port = text.rpartition(":")
-        bare = host.removeprefix("[").removesuffix("]")
-        if not bare or "/" in text or "@" in text or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
-            raise WorkerAddressError(f"worker address {text[:100]!r} cannot be read: write HOST:PORT")
-        if ":" in bare and bare == host:
-            raise WorkerAddressError(f"worker address {text[:100]!r} cannot be read: write [{host}]:{port}")
-        return cls(bare, int(port))
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is this machine's own, so that nothing of it travels."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+    Raises:
+        WorkerAddressError: it is not that.
+    """
+    try:
+        return Endpoint.parse(text)
+    except EndpointError as error:
+        raise WorkerAddressError(f"worker address {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +51,7 @@ class Security:
                 raise WorkerAddressError(f"the authority {authority} holds no certificate in PEM")
         return cls(pem, os.environ.get(TOKEN_VARIABLE) or None)
 
-    def headers(self, vehicle: str, address: WorkerAddress) -> dict[str, str]:
+    def headers(self, vehicle: str, address: Endpoint) -> dict[str, str]:
         """What tells a worker who calls.
 
         Raises:

@@ -8,7 +8,7 @@ from cloud.engines.tensorflow_device import tf
 from cloud.model import ImagesError, OutputError
 from cloud.repository import Repository, RepositoryError, default_root
 from shared import registry
-from shared.config import ConfigError
+from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.frames import Layout
 from shared.geometry import Resize
@@ -52,6 +52,25 @@ def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: 
     assert (card.name, card.version, card.trained, card.task) == ("m", "3", False, "segmentation")
     assert (card.height, card.width, card.layout, card.resize) == (8, 12, Layout.BGR8, Resize.LETTERBOX)
     assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
+
+
+def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the list of models would else have a worker read YAML for seconds, again and again."""
+    folder = workshop.add("m", b"", version=3)
+    read: list[Path] = []
+
+    def counted(path: Path, *more: Any) -> Any:
+        read.append(path)
+        return read_yaml(path, *more)
+
+    monkeypatch.setattr("cloud.repository.read_yaml", counted)
+    repository = Repository(workshop.root)
+    assert [repository.card("m").version for _ in range(3)] == ["3"] * 3
+    assert len(read) == 1
+    changed = folder / "changed.yaml"
+    changed.write_text((folder / "model.yaml").read_text().replace("version: 3", "version: 4"))
+    changed.rename(folder / "model.yaml")
+    assert repository.card("m").version == "4"
 
 
 def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: Any) -> None:

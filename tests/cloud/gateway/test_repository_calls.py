@@ -17,6 +17,7 @@ class Control:
     """Takes every order."""
 
     taken: list[ControlRequest] = field(default_factory=list)
+    operators: frozenset[str] = frozenset()
 
     def ask(self, request: ControlRequest) -> Future[ControlReply]:
         """See cloud.control.Control."""
@@ -42,6 +43,22 @@ def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], o
     order(parts, "alice", Verb.LOAD, "net")
     (taken,) = control.taken
     assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
+
+
+@pytest.mark.parametrize("operators", [frozenset(), frozenset({"car-1"})])
+def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: frozenset[str]) -> None:
+    """Whoever has one could unload the model of all others; what there is may be asked for."""
+    control = Control(operators=operators)
+    parts: Any = Parts(control, Callers({"sixteen-letters!": "car-1"}))
+    order(parts, "car-1", Verb.LIST)
+    for verb in (Verb.LOAD, Verb.UNLOAD):
+        if operators:
+            order(parts, "car-1", verb, "net")
+            continue
+        with pytest.raises(RefusedError, match="car-1 is no operator") as raised:
+            order(parts, "car-1", verb, "net")
+        assert raised.value.kind is Kind.FORBIDDEN
+    assert [taken.verb for taken in control.taken] == [Verb.LIST, *([Verb.LOAD, Verb.UNLOAD] if operators else [])]
 
 
 @pytest.mark.parametrize(

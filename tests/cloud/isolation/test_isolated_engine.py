@@ -15,6 +15,8 @@ import pytest
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
 from cloud.isolation.process import ProcessLostError
+from shared.address import SECRETS
+from shared.tokens import TOKENS
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
 
@@ -61,6 +63,20 @@ def test_it_answers_what_the_engine_itself_answers(
                 np.testing.assert_array_equal(isolated.infer(part)["mask"], direct.infer(part)["mask"])
         finally:
             isolated.close()
+
+
+def test_the_process_sees_nothing_that_lets_anybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is code, and might tell somebody."""
+    for variable in (*SECRETS, *TOKENS):
+        monkeypatch.setenv(variable, "a secret")
+    monkeypatch.setenv("HARMLESS", "seen")
+    opened = _nasty()
+    try:
+        seen = psutil.Process(opened.pid).environ()
+    finally:
+        opened.close()
+    assert seen["HARMLESS"] == "seen"
+    assert "a secret" not in seen.values()
 
 
 def test_an_answer_is_not_overwritten_by_the_next(engine: IsolatedEngine) -> None:
