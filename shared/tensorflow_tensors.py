@@ -1,13 +1,16 @@
 """TensorFlow's TensorProto as an array, and back: what TensorFlow Serving's gRPC carries."""
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shared.compression import Buffer
 from shared.protocol_buffers import message_class
 from shared.tensors import MAX_BYTES, TensorsError, in_bounds
+from shared.varints import pack
 
 _DTYPES = {  # By TensorFlow's number, and the list in which numbers lie that are not in `tensor_content`.
     1: ("float32", "float_val"),
@@ -23,8 +26,23 @@ _DTYPES = {  # By TensorFlow's number, and the list in which numbers lie that ar
     22: ("uint32", "uint32_val"),
     23: ("uint64", "uint64_val"),
 }
-_NUMBERS = {dtype: number for number, (dtype, _) in _DTYPES.items()}
+_LISTED = {  # As what the numbers of a list come; those of float_val and double_val lie in it as they are.
+    "float_val": "float32",
+    "double_val": "float64",
+    "int_val": "int32",
+    "int64_val": "int64",
+    "bool_val": "bool",
+    "half_val": "int32",  # The bits.
+    "uint32_val": "uint32",
+    "uint64_val": "uint64",
+}
 STRING = 7
+_BFLOAT16 = 14  # Written alone: NumPy knows such numbers only where a library of TensorFlow's has taught it to.
+_NUMBERS = {dtype: number for number, (dtype, _) in _DTYPES.items()} | {
+    "bfloat16": _BFLOAT16,
+    "bytes": STRING,
+    "object": STRING,  # So NumPy calls an array of them.
+}
 
 
 def dtype_name(number: int) -> str | None:
@@ -32,16 +50,29 @@ def dtype_name(number: int) -> str | None:
     return "bytes" if number == STRING else _DTYPES.get(number, (None,))[0]
 
 
-def dtype_number(dtype: str) -> int:
-    """TensorFlow's number of the type that NumPy calls `dtype`."""
-    return _NUMBERS[dtype]
+def dtype_number(dtype: str) -> int | None:
+    """TensorFlow's number of the type that NumPy calls `dtype`, "bytes" or "object" of strings; None: not spoken here."""
+    return _NUMBERS.get(dtype)
 
 
-def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None, *, listed: bool = False) -> Any:
+def content(array: npt.NDArray[Any]) -> Buffer:
+    """The `tensor_content` of numbers of a type that is spoken; of little-endian ones in C order without a copy."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
+def typed_list(array: npt.NDArray[Any]) -> tuple[int, Iterator[Buffer]]:
+    """The list of their type in which TensorFlow Serving answers numbers: the field's number, and its bytes in parts."""
+    name = "half_val" if array.dtype.name == "bfloat16" else _DTYPES[_NUMBERS[array.dtype.name]][1]
+    number: int = message_class("tensorflow.TensorProto").DESCRIPTOR.fields_by_name[name].number
+    if array.dtype.name == _LISTED[name] and array.dtype.kind == "f":
+        return number, iter([content(array)])
+    return number, pack(array.view(np.uint16) if name == "half_val" else array)
+
+
+def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None) -> Any:
     """A `tensorflow.TensorProto` of numbers, or of an array of `bytes` objects, as TensorFlow's own tools write it.
 
     `proto`: an empty one to be filled, as a part of a larger message is without another copy; None: a new one.
-    `listed`: numbers in the list of their type, as TensorFlow Serving answers, instead of in `tensor_content`.
     """
     proto = message_class("tensorflow.TensorProto")() if proto is None else proto
     for side in array.shape:
@@ -51,11 +82,7 @@ def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None, *, listed: bool 
         proto.string_val.extend(array.ravel())
         return proto
     proto.dtype = _NUMBERS[array.dtype.name]
-    if listed:
-        values = array.view(np.uint16) if array.dtype == np.float16 else array
-        getattr(proto, _DTYPES[proto.dtype][1]).extend(values.ravel().tolist())
-        return proto
-    proto.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    proto.tensor_content = bytes(content(array))
     return proto
 
 
@@ -86,18 +113,20 @@ def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
                 f"{dtype} of shape {list(shape)} takes {size} bytes, not {len(proto.tensor_content)}: send them all"
             )
         return np.frombuffer(proto.tensor_content, np.dtype(dtype).newbyteorder("<")).reshape(shape)
-    return _listed(getattr(proto, _DTYPES[proto.dtype][1]), dtype, count).reshape(shape)
+    return _listed(proto, dtype, count).reshape(shape)
 
 
-def _listed(values: Any, dtype: str, count: int) -> npt.NDArray[Any]:
+def _listed(proto: Any, dtype: str, count: int) -> npt.NDArray[Any]:
+    name = _DTYPES[proto.dtype][1]
+    values = getattr(proto, name)
     if len(values) > count:
         raise TensorsError(f"holds {len(values)} numbers, its shape {count}: send that many")
     if not values:
         return np.zeros(count, dtype)
-    if dtype == "float16":  # Of which the list holds the bits.
-        numbers = in_bounds(np.asarray(values), "uint16").view(np.float16)
-    else:
-        numbers = in_bounds(np.asarray(values), dtype)
+    given = np.fromiter(
+        values, _LISTED[name], len(values)
+    )  # In half the time of np.asarray, which asks each what it is.
+    numbers = in_bounds(given, "uint16").view(np.float16) if dtype == "float16" else in_bounds(given, dtype)
     return np.pad(numbers, (0, count - len(numbers)), "edge") if len(numbers) < count else numbers
 
 

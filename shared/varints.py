@@ -1,4 +1,7 @@
-"""Lists of small whole numbers as protocol buffers pack them, read without a turn for each number."""
+"""Lists of whole numbers as protocol buffers pack them, read and written without a turn for each number."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +11,8 @@ from shared.compression import Buffer
 MAX_PACKED_BYTES = 32 << 20  # Of one list: each takes five here for a while. What is larger has a better form.
 
 _MORE = 0x80
+_BITS = 7  # Of a number in each byte.
+_BLOCK = 1 << 16  # Numbers written at a time, of which each takes up to a hundred bytes here for a while.
 
 
 class VarintsError(ValueError):
@@ -37,3 +42,26 @@ def unpack_bytes(data: Buffer) -> npt.NDArray[np.uint8]:
         :-1
     ]  # Of a second byte the one bit that counts; it is no number itself.
     return numbers[~follows]
+
+
+def pack(numbers: npt.NDArray[Any]) -> Iterator[Buffer]:
+    """The packed list of whole numbers or booleans, in parts; negative numbers take ten bytes each, as 64 bits."""
+    flat = np.ascontiguousarray(numbers).reshape(-1)
+    if flat.itemsize == 1 and (small := flat.view(np.uint8)).max(initial=0) < _MORE:
+        yield small.data  # These are their own bytes.
+        return
+    for start in range(0, len(flat), _BLOCK):
+        yield _packed(flat[start : start + _BLOCK].astype(np.uint64))
+
+
+def _packed(numbers: npt.NDArray[np.uint64]) -> bytes:
+    """At least one number."""
+    highest = int(numbers.max())
+    width = max(1, -(-highest.bit_length() // _BITS))
+    shifts = np.arange(0, width * _BITS, _BITS).astype(np.uint8)
+    rests = numbers.astype(np.min_scalar_type(highest))[:, np.newaxis] >> shifts
+    written = (rests & (_MORE - 1)).astype(np.uint8)
+    written[:, :-1] |= (rests[:, 1:] > 0) * np.uint8(_MORE)
+    is_there = rests > 0
+    is_there[:, 0] = True
+    return bytes(written[is_there])

@@ -1,6 +1,7 @@
 """A line: the gRPC channel to the server that has a model, and what goes wrong on it in our words."""
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,19 @@ class Line:
             )
         self._channel = grpc.insecure_channel(address, options=options)
 
-    def call(self, service: str, method: str, request: Any, timeout_s: float, *, waits: bool = False) -> Any:
+    def call(
+        self,
+        service: str,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        *,
+        waits: bool = False,
+        beside: Sequence[tuple[str, str]] = (),
+    ) -> Any:
         """Call a method of a service whose messages `shared/protos` has.
 
-        `waits`: for a server that is not there yet, as long as the timeout.
+        `waits`: for a server that is not there yet, as long as the timeout. `beside`: metadata of this call.
 
         Raises:
             RemoteError: there was no answer in time, or another one than wanted.
@@ -70,7 +80,7 @@ class Line:
         takes, gives = method_types(service)[method]
         ask = self._channel.unary_unary(f"/{service}/{method}", takes.SerializeToString, gives.FromString)
         try:
-            return ask(request, timeout=timeout_s, metadata=self._metadata, wait_for_ready=waits)
+            return ask(request, timeout=timeout_s, metadata=(*self._metadata, *beside), wait_for_ready=waits)
         except grpc.RpcError as error:
             code = error.code().name
             raise RemoteError(_told(code, error, timeout_s), is_lost=code in _LOST) from error

@@ -13,6 +13,7 @@ from shared.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_p
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _SIGNATURES = "signature_def"
+_RAW = (("skylane-tensors", "content"),)  # A worker of ours answers so; TensorFlow Serving does not know it.
 
 
 class TfServingEngine(RemoteEngine):
@@ -58,7 +59,7 @@ class Serving:
         request.model_spec.signature_name = self._signature
         for name, values in inputs.items():
             to_tensor_proto(values, request.inputs[name])
-        told = self._line.call(_SERVICE, "Predict", request, timeout_s)
+        told = self._line.call(_SERVICE, "Predict", request, timeout_s, beside=_RAW)
         return Answered(
             _version(told.model_spec), {name: from_tensor_proto(proto) for name, proto in told.outputs.items()}
         )

@@ -8,7 +8,8 @@ from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
-from cloud.gateway.tfs_messages import read_predict, write_predict
+from cloud.gateway.tfs_answer import FORM_KEY, form_of, write_predict
+from cloud.gateway.tfs_messages import read_predict
 from cloud.gateway.tfs_models import model_spec, signature_defs, version_statuses
 from cloud.gateway.tfs_signatures import signature
 from cloud.gateway.tfs_versions import find
@@ -41,7 +42,9 @@ class PredictionService:
         request = read_predict(call.data)
         chosen = signature(request.signature, is_vehicle=frame is not None)
         chosen.check(request.inputs)
+        form = form_of(call.text(FORM_KEY))
         door = self._parts.door
+        largest = self._parts.settings.max_message_bytes
         asked = ask(
             door,
             Call(
@@ -50,7 +53,7 @@ class PredictionService:
                 model=request.model,
                 inputs=request.inputs,
                 received_ns=call.received_ns,
-                largest_answer=self._parts.settings.max_message_bytes,
+                largest_answer=largest,
                 version=find(door, request.model, request.version, request.label),
                 outputs=chosen.wanted(request.outputs),
                 codec=call.text(CODEC_KEY),
@@ -60,7 +63,7 @@ class PredictionService:
             ),
         )
         reply = call.reply(asked)
-        return write_predict(reply.outputs, model_spec(reply.card, chosen.name))
+        return write_predict(reply.outputs, model_spec(reply.card, chosen.name), form, largest)
 
     def _metadata(self, call: GrpcCall) -> bytes:
         call.caller(self._parts.callers)
@@ -71,7 +74,7 @@ class PredictionService:
         door = self._parts.door
         card = door.card(request.model_spec.name, _version(self._parts, request.model_spec))
         answer = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
-        answer.metadata[_METADATA_FIELD].Pack(signature_defs(card, door.heads(card)))
+        answer.metadata[_METADATA_FIELD].Pack(signature_defs(card, door))
         told: bytes = answer.SerializeToString()
         return told
 

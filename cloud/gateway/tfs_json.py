@@ -14,7 +14,7 @@ from cloud.gateway.calls import Tensor
 from cloud.gateway.json_arrays import read_with_arrays
 from cloud.gateway.json_numbers import odd_values, write_array
 from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.tfs_signatures import Signature, signature
+from cloud.gateway.tfs_signatures import Signature, signature, type_of
 from shared.compression import Buffer
 
 _BASE64 = "b64"
@@ -54,7 +54,13 @@ def read_predict(body: bytes, *, is_vehicle: bool = False) -> PredictBody:
 
 
 def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool) -> bytes:
-    """The answer: one output bare, several by their names; in row format of each picture by itself."""
+    """The answer: one output bare, several by their names; in row format of each picture by itself.
+
+    Raises:
+        RefusedError: an output is of a type that is not spoken here.
+    """
+    for name, tensor in outputs.items():
+        type_of(name, tensor)
     key = (_ROWS if is_row else _COLUMNS)[1]
     if len(outputs) == 1 or not outputs:
         told = _written(next(iter(outputs.values()), []))
@@ -154,7 +160,9 @@ def _written(value: Any) -> bytes:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        return write_array(value)
+        return _written(value.tolist()) if value.dtype == object else write_array(value)
+    if isinstance(value, str):
+        value = value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return b'{"b64":"' + base64.b64encode(value) + b'"}'
     return b"[" + b",".join(map(_written, value)) + b"]"

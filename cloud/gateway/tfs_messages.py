@@ -1,8 +1,8 @@
-"""TensorFlow Serving's PredictRequest and PredictResponse; what is large in them is read and written by hand."""
+"""TensorFlow Serving's PredictRequest; what is large in it is read by hand."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,20 +10,16 @@ import numpy.typing as npt
 from cloud.gateway.calls import Tensor
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
-from shared.compression import Buffer
-from shared.large_fields import FieldsError, cut, head, split
-from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import STRING, dtype_name, dtype_number, to_tensor_proto
+from shared.large_fields import FieldsError, cut, split
+from shared.tensorflow_tensors import STRING, dtype_name
 from shared.tensors import MAX_DIMENSIONS
 from shared.varints import VarintsError, unpack_bytes
 
 UINT8 = 4
 
-_INPUTS, _OUTPUTS = 2, 1  # Fields of the request and of the response: maps, of which an entry is a key and a
-_KEY, _VALUE = 1, 2  # value.
-_SHAPE, _CONTENT, _INT_VAL, _STRING_VAL = 2, 4, 7, 8  # Fields of TensorProto.
-_MODEL_SPEC = 2  # Of the response.
-_LISTED = 4096  # Numbers of an output that go in the list of their type, as TensorFlow Serving has it.
+_INPUTS = 2  # The field's number: a map, of which an entry is
+_KEY, _VALUE = 1, 2  # a key and a value.
+_CONTENT, _INT_VAL, _STRING_VAL = 4, 7, 8  # Fields of TensorProto.
 _NAME_BYTES = 200
 
 
@@ -59,23 +55,6 @@ def read_predict(data: bytes) -> PredictRequest:
         inputs,
         tuple(request.output_filter),
     )
-
-
-def write_predict(outputs: Mapping[str, Tensor], spec: Any) -> bytes:
-    """A PredictResponse; `spec`: the ModelSpec of what answered.
-
-    Numbers go in `tensor_content`, up to 4,096 of them in the list of their type, where some clients look for them.
-    """
-    parts: list[Buffer] = []
-    for name, tensor in outputs.items():
-        key = name.encode()
-        value = _tensor_parts(tensor)
-        size = sum(map(len, value))
-        before = b"".join((head(_KEY, len(key)), key, head(_VALUE, size)))
-        parts += (head(_OUTPUTS, len(before) + size), before, *value)
-    told = spec.SerializeToString()
-    parts += (head(_MODEL_SPEC, len(told)), told)
-    return b"".join(parts)
 
 
 def _entry(entry: memoryview) -> tuple[str, Tensor]:
@@ -139,21 +118,6 @@ def _pixels(
             Kind.INVALID,
             f"{name[:_NAME_BYTES]} holds {len(numbers)} numbers, its shape {_shown(shape)} takes {prod(shape)}: send all",
         ) from error
-
-
-def _tensor_parts(tensor: Tensor) -> Sequence[Buffer]:
-    """A TensorProto in parts."""
-    proto = message_class("tensorflow.TensorProto")
-    if not isinstance(tensor, np.ndarray):
-        told = proto(dtype=STRING, tensor_shape={"dim": [{"size": len(tensor)}]}).SerializeToString()
-        return [told, *(part for text in tensor for part in (head(_STRING_VAL, len(text)), text))]
-    if tensor.size <= _LISTED:
-        return [to_tensor_proto(tensor, listed=True).SerializeToString()]
-    told = proto(
-        dtype=dtype_number(tensor.dtype.name), tensor_shape={"dim": [{"size": side} for side in tensor.shape]}
-    ).SerializeToString()
-    content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
-    return [told, head(_CONTENT, len(content)), content]
 
 
 def _shown(shape: Sequence[int]) -> str:

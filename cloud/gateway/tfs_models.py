@@ -1,15 +1,15 @@
 """What TensorFlow Serving's doors tell of a model: its spec, its signatures and the versions that are served."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from cloud.gateway import tensor_specs
 from cloud.gateway.door import Door
-from cloud.gateway.tensor_specs import TensorSpec
+from cloud.gateway.tensor_specs import PACKED, TensorSpec
 from cloud.gateway.tfs_signatures import METHOD, SIGNATURES
 from cloud.gateway.tfs_versions import number_of
 from shared.model_card import ModelCard
 from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import STRING, dtype_number
+from shared.tensorflow_tensors import dtype_number
 
 
 def model_spec(card: ModelCard, signature_name: str = "") -> Any:
@@ -19,15 +19,16 @@ def model_spec(card: ModelCard, signature_name: str = "") -> Any:
     )
 
 
-def signature_defs(card: ModelCard, heads: Sequence[str]) -> Any:
-    """The SignatureDefMap of a model; `heads`: its outputs."""
+def signature_defs(card: ModelCard, door: Door) -> Any:
+    """The SignatureDefMap of a model that is served at the door."""
+    outputs = tensor_specs.outputs(card, door.heads(card), door.given(card))
     defs = message_class("tensorflow.serving.SignatureDefMap")()
     for each in SIGNATURES.values():
         told = defs.signature_def[each.name]
         told.method_name = METHOD
         for spec in each.inputs(card):
             _tell(told.inputs[spec.name], spec)
-        for spec in each.outputs(card, heads):
+        for spec in (PACKED,) if each.gives_results else outputs:
             _tell(told.outputs[spec.name], spec)
     return defs
 
@@ -46,7 +47,7 @@ def version_statuses(door: Door, model: str, version: str | None) -> tuple[int, 
 def _tell(info: Any, spec: TensorSpec) -> None:
     info.name = f"{spec.name}:0"
     if spec.dtype is not None:
-        info.dtype = STRING if spec.dtype == "bytes" else dtype_number(spec.dtype)
+        info.dtype = dtype_number(spec.dtype) or 0  # DT_INVALID: it cannot be asked for here.
     info.tensor_shape.unknown_rank = spec.shape is None
     for side in spec.shape or ():
         info.tensor_shape.dim.add(size=side)

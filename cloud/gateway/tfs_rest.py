@@ -100,7 +100,7 @@ def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
             "model_spec": {"name": spec.name, "signature_name": "", "version": str(spec.version.value)},
             "metadata": {
                 "signature_def": MessageToDict(
-                    signature_defs(card, parts.door.heads(card)),
+                    signature_defs(card, parts.door),
                     preserving_proto_field_name=True,
                     always_print_fields_with_no_presence=True,
                 )

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cloud.gateway.calls import IMAGES, INPUT, RESULTS, Tensor
 from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
+from cloud.gateway.tensor_specs import ENCODED, TensorSpec, pixels
 from shared.model_card import ModelCard
+from shared.tensorflow_tensors import STRING, dtype_number
 
 DEFAULT = "serving_default"
 METHOD = "tensorflow/serving/predict"
@@ -23,10 +26,6 @@ class Signature:
     def inputs(self, card: ModelCard) -> tuple[TensorSpec, ...]:
         """What it takes."""
         return (pixels(card) if self.input == INPUT else ENCODED,)
-
-    def outputs(self, card: ModelCard, heads: Sequence[str]) -> tuple[TensorSpec, ...]:
-        """What it gives; `heads`: the model's outputs."""
-        return (PACKED,) if self.gives_results else outputs(card, heads)
 
     def check(self, inputs: Mapping[str, Tensor]) -> None:
         """Check that exactly its input is there.
@@ -80,3 +79,18 @@ def signature(name: str, *, is_vehicle: bool = False) -> Signature:
             Kind.INVALID, f"signature {name}: a call with a frame message is answered by {PACKED_NAME} alone"
         )
     return SIGNATURES[name]
+
+
+def type_of(name: str, output: Tensor) -> int:
+    """TensorFlow's number of an output's type.
+
+    Raises:
+        RefusedError: it is none that is spoken here.
+    """
+    number = dtype_number(output.dtype.name) if isinstance(output, np.ndarray) else STRING
+    if number is None:
+        assert isinstance(output, np.ndarray)
+        raise RefusedError(
+            Kind.UNPROCESSABLE, f"output {name} is {output.dtype.name}, which is not spoken here: ask for others"
+        )
+    return number

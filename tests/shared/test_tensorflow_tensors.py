@@ -6,16 +6,27 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow_device import tf
+from shared.large_fields import head
 from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import STRING, dtype_name, from_tensor_proto, to_tensor_proto
+from shared.tensorflow_tensors import STRING, dtype_name, from_tensor_proto, to_tensor_proto, typed_list
 from shared.tensors import DTYPES, TensorsError
 
 SPOKEN = (*DTYPES, "bool")
 
 
-def array(dtype: str, shape: tuple[int, ...] = (2, 3)) -> Any:
-    """Numbers that every type holds, no two of them equal but in booleans."""
+def array(dtype: Any, shape: tuple[int, ...] = (2, 3)) -> Any:
+    """Numbers that every type holds, no two of them equal but in booleans. `dtype`: its name, or the type itself."""
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+def typed(given: Any) -> Any:
+    """A message of TensorFlow's own with the numbers in the list of their type, as we write it."""
+    number, parts = typed_list(given)
+    values = b"".join(parts)
+    theirs = type(tf.make_tensor_proto(0))
+    announced = theirs(dtype=tf.dtypes.as_dtype(given.dtype).as_datatype_enum)
+    announced.tensor_shape.CopyFrom(tf.TensorShape(given.shape).as_proto())
+    return theirs.FromString(announced.SerializeToString() + head(number, len(values)) + values)
 
 
 def ours(theirs: Any) -> Any:
@@ -42,6 +53,20 @@ def test_tensorflow_reads_what_we_write_and_we_read_what_it_writes(dtype: str) -
     assert read.dtype == dtype
     assert np.array_equal(read, given)
     assert dtype_name(written.dtype) == dtype
+
+
+@pytest.mark.parametrize("dtype", [*SPOKEN, "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
+def test_tensorflow_reads_the_lists_that_we_write(dtype: str, shape: tuple[int, ...]) -> None:
+    """Its clients look for numbers there; halves lie as their bits, negative numbers as 64 of them."""
+    given = array(tf.dtypes.as_dtype(dtype).as_numpy_dtype, shape)
+    if given.dtype.kind in "if" and given.size:
+        given = given - 3
+    back = tf.make_ndarray(typed(given))
+    assert back.dtype == given.dtype
+    assert np.array_equal(back, given)
+    if dtype != "bfloat16":  # Which is written alone.
+        assert np.array_equal(from_tensor_proto(ours(typed(given))), given)
 
 
 @pytest.mark.parametrize("fill", [0, 7])

@@ -147,8 +147,18 @@ class TensorFlowServer(Server, apis.PredictionServiceServicer):  # type: ignore[
         arrays = self._infer(tf.make_ndarray(request.inputs[INPUT]), context)
         for name in request.output_filter:
             if name in arrays:
-                told.outputs[name].CopyFrom(tf.make_tensor_proto(arrays[name]))
+                told.outputs[name].CopyFrom(_typed(arrays[name]))
         return told
+
+
+def _typed(values: Any) -> Any:
+    """A TensorProto as TensorFlow Serving answers: the numbers in the list of their type."""
+    proto = tf.make_tensor_proto(values)
+    if proto.tensor_content:
+        proto.ClearField("tensor_content")
+        lists = {"float32": "float_val", "float64": "double_val", "int64": "int64_val"}
+        getattr(proto, lists.get(values.dtype.name, "int_val")).extend(values.ravel().tolist())
+    return proto
 
 
 SERVERS = {"open_inference": OpenInferenceServer, "tensorflow_serving": TensorFlowServer}

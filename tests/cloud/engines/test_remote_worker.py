@@ -52,6 +52,16 @@ def test_another_worker_is_a_server_like_any(tmp_path: Path, form: str, task: st
         assert np.array_equal(found[head], values), head
 
 
+def test_a_worker_is_asked_for_bytes(tmp_path: Path) -> None:
+    """A list of a mask's numbers takes as long to read as the picture takes to send; a foreign server knows nothing of it."""
+    tiny.write(tmp_path, "segmentation")
+    with remote_servers.serve(tmp_path, "segmentation", "tensorflow_serving", tmp_path / "saved") as server:
+        remote_servers.write(tmp_path, "segmentation", "tensorflow_serving", server.address, "remote")
+        with Repository(tmp_path).load("remote") as remote:
+            remote.infer(tiny.noise(1))
+        assert server.asked[-1]["skylane-tensors"] == "content"
+
+
 def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Path) -> None:
     """The worker lives, and nobody has to look after it."""
     tiny.write(tmp_path, "segmentation")

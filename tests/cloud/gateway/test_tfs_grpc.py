@@ -102,23 +102,32 @@ def test_numbers_may_come_in_the_list_of_their_type(channel: grpc.Channel, value
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), pixels[..., 0])
 
 
-def test_small_outputs_lie_where_clients_look_for_them(channel: grpc.Channel) -> None:
-    """TensorFlow Serving answers in the lists, and many a client reads `float_val` or `int_val` itself."""
-    pixels = noise(1)
-    answer = PredictionStub(channel).Predict(asked(pixels), WAIT_S)
-    assert list(answer.outputs["mask"].int_val) == pixels[..., 0].ravel().tolist()
-    large = noise(200 * 24 // (HEIGHT * WIDTH))[:64]
-    answer = PredictionStub(channel).Predict(asked(large), WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), large[..., 0])
-
-
-def test_large_outputs_come_as_content() -> None:
-    """A list of numbers takes a client thirty milliseconds where the bytes take one."""
+@pytest.mark.parametrize("count", [1, 190])
+def test_numbers_lie_where_clients_look_for_them(count: int) -> None:
+    """TensorFlow Serving answers in the lists, of any size, and many a client reads `float_val` or `int_val` itself."""
+    pixels = noise(count)
     with open_doors(model(), gateway=GRPC_ALONE, max_frames=200) as doors, grpc.insecure_channel(doors.grpc) as channel:
-        pixels = noise(180)
-        answer = PredictionStub(channel).Predict(asked(pixels), WAIT_S)
-    assert answer.outputs["mask"].tensor_content
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), pixels[..., 0])
+        for form in ((), (("skylane-tensors", "typed"),)):
+            mask = PredictionStub(channel).Predict(asked(pixels), WAIT_S, metadata=form).outputs["mask"]
+            assert list(mask.int_val) == pixels[..., 0].ravel().tolist()
+            assert not mask.tensor_content
+            np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
+
+
+def test_whoever_asks_for_bytes_gets_bytes(channel: grpc.Channel) -> None:
+    """A list of numbers takes a client thirty milliseconds where the bytes take one."""
+    pixels = noise(2)
+    told = (("skylane-tensors", "content"),)
+    mask = PredictionStub(channel).Predict(asked(pixels), WAIT_S, metadata=told).outputs["mask"]
+    assert (mask.tensor_content, list(mask.int_val)) == (pixels[..., 0].tobytes(), [])
+    np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
+
+
+def test_a_form_that_there_is_not_is_refused(channel: grpc.Channel) -> None:
+    """Whoever misspells it would look for numbers where there are none."""
+    with pytest.raises(grpc.RpcError, match="skylane-tensors is 'raw': send typed or content") as raised:
+        PredictionStub(channel).Predict(asked(noise(1)), WAIT_S, metadata=(("skylane-tensors", "raw"),))
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_encoded_pictures_are_resized_as_the_card_says(channel: grpc.Channel) -> None:

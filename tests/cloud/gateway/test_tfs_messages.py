@@ -1,4 +1,4 @@
-"""PredictRequests read by hand, held against the library of protocol buffers."""
+"""PredictRequests read and PredictResponses written by hand, held against the library of protocol buffers."""
 
 from typing import Any
 
@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.gateway.refusal import RefusedError
-from cloud.gateway.tfs_messages import read_predict, write_predict
+from cloud.gateway.tfs_answer import Form, write_predict
+from cloud.gateway.tfs_messages import read_predict
 from shared.protocol_buffers import message_class
 from shared.tensorflow_tensors import STRING, from_tensor_proto, to_tensor_proto
 from shared.tensors import DTYPES
 
 REQUEST = message_class("tensorflow.serving.PredictRequest")
 RESPONSE = message_class("tensorflow.serving.PredictResponse")
+LARGEST = 1 << 27
 SPEC = message_class("tensorflow.serving.ModelSpec")(name="net", version={"value": 3})
 
 shapes = st.lists(st.integers(0, 4), max_size=5)
@@ -33,7 +35,10 @@ def test_pixels_are_read_as_the_library_reads_them(shape: list[int], listed: boo
     size = int(np.prod(shape))
     pixels = np.array(data.draw(st.lists(st.integers(0, 255), min_size=size, max_size=size)), np.uint8).reshape(shape)
     request = REQUEST(model_spec={"name": "net", "signature_name": "s"}, output_filter=["mask"])
-    to_tensor_proto(pixels, request.inputs["input"], listed=listed)
+    tensor = to_tensor_proto(pixels, request.inputs["input"])
+    if listed:
+        tensor.ClearField("tensor_content")
+        tensor.int_val.extend(pixels.ravel().tolist())
     read = read_predict(request.SerializeToString())
     np.testing.assert_array_equal(np.asarray(read.inputs["input"]), pixels)
     assert (read.model, read.signature, read.outputs, read.version) == ("net", "s", ("mask",), None)
@@ -60,21 +65,45 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 3), (5, 1000)])
-def test_every_type_is_written_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> None:
-    """Small outputs in their lists and large ones as content: the library reads the same numbers."""
-    values = np.random.default_rng(4).integers(0, 100, shape).astype(dtype)
-    answer = RESPONSE.FromString(write_predict({"values": values}, SPEC))
-    read = from_tensor_proto(answer.outputs["values"])
-    assert read.dtype == dtype
-    np.testing.assert_array_equal(read, values)
-    assert bool(answer.outputs["values"].tensor_content) is (values.size > 4096)
+@pytest.mark.parametrize("form", Form)
+def test_every_type_is_written_bit_by_bit(dtype: str, form: Form) -> None:
+    """In either form, in as many parts as it takes: the library reads the same numbers."""
+    values = np.random.default_rng(4).integers(0, 100, (5, 20_000)).astype(dtype)
+    outputs = {"values": values, "others": values[0, :3]}
+    answer = RESPONSE.FromString(write_predict(outputs, SPEC, form, LARGEST))
+    assert answer.outputs.keys() == outputs.keys()
+    for name, sent in outputs.items():
+        read = from_tensor_proto(answer.outputs[name])
+        assert read.dtype == dtype
+        np.testing.assert_array_equal(read, sent)
+        assert bool(answer.outputs[name].tensor_content) is (form is Form.CONTENT)
     assert answer.model_spec == SPEC
+
+
+@pytest.mark.parametrize("form", Form)
+def test_an_answer_that_is_too_large_is_not_written_to_its_end(form: Form) -> None:
+    """A negative number takes ten bytes in a list: an answer that may be sent as bytes may be too large so."""
+    most, spent = 4096, np.full(2000, -1, np.int8)
+    outputs = {"first": spent, "second": spent}
+    if form is Form.CONTENT:
+        assert from_tensor_proto(RESPONSE.FromString(write_predict(outputs, SPEC, form, most)).outputs["second"]).size
+        outputs["third"] = spent
+    with pytest.raises(RefusedError, match=f"more than {most} bytes, {form}: ask for fewer") as raised:
+        write_predict(outputs, SPEC, form, most)
+    assert ("skylane-tensors: content" in str(raised.value)) is (form is Form.TYPED)
+
+
+def test_numbers_without_a_name_are_refused() -> None:
+    """A model may answer anything; the worker must not end of it."""
+    with pytest.raises(RefusedError, match="output values is complex64, which is not spoken here"):
+        write_predict({"values": np.zeros(2, np.complex64)}, SPEC, Form.TYPED, LARGEST)
 
 
 def test_results_are_written_as_strings() -> None:
     """Each picture's result by itself."""
-    answer = RESPONSE.FromString(write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC))
+    answer = RESPONSE.FromString(
+        write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC, Form.TYPED, LARGEST)
+    )
     assert answer.outputs["result_bytes"].dtype == STRING
     assert from_tensor_proto(answer.outputs["result_bytes"]).tolist() == [b"one", b"two"]
 
