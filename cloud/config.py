@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
-from cloud.gateway.listening import ListenError, host_and_port
+from cloud.gateway.listening import ListenError, endpoint
 from cloud.gateway.settings import GatewaySettings
 from cloud.manifest import NAME
 from shared.config import Section
@@ -77,7 +77,7 @@ class CloudConfig(Section):
     def _doors_are_addresses(cls, address: str | None) -> str | None:
         if address is not None:
             try:
-                host_and_port(address)
+                endpoint(address)
             except ListenError as error:
                 raise ValueError(str(error)) from error
         return address

@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cloud.engines.engine import Precision
 from shared.config import Section
+from shared.endpoint import Endpoint, EndpointError
 from shared.frames import Layout
 from shared.geometry import Resize
 from shared.labels import MAX_LABELS, Labels
@@ -121,10 +122,17 @@ class LabelSection(Section):
     colour: Colour
 
 
+def _endpoint(address: str) -> str:
+    try:
+        return str(Endpoint.parse(address))
+    except EndpointError as error:
+        raise ValueError(str(error)) from error
+
+
 class RemoteSection(Section):
     """A model on another server, asked over gRPC. TLS and a token come by the environment (docs/engines.md)."""
 
-    address: str = Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")  # HOST:PORT
+    address: Annotated[str, AfterValidator(_endpoint)]  # HOST:PORT
     model: str = Field(min_length=1, max_length=256)  # As the server calls it.
     version: Version | None = None  # None: the one that the server takes.
     timeout_ms: float = Field(default=10_000, gt=0, le=600_000)  # For a batch, there and back.

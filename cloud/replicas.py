@@ -10,12 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cloud.config import CloudConfig, connection_of
+from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
 from shared.name_claim import client_id
 from shared.processes import end
@@ -25,7 +27,6 @@ _SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
 _DRAIN_S = 90.0
 _LOOK_S = 0.2
 _LAST_WORDS = 3  # Lines.
-_LAST_PORT = 65_535
 
 Say = Callable[[str], None]
 
@@ -132,11 +133,14 @@ def _address(first: str, number: int) -> str:
 
     Raises:
         ReplicasError: there is no such port.
+        EndpointError: `first` is no HOST:PORT.
     """
-    host, _, port = first.rpartition(":")
-    if not port.isdigit() or int(port) + number - 1 > _LAST_PORT:
+    where = Endpoint.parse(first, listens=True)
+    if where.port == 0:
+        return first
+    if where.port + number - 1 > LAST_PORT:
         raise ReplicasError(f"{first}: replica {number} has no port there: give HOST:PORT with room for one each")
-    return first if int(port) == 0 else f"{host}:{int(port) + number - 1}"
+    return str(replace(where, port=where.port + number - 1))
 
 
 class Replicas:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from shared.endpoint import Endpoint, EndpointError
 from shared.errors import SkylaneError
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -29,7 +30,7 @@ class Address:
     password: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+        return f"{'mqtts' if self.tls else 'mqtt'}://{Endpoint(self.host, self.port)}"
 
     @classmethod
     def parse(cls, url: str) -> "Address":
@@ -41,19 +42,21 @@ class Address:
             BrokerAddressError: it is no such URL, or there is no password in that file.
         """
         try:
-            parts = urlsplit(url if "//" in url else f"mqtt://{url}")
-            port = parts.port or _PORTS[parts.scheme]
-        except (KeyError, ValueError) as error:
-            shown = re.sub(r"//.*@", "//…@", url)  # A password may stand there.
+            whole = url if "//" in url else f"mqtt://{url}"
+            parts = urlsplit(whole if whole.isprintable() else "")  # Which would leave out what breaks a line.
+            port = _PORTS[parts.scheme] if parts.port is None else parts.port
+            where = Endpoint.parse(str(Endpoint(parts.hostname or "", port)))
+        except (KeyError, ValueError, EndpointError) as error:
+            shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # A password may stand there.
             raise BrokerAddressError(f"broker address {shown!r} cannot be read: write mqtt://host:1883") from error
-        if not parts.hostname or parts.password is not None or parts.path.strip("/"):
+        if parts.password is not None or parts.path.strip("/"):
             hint = (
                 f"put the password into {_PASSWORD} or {_PASSWORD_FILE}" if parts.password else "write mqtt://host:1883"
             )
-            raise BrokerAddressError(f"broker address of host {parts.hostname!r} cannot be used: {hint}")
+            raise BrokerAddressError(f"broker address of host {where.host!r} cannot be used: {hint}")
         return cls(
-            host=parts.hostname,
-            port=port,
+            host=where.host,
+            port=where.port,
             tls=parts.scheme == "mqtts",
             username=unquote(parts.username) if parts.username else None,
             password=_password(),

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from shared.endpoint import is_loopback
 from shared.errors import MissingExtraError
 from shared.mosquitto import (
     MOSQUITTO_MISSING,
@@ -99,7 +99,7 @@ class Broker:
         wanted = BrokerKind(kind)
         if config is not None:
             return cls._start_once(first_listener(config), wanted, log, config=config)
-        if not (open_to_network or secured or _is_loopback(host)):
+        if not (open_to_network or secured or is_loopback(host)):
             raise BrokerError(
                 f"host {host} would let anyone who reaches this machine publish: "
                 "listen on 127.0.0.1, let in certificates alone with --secured, or say --open-to-network"
@@ -262,13 +262,6 @@ def _watch(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _reachable(host: str) -> str:

@@ -15,6 +15,7 @@ from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
 from bench.machine_line import machine_line
 from shared.config import override
+from shared.endpoint import Endpoint, EndpointError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,12 +53,15 @@ def link(
     if to is None:
         raise click.UsageError("--to is missing: say where the broker is, such as --to 127.0.0.1:1883")
     spec = _spec(PROFILES[profile], faults)
-    host, port = _address(to)
+    try:
+        where = Endpoint.parse(to)
+    except EndpointError as error:
+        raise LinkError(f"--to {error}") from error
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     console = Console(stderr=as_json)
-    with Link(spec, host, port, listen) as running:
+    with Link(spec, where.host, where.port, listen) as running:
         console.print(f"{running.url} leads to {to}: {_told(spec)}", markup=False, highlight=False)
         with console.status("") as status:
             while not ended.wait(_LOOK_S):
@@ -74,13 +78,6 @@ def _spec(profile: LinkSpec, faults: Mapping[str, Any]) -> LinkSpec:
         if faults[f"{both}_{unit}"] is not None:
             profile = profile.model_copy(update={f"{both}_{way}_{unit}": None for way in ("up", "down")})
     return override(profile, faults)
-
-
-def _address(to: str) -> tuple[str, int]:
-    host, _, port = to.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 (the last port)
-        raise LinkError(f"--to {to!r} is no address: write HOST:PORT, such as 127.0.0.1:1883")
-    return host, int(port)
 
 
 def _told(spec: LinkSpec) -> str:

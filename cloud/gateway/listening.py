@@ -2,26 +2,26 @@
 
 import socket
 
+from shared.endpoint import Endpoint, EndpointError
 from shared.errors import SkylaneError
 
 _BACKLOG = 512
-_LAST_PORT = 65_535
 
 
 class ListenError(SkylaneError):
     """An address that cannot be listened at."""
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of `HOST:PORT`, of `[::]:PORT` for IPv6; no host means every address.
+def endpoint(address: str) -> Endpoint:
+    """Where to listen, from HOST:PORT; no host means every address, port 0 any that is free.
 
     Raises:
         ListenError: it is not that.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or len(port) > len(str(_LAST_PORT)) or int(port) > _LAST_PORT:
-        raise ListenError(f"cannot listen at {address[:100]!r}: write HOST:PORT, such as 127.0.0.1:8000")
-    return host.strip("[]"), int(port)
+    try:
+        return Endpoint.parse(address, listens=True)
+    except EndpointError as error:
+        raise ListenError(f"cannot listen at {error}") from error
 
 
 def listen(kind: str, address: str) -> socket.socket:
@@ -30,10 +30,10 @@ def listen(kind: str, address: str) -> socket.socket:
     Raises:
         ListenError: it is no address, or is another's.
     """
-    host, port = host_and_port(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    where = endpoint(address)
+    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((where.host, where.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ListenError(f"{kind} cannot listen at {address}: {error}") from error
     # Its connections inherit it. asyncio sets it only where a socket says that it is TCP, which this one does not; and an

@@ -16,7 +16,7 @@ from rich.table import Table
 from edge.sending.grpc_caller import SendSettings
 from edge.sending.picture_files import found, sort_out
 from edge.sending.spread import Ended, Spread
-from edge.transports.security import WorkerAddress
+from edge.transports.security import worker_address
 from shared import clock
 from shared.registry import Entry, load
 from shared.topics import checked
@@ -68,7 +68,7 @@ def send(
     **asked: Any,
 ) -> None:
     """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place."""
-    addresses = [str(WorkerAddress.parse(each)) for node in nodes for each in node.split(",")]
+    addresses = [str(worker_address(each)) for node in nodes for each in node.split(",")]
     checked("vehicle", asked["sender"])
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)

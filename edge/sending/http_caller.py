@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
 from edge.transports.http_line import told_of
-from edge.transports.security import Security, WorkerAddress
+from edge.transports.security import Security, worker_address
 from shared import clock
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.plain_text import printable
@@ -36,7 +36,7 @@ class HttpCaller:
         Raises:
             WorkerAddressError: the address, the authority or the token cannot be used.
         """
-        address = WorkerAddress.parse(node)
+        address = worker_address(node)
         security = Security.read(settings.tls_ca)
         self._headers = security.headers(settings.sender, address)
         self._timeout_ns = round((settings.connect_timeout_s + settings.answer_timeout_s) * 1e9)

@@ -8,7 +8,7 @@ from edge.transports.direct import DirectSettings, DirectTransport
 from edge.transports.grpc_line import GrpcDialect, GrpcLine
 from edge.transports.native import Native
 from edge.transports.open_inference import GrpcInfer
-from edge.transports.security import WorkerAddress
+from edge.transports.security import worker_address
 from edge.transports.tensorflow_serving import GrpcPredict
 
 
@@ -18,7 +18,7 @@ def connected(dialect: GrpcDialect, settings: DirectSettings) -> DirectTransport
     Raises:
         WorkerAddressError: an address cannot be used.
     """
-    addresses = [WorkerAddress.parse(address) for address in settings.addresses]
+    addresses = [worker_address(address) for address in settings.addresses]
     lines = {
         str(each): GrpcLine(each, dialect, settings.security, settings.vehicle, most_calls=settings.most_calls)
         for each in addresses

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from edge.transports.call_threads import CallThreads
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.security import Security, WorkerAddress
+from edge.transports.security import Security
 from edge.transports.transport import Parcel
 from shared import clock
+from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import Status
 from shared.packed import PackedError, pack, unpack
@@ -53,7 +54,7 @@ class GrpcLine:
     """A worker's gRPC door. Frames have a connection, and what is beside them has another, so as not to wait for them."""
 
     def __init__(
-        self, address: WorkerAddress, dialect: GrpcDialect, security: Security, vehicle: str, *, most_calls: int
+        self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str, *, most_calls: int
     ) -> None:
         """`most_calls`: under way at a time. Nothing is sent yet.
 

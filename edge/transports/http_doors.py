@@ -7,7 +7,7 @@ from edge.hooks import Hooks
 from edge.transports.direct import DirectSettings, DirectTransport
 from edge.transports.http_line import HttpDialect, HttpLine
 from edge.transports.open_inference import RestInfer
-from edge.transports.security import WorkerAddress
+from edge.transports.security import worker_address
 from edge.transports.tensorflow_serving import RestPredict
 
 
@@ -17,7 +17,7 @@ def connected(dialect: HttpDialect, settings: DirectSettings) -> DirectTransport
     Raises:
         WorkerAddressError: an address cannot be used.
     """
-    addresses = [WorkerAddress.parse(address) for address in settings.addresses]
+    addresses = [worker_address(address) for address in settings.addresses]
     lines = {
         str(each): HttpLine(each, dialect, settings.security, settings.vehicle, most_calls=settings.most_calls)
         for each in addresses

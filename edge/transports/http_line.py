@@ -12,9 +12,10 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from edge.transports.call_threads import CallThreads
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.security import Security, WorkerAddress, WorkerAddressError
+from edge.transports.security import Security, WorkerAddressError
 from edge.transports.transport import Parcel
 from shared import clock
+from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import MAX_STATUS_BYTES, Status
 from shared.plain_text import printable
@@ -49,7 +50,7 @@ class HttpLine:
     """A worker's HTTP door."""
 
     def __init__(
-        self, address: WorkerAddress, dialect: HttpDialect, security: Security, vehicle: str, *, most_calls: int
+        self, address: Endpoint, dialect: HttpDialect, security: Security, vehicle: str, *, most_calls: int
     ) -> None:
         """`most_calls`: under way at a time. Nothing is sent yet.
 
@@ -226,7 +227,7 @@ def _texts(beside: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else value.decode() for name, value in beside}
 
 
-def _pool(address: WorkerAddress, security: Security, size: int) -> urllib3.HTTPConnectionPool:
+def _pool(address: Endpoint, security: Security, size: int) -> urllib3.HTTPConnectionPool:
     if security.authority is None:
         return urllib3.HTTPConnectionPool(address.host, address.port, maxsize=size)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

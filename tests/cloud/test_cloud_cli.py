@@ -119,8 +119,11 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--http", "8000"], "http: cannot listen at '8000': write HOST:PORT"),
-        (["--grpc", "127.0.0.1:99999"], "grpc: cannot listen at '127.0.0.1:99999': write HOST:PORT"),
+        (["--http", "8000"], "http: cannot listen at '8000': no port follows its host: write HOST:PORT"),
+        (
+            ["--grpc", "127.0.0.1:99999"],
+            "grpc: cannot listen at '127.0.0.1:99999': its port is no number from 0 to 65535: write HOST:PORT",
+        ),
         (["--http", ":8000", "--grpc", ":8000"], "http and grpc cannot share :8000"),
         (["--http", ":0", "--images", "nowhere"], "images: nowhere is no folder"),
         (["--http", ":0", "--tokens", "nowhere"], "tokens: nowhere is no file"),

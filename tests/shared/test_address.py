@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.address import Address, BrokerAddressError
+from shared.endpoint import EndpointError
 
 
 @pytest.mark.parametrize(
@@ -22,10 +23,25 @@ def test_addresses_are_read(url: str, host: str, port: int, username: str | None
     """The usual ways to write one."""
     address = Address.parse(url)
     assert (address.host, address.port, address.tls, address.username) == (host, port, tls, username)
+    assert (again := Address.parse(str(address))).host == host
+    assert again.port == port
 
 
 @pytest.mark.parametrize(
-    "url", ["", "mqtt://", "http://broker", "mqtt://broker:port", "mqtt://broker:99999", "mqtt://a/b"]
+    "url",
+    [
+        "",
+        "mqtt://",
+        "http://broker",
+        "mqtt://broker:port",
+        "mqtt://broker:99999",
+        "mqtt://a/b",
+        "mqtt://broker:0",
+        "mqtt://bro\nker",
+        "mqtt://bro ker",
+        "mqtt://[::1",
+        "broker:1883\r",
+    ],
 )
 def test_what_is_no_address_is_told_with_one_that_is(url: str) -> None:
     """One line that says what to write."""
@@ -34,7 +50,8 @@ def test_what_is_no_address_is_told_with_one_that_is(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mqtt://u:secret@host", "http://u:secret@host", "mqtt://u:secret@host:x", "mqtt://u:secret@"]
+    "url",
+    ["mqtt://u:secret@host", "http://u:secret@host", "mqtt://u:secret@host:x", "mqtt://u:secret@", "u:secret@host:x"],
 )
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(url: str) -> None:
     """Whatever is printed ends in a log, and what is on a command line in the list of processes."""
@@ -89,4 +106,4 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         assert Address.parse(text).host
     except BrokerAddressError as error:
-        assert error.__cause__ is None or isinstance(error.__cause__, (KeyError, ValueError))  # noqa: PT017 (either end is right)
+        assert error.__cause__ is None or isinstance(error.__cause__, (KeyError, ValueError, EndpointError))  # noqa: PT017 (either end is right)
