@@ -84,10 +84,9 @@ def _ratios(result: Mapping[str, Any]) -> Table:
     for heading in ("reproduction", "Skylane by", "ratio", "by round", "target"):
         table.add_column(heading, justify="left" if heading in ("reproduction", "Skylane by") else "right")
     for each in result["ratios"]:
-        target = each["target"]
-        verdict = "" if target is None else f"≤ {target:g}, {'met' if each['ratio'] <= target else 'NOT met'}"
-        span = f"{min(each['by_round']):.3f} to {max(each['by_round']):.3f}"
-        table.add_row(BASELINES[each["baseline"]].title, each["door"], f"{each['ratio']:.3f}", span, verdict)
+        baseline, ratio, by_round = BASELINES[each["baseline"]], each["ratio"], each["by_round"]
+        span = f"{min(by_round):.3f} to {max(by_round):.3f}"
+        table.add_row(baseline.title, each["door"], f"{ratio:.3f}", span, baseline.verdict(ratio, by_round))
     return table
 
 

@@ -1,6 +1,6 @@
 """The baselines by name: what each reproduces, what of Skylane it is set against, and the ratio to reach."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,15 @@ class Baseline:
     title: str
     against: tuple[str, ...]  # Doors, as `bench.door_site` names them.
     target: float | None  # Of ours to theirs, overhead; None: none was set.
+
+    def verdict(self, ratio: float, by_round: Sequence[float]) -> str:
+        """Whether the target is reached, which it is where no round misses it; empty without one."""
+        if self.target is None:
+            return ""
+        met = sum(each <= self.target for each in by_round)
+        if met == len(by_round) and ratio <= self.target:
+            return f"≤ {self.target:g}, met"
+        return f"≤ {self.target:g}, met in {met} of {len(by_round)} rounds" if met else f"≤ {self.target:g}, NOT met"
 
 
 BASELINES = {
