@@ -3,17 +3,17 @@
 import base64
 import binascii
 import json
-import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.exceptions import HTTPError
 
 from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
 from edge.transports.http_line import told_of
+from edge.transports.http_pool import connections
 from edge.transports.security import Security, worker_address
 from shared import clock
 from shared.fields import MAX_MESSAGE_BYTES
@@ -39,15 +39,8 @@ class HttpCaller:
         address = worker_address(node)
         security = Security.read(settings.tls_ca)
         self._headers = security.headers(settings.sender, address)
-        self._timeout_ns = round((settings.connect_timeout_s + settings.answer_timeout_s) * 1e9)
-        timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.answer_timeout_s)
-        if security.authority is None:
-            self._pool = urllib3.HTTPConnectionPool(address.host, address.port, maxsize=1, timeout=timeout)
-        else:
-            context = ssl.create_default_context(cadata=security.authority.decode())
-            self._pool = urllib3.HTTPSConnectionPool(
-                address.host, address.port, maxsize=1, timeout=timeout, ssl_context=context
-            )
+        self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.answer_timeout_s)
+        self._pool = connections(address, security, 1)
         query = {"model": settings.model, "output": int(settings.annotate)}
         if settings.version is not None:
             query["version"] = settings.version
@@ -65,10 +58,11 @@ class HttpCaller:
                 {**self._headers, "content-type": content_type},
                 retries=False,
                 redirect=False,
+                timeout=self._timeout,
                 preload_content=False,
                 decode_content=False,
             )
-            answer = self._whole(response, began_ns + self._timeout_ns)
+            answer = _whole(response)
             response.release_conn()
         except HTTPError as error:
             raise NodeLostError(told_of(error)) from error
@@ -84,19 +78,15 @@ class HttpCaller:
         """See Caller."""
         self._pool.close()
 
-    def _whole(self, response: urllib3.BaseHTTPResponse, until_ns: int) -> bytes:
-        """The answer's body, as much as is taken.
 
-        Raises:
-            HTTPError: it does not come in time; by and by is none.
-        """
-        body = bytearray()
-        while len(body) <= _MOST_ANSWER and (piece := response.read1(_PIECE_BYTES)):
-            body += piece
-            if clock.now_ns() > until_ns:
-                response.close()
-                raise ReadTimeoutError(self._pool, self._path, "it answers by and by")
-        return bytes(body)
+def _whole(response: urllib3.BaseHTTPResponse) -> bytes:
+    """An answer's body, as much as is taken."""
+    body = bytearray()
+    while len(body) <= _MOST_ANSWER and (piece := response.read1(_PIECE_BYTES)):
+        body += piece
+    if len(body) > _MOST_ANSWER:
+        response.close()  # With what is still to come.
+    return bytes(body)
 
 
 def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:

@@ -14,6 +14,7 @@ from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import Status
 from shared.packed import PackedError, pack, unpack
+from shared.plain_text import printable
 
 grpc: Any = import_module("grpc")  # Any: it ships no types.
 
@@ -41,6 +42,7 @@ _REFUSALS = {
     "UNIMPLEMENTED": Status.REJECTED,
     "RESOURCE_EXHAUSTED": Status.OVERLOADED,
 }
+_BY_NAME = "dns:///"  # Before a host; without it gRPC would take one called `unix` for a file.
 _KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
 
 
@@ -62,7 +64,7 @@ class GrpcLine:
             WorkerAddressError: a token would travel in the clear.
         """
         self._metadata = tuple(security.headers(vehicle, address).items())
-        self._channels = [_channel(str(address), security) for _ in range(2)]
+        self._channels = [_channel(f"{_BY_NAME}{address}", security) for _ in range(2)]
         frames, beside = self._channels
         # A thread that waits for its call has the answer a fifth of a millisecond before a future's callback has.
         self._calls = CallThreads("grpc-call", most_calls)
@@ -178,4 +180,4 @@ def _line_error(error: Any) -> LineError:
 def _told(error: Any) -> str:
     """What a server, or the library, says of an error, in one line."""
     lines = (error.details() or "").strip().splitlines()
-    return lines[0].strip()[:_TOLD_CHARACTERS] if lines else "nothing is said"
+    return printable(lines[0].strip()[:_TOLD_CHARACTERS]) if lines else "nothing is said"

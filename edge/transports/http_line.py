@@ -1,6 +1,5 @@
 """The way to a worker over HTTP: connections that are kept, one call on each at a time."""
 
-import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from edge.transports.call_threads import CallThreads
+from edge.transports.http_pool import connections
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.security import Security, WorkerAddressError
+from edge.transports.security import Security
 from edge.transports.transport import Parcel
 from shared import clock
 from shared.endpoint import Endpoint
@@ -59,7 +59,7 @@ class HttpLine:
         """
         self._dialect = dialect
         self._headers = security.headers(vehicle, address)
-        self._pool = _pool(address, security, most_calls + 2)  # The status and the probes have one each.
+        self._pool = connections(address, security, most_calls + 2)  # The status and the probes have one each.
         self._calls = CallThreads("http-call", most_calls)
         self._probes = CallThreads("http-probe", 1)
         self._probing = threading.Semaphore(1)
@@ -141,7 +141,6 @@ class HttpLine:
         Raises:
             HTTPError: there is no whole answer, or not in time.
         """
-        until_ns = clock.now_ns() + round(ask.timeout_s * 1e9)
         response = self._pool.urlopen(
             ask.method,
             ask.path,
@@ -154,7 +153,7 @@ class HttpLine:
             decode_content=False,
         )
         try:
-            body = self._body(response, ask, until_ns)
+            body = _body(response, ask)
         except BaseException:
             response.close()
             raise
@@ -163,20 +162,6 @@ class HttpLine:
             response.close()  # With what is still to come.
         response.release_conn()
         return _Answer(response.status, response.headers, body, returned_ns)
-
-    def _body(self, response: urllib3.BaseHTTPResponse, ask: "_Ask", until_ns: int) -> bytes | None:
-        """None: it is larger than is taken."""
-        announced = response.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > ask.most_bytes:
-            return None
-        body = bytearray()
-        while piece := response.read1(_PIECE_BYTES):
-            body += piece
-            if len(body) > ask.most_bytes:
-                return None
-            if clock.now_ns() > until_ns:
-                raise ReadTimeoutError(self._pool, ask.path, "it answers by and by")
-        return bytes(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +196,19 @@ def told_of(error: Exception) -> str:
     return str(error).rpartition(": ")[2][:_TOLD_CHARACTERS] or type(error).__name__
 
 
+def _body(response: urllib3.BaseHTTPResponse, ask: _Ask) -> bytes | None:
+    """None: it is larger than is taken."""
+    announced = response.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > ask.most_bytes:
+        return None
+    body = bytearray()
+    while piece := response.read1(_PIECE_BYTES):
+        body += piece
+        if len(body) > ask.most_bytes:
+            return None
+    return bytes(body)
+
+
 def _read(answer: _Answer, most_bytes: int) -> Outcome:
     if answer.body is None:
         reason = f"too_large: the answer is larger than {most_bytes} bytes"
@@ -225,18 +223,6 @@ def _read(answer: _Answer, most_bytes: int) -> Outcome:
 
 def _texts(beside: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else value.decode() for name, value in beside}
-
-
-def _pool(address: Endpoint, security: Security, size: int) -> urllib3.HTTPConnectionPool:
-    if security.authority is None:
-        return urllib3.HTTPConnectionPool(address.host, address.port, maxsize=size)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_verify_locations(cadata=security.authority.decode())
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise WorkerAddressError(f"the authority for {address} holds no certificate in PEM: {error}") from error
-    return urllib3.HTTPSConnectionPool(address.host, address.port, maxsize=size, ssl_context=context)
 
 
 def _told(answer: bytes) -> str:

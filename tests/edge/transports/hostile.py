@@ -112,8 +112,8 @@ def _request(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def grpc_server(answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
-    """Answers Status and Probe as a worker does, and frames of any service by `answer`; its address."""
+def grpc_server(answer: Callable[[bytes, Any], bytes], at: str = "127.0.0.1:0") -> Iterator[str]:
+    """Answers Status and Probe as a worker does, and frames of any service by `answer`; its address, where it has one."""
 
     def status(_: bytes, context: Any) -> Iterator[bytes]:
         yield pack(STATUS)
@@ -134,7 +134,7 @@ def grpc_server(answer: Callable[[bytes, Any], bytes]) -> Iterator[str]:
     with futures.ThreadPoolExecutor(8) as threads:
         server = grpc.server(threads, options=(("grpc.max_send_message_length", -1),))
         server.add_generic_rpc_handlers((Handler(),))
-        port = server.add_insecure_port("127.0.0.1:0")
+        port = server.add_insecure_port(at)
         server.start()
         try:
             yield f"127.0.0.1:{port}"

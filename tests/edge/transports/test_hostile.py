@@ -2,13 +2,20 @@
 
 import base64
 import queue
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.transports.transport import Transport
+from edge.transports.http_line import HttpLine
+from edge.transports.line import Outcome, Silent
+from edge.transports.security import Security
+from edge.transports.tensorflow_serving import RestPredict
+from edge.transports.transport import Parcel, Transport
 from edge.workers import NoWorkerError
+from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import MaskMessage, Status, pack_mask
 from shared.packed import pack
@@ -97,6 +104,24 @@ def test_a_connection_that_breaks_leaves_the_frame_to_be_sent_again(name: str, r
         assert transport.replies.empty()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        Http((b"HTTP/1.1 100 Continue\r\n\r\n",), drips=True),
+        Http((b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"), drips=True),
+    ],
+    ids=["heads", "trailers"],
+)
+def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
+    """Each piece is in time, and no body grows: the call would hold its thread and its place for ever."""
+    over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    with http_server(lambda _: said) as address:
+        line = HttpLine(Endpoint.parse(address), RestPredict("tiny"), Security(), "car", most_calls=1)
+        with closing(line):
+            line.call(Parcel(b""), None, 0.3, over.put)
+            assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
+
+
 @pytest.mark.parametrize("name", GRPC)
 @pytest.mark.parametrize(
     ("body", "reason"),
@@ -126,13 +151,13 @@ def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Sta
     """With the server's words."""
 
     def refuse(_: bytes, context: Any) -> bytes:
-        context.abort(getattr(grpc.StatusCode, code), "no such thing")
+        context.abort(getattr(grpc.StatusCode, code), "no \x1b[2Jsuch thing")
         raise AssertionError
 
     with grpc_server(refuse) as address:
         answer = outcome(reach(name, address))
     assert isinstance(answer, MaskMessage)
-    assert (answer.status, answer.reason) == (status, f"{code.lower()}: no such thing")
+    assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 
 
 def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open) -> None:
@@ -158,6 +183,16 @@ def test_where_nobody_listens_the_address_is_told(name: str, reach: Open) -> Non
     """It is what the user has to look at."""
     with pytest.raises(NoWorkerError, match=r"127\.0\.0\.1:1: it cannot be reached"):
         reach(name, "127.0.0.1:1").wait_for_card(0.5)
+
+
+def test_a_host_is_a_host_whatever_its_name(reach: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To gRPC alone `unix:80` is the file called 80: frames would go to whoever made one where the vehicle starts."""
+    monkeypatch.chdir(tmp_path)
+    with (
+        grpc_server(lambda *_: pack(b""), at="unix:80"),
+        pytest.raises(NoWorkerError, match=r"unix:80: .*(cannot be reached|unavailable)"),
+    ):
+        reach("grpc", "unix:80").wait_for_card(2.0)
 
 
 def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
