@@ -8,8 +8,10 @@ where the third term is the queue before the servers, if each takes its even sha
 stages of the burst's last answer, and the queue is set beside what the formula makes of the same run's T_compute.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 import pandas as pd
 
@@ -62,6 +64,11 @@ def split(frames: pd.DataFrame, workers: int) -> Split:
 def middle(splits: Sequence[Split]) -> Split:
     """The split whose latency is the median of several of one cell; the lower of two in the middle."""
     return sorted(splits, key=lambda each: each.total_ms)[(len(splits) - 1) // 2]
+
+
+def spread_ms(splits: Sequence[Split]) -> float:
+    """The standard deviation of the latencies of several of one cell; nan of one."""
+    return stdev(each.total_ms for each in splits) if len(splits) > 1 else math.nan
 
 
 def speed_up(splits: Sequence[Split], alone: Sequence[Split]) -> float:

@@ -17,6 +17,7 @@ from bench.report.chapters import (
     journey,
     offloading,
     outcomes,
+    overhead,
     provenance,
     resources,
     soundness,
@@ -128,19 +129,19 @@ def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
 
 
 def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
-    """The report of a study: its cells, and what each axis changes."""
+    """The report of a study: its cells, and what each axis changes. `tariff`: the study's own where none is given."""
     sides = [log.side(cell) for cell in log.cells]
     sections = [study.provenance(log), study.runs(log), study.results(log), study.axes(log)]
     if len(log.capacity):
         sections.append(study.capacity(log))
-    sections += filter(None, (bursts.chapter(log), utilisation.chapter(log), offloading.of_study(log)))
+    sections += filter(
+        None, (overhead.chapter(log), bursts.chapter(log), utilisation.chapter(log), offloading.of_study(log))
+    )
     if len(log.frames):
         sections += [comparison.stages(sides), comparison.spreads(sides)]
-    if tariff:
+    if tariff := tariff or Tariff.of(log.manifest):
         measured = log.runs.reindex(columns=["cell", "throughput_hz"])
-        rates = [
-            (cell.name, float(measured.loc[measured["cell"] == cell.key, "throughput_hz"].mean())) for cell in log.cells
-        ]
+        rates = [(cell.name, measured.loc[measured["cell"] == cell.key, "throughput_hz"]) for cell in log.cells]
         sections.append(cost.chapter(rates, tariff))
     name = str(log.manifest.get("name") or log.folder.name)
     return Report(f"Study {name}", verdict_of_study(log), tuple(sections))
@@ -150,7 +151,7 @@ def _extras(subject: Subject, tariff: Tariff | None) -> list[Section]:
     """What is reported where it was asked for."""
     sections = []
     if tariff:
-        sections.append(cost.chapter([(run.name, throughput_hz(run)) for run in subject.runs], tariff))
+        sections.append(cost.chapter([(run.name, [throughput_hz(run)]) for run in subject.runs], tariff))
     if subject.local:
         sections.append(offloading.chapter(subject.local, subject.runs))
     return sections

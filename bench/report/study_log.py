@@ -20,7 +20,7 @@ KIND: Final = "study"
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_FIGURES: Final = (
-    "repetition", "throughput_hz", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
+    "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", "answered",
 )  # fmt: skip
 _COUNTED: Final = ("vehicles", "workers", "frames")

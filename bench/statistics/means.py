@@ -1,5 +1,6 @@
 """Two sides of a few independent figures each, such as the utilisation of runs: how far their means lie apart."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,27 @@ from bench.statistics.description import Estimate
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The figures of one side: how many, their mean, and their standard deviation, nan of fewer than two."""
+
+    count: int
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, known: Floats) -> "Group":
+        """Of figures that are numbers."""
+        mean = float(known.mean()) if len(known) else math.nan
+        return cls(len(known), mean, float(known.std(ddof=1)) if len(known) > 1 else math.nan)
+
+
+@dataclass(frozen=True, slots=True)
 class Means:
     """b against a; nan where a side has fewer than two figures, or none of them differ."""
 
-    mean_a: float
-    mean_b: float
-    difference: Estimate  # With its interval of 95 %, by Student's t.
+    a: Group
+    b: Group
+    difference: Estimate  # Of the means, with its interval of 95 %, by Student's t.
     welch_p: float
 
 
@@ -24,10 +40,9 @@ def compare_means(a: Floats, b: Floats) -> Means:
 
     SciPy's `ttest_ind(equal_var=False)`. Figures that are nan were not measured and are left out.
     """
-    known_a, known_b = (side[np.isfinite(side)] for side in (a, b))
-    mean_a, mean_b = (float(side.mean()) if len(side) else np.nan for side in (known_a, known_b))
-    if min(len(known_a), len(known_b)) < 2:  # noqa: PLR2004  One has no variance.
-        return Means(mean_a, mean_b, Estimate(mean_b - mean_a), np.nan)
-    parts = [float(side.var(ddof=1)) / len(side) for side in (known_a, known_b)]
-    error = Error.welch(parts, [len(known_a) - 1, len(known_b) - 1])
-    return Means(mean_a, mean_b, error.around(mean_b - mean_a), error.p_value(mean_b - mean_a))
+    of_a, of_b = sides = [Group.of(side[np.isfinite(side)]) for side in (a, b)]
+    difference = of_b.mean - of_a.mean
+    if min(side.count for side in sides) < 2:  # noqa: PLR2004  One has no variance.
+        return Means(of_a, of_b, Estimate(difference), math.nan)
+    error = Error.welch([side.std**2 / side.count for side in sides], [side.count - 1 for side in sides])
+    return Means(of_a, of_b, error.around(difference), error.p_value(difference))

@@ -28,6 +28,7 @@ def begun(plan: Plan, file: Path, seed: int, planned: int) -> dict[str, Any]:
         "file": str(file),
         "file_sha256": file_sha256(file),
         "axes": values_of(cells(plan)),
+        **({} if plan.report.price_per_hour is None else {"tariff": plan.report.model_dump()}),
         "planned": planned,
         **counts(()),
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.burst import Split, middle, speed_up, split
+from bench.burst import Split, middle, speed_up, split, spread_ms
 from bench.report.content import Part, Prose, Section, Table, numbers, texts
 from bench.report.study_log import Cell, StudyLog
 
@@ -26,19 +26,19 @@ def chapter(study: StudyLog) -> Section | None:
         alone = _alone(study, cell, found)
         rows.append((
             cell.name, shown.workers, shown.frames, len(found[cell.key]), shown.network_ms, shown.client_queue_ms,
-            shown.server_queue_ms, shown.compute_ms, shown.total_ms, shown.predicted_queue_ms,
+            shown.server_queue_ms, shown.compute_ms, shown.total_ms, spread_ms(found[cell.key]), shown.predicted_queue_ms,
             shown.predicted_ms / shown.total_ms, speed_up(found[cell.key], alone) if alone else np.nan,
         ))  # fmt: skip
     columns = (
         *texts("cell"),
         *numbers(
-            "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms", "latency ms",
+            "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms", "latency ms", "± latency ms",
             "queue by the formula ms", "formula / measured", "speed-up",
         ),
     )  # fmt: skip
     caption = (
         "The latency of a burst, from when its frames fell due to its last answer, split by the stages of that last "
-        "answer; of several runs the one of median latency. Formula: (N_R − N_S) / N_S · T_compute for the queue, with "
+        "answer; of several runs the one of median latency. ±: the standard deviation of the runs' latencies, – of one. Formula: (N_R − N_S) / N_S · T_compute for the queue, with "
         "the run's own mean inference. Speed-up: one worker's latency over this one's."
     )
     about = Prose(

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from bench.logs.run_log import load_run
-from bench.report.chapters import bursts, offloading, utilisation
+from bench.report.chapters import bursts, offloading, overhead, utilisation
+from bench.report.chapters.cost import Tariff
 from bench.report.content import Section, Table
+from bench.report.document import of_study
 from bench.report.study_log import StudyLog, load_study
 from bench.synthetic_run import Plan, write_run
 
@@ -36,7 +38,8 @@ def _study(
             phase = {"vehicle_run": "vehicle-1", "phase": np.where(is_early, "warm_up", "measured")}
             logs.append(pd.concat([pd.DataFrame(facts | phase, log.index), log], axis=1))
             busy = 100.0 + repetition + (40.0 if slower_ms.get(name) else 0.0)
-            runs.append(facts | dict(axes) | {"state": "done", "worker_cpu_percent": busy, "source_sha256": "ab" * 32})
+            figures = {"worker_cpu_percent": busy, "total_mean_ms": float(log["total_ms"].mean())}
+            runs.append(facts | dict(axes) | {"state": "done", **figures, "source_sha256": "ab" * 32})
     pd.DataFrame(runs).to_csv(folder / "runs.csv", index=False)
     pd.concat(logs, ignore_index=True).to_parquet(folder / "frames.parquet", index=False)
     varied: Mapping[str, Sequence[Any]] = {
@@ -48,22 +51,84 @@ def _study(
     return folder
 
 
-def _rows(folder: Path, chapter: Callable[[StudyLog], Section | None]) -> list[dict[str, Any]]:
-    """The one table of a chapter, a map a row."""
+def _rows(folder: Path, chapter: Callable[[StudyLog], Section | None], name: str = "") -> list[dict[str, Any]]:
+    """The one table of a chapter, or that of a name, a map a row."""
     section = chapter(load_study(folder))
     assert section is not None
-    (table,) = (part for part in section.parts if isinstance(part, Table))
+    (table,) = (part for part in section.parts if isinstance(part, Table) and name in ("", part.name))
     return [dict(zip((column.heading for column in table.columns), row, strict=True)) for row in table.rows]
 
 
 def test_utilisation_is_tested_by_runs(tmp_path: Path) -> None:
     """A run's samples follow one another: by them alone every difference would be a sure one."""
     cells = {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}
-    (row,) = _rows(_study(tmp_path, cells, {"b": 30.0}), utilisation.chapter)
+    folder = _study(tmp_path, cells, {"b": 30.0})
+    (row,) = _rows(folder, utilisation.chapter, "utilisation_codec")
     assert (row["figure"], row["of"], row["against"]) == ("worker CPU %", "raw", "jpeg")
-    assert (row["mean of"], row["mean against"]) == (142.0, 102.0)
+    assert (row["mean of"], row["mean against"], row["runs"]) == (142.0, 102.0, "3 and 3")
+    assert (row["± of"], row["± against"]) == (1.0, 1.0)
     assert row["difference"].low == pytest.approx(40 - 2.7764 * np.sqrt(2 / 3), abs=1e-3)
     assert row["Welch's t"].startswith(("0.00000", "< "))
+    (total,) = _rows(folder, utilisation.chapter, "run_means_codec")
+    assert (total["figure"], total["runs"]) == ("mean total ms", "3 and 3")
+    assert total["difference"].value == pytest.approx(30, abs=8)
+
+
+def test_overhead_and_inference_are_the_total_with_the_spread_of_the_runs(tmp_path: Path) -> None:
+    """Means add up, where medians would not; and a figure without its n and its spread says nothing."""
+    cells = {
+        "a": {"codec": "jpeg", "link": "none"},
+        "b": {"codec": "raw", "link": "none"},
+        "c": {"codec": "raw", "link": "4g"},
+    }
+    folder = _study(tmp_path, cells, {"b": 30.0}, warm_up=4)
+    rows = _rows(folder, overhead.chapter, "overhead")
+    assert [(row["codec"], row["link"], row["runs"]) for row in rows] == [
+        ("jpeg", "none", 3), ("raw", "none", 3), ("raw", "4g", 3)
+    ]  # fmt: skip
+    frames = load_study(folder).frames
+    for row, name in zip(rows, cells, strict=True):
+        assert row["total mean ms"] == pytest.approx(row["inferred mean ms"] + row["overhead mean ms"])
+        of_cell = frames[frames["cell"] == name]
+        assert row["frames"] == len(of_cell) <= 3 * 20
+        by_run = [of_run["total_ms"].mean() for _, of_run in of_cell.groupby("repetition")]
+        assert row["± total ms"] == pytest.approx(np.std(by_run, ddof=1))
+    codecs = _rows(folder, overhead.chapter, "codecs")
+    assert codecs[0]["bytes up"] == pytest.approx(frames.loc[frames["cell"] == "a", "bytes_up"].astype(float).mean())
+    assert [row["total mean ms"] for row in codecs] == [row["total mean ms"] for row in rows]
+
+
+def test_codecs_have_a_table_only_where_they_are_compared(tmp_path: Path) -> None:
+    """Of one codec it would repeat the other table."""
+    made = overhead.chapter(load_study(_study(tmp_path, {"a": {"link": "none"}, "b": {"link": "4g"}}, {})))
+    assert made is not None
+    assert [part.name for part in made.parts if isinstance(part, Table)] == ["overhead"]
+
+
+def test_a_study_is_priced_by_its_own_tariff_with_the_spread_of_its_runs(tmp_path: Path) -> None:
+    """Its file says what an hour costs; who reads the folder later should not have to know it."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    runs = pd.read_csv(folder / "runs.csv").assign(throughput_hz=[8.0, 10.0, 12.0, 4.0, np.nan, np.nan])
+    runs.to_csv(folder / "runs.csv", index=False)
+    assert "cost" not in {section.anchor for section in of_study(load_study(folder)).sections}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tariff"] = {"price_per_hour": 1.25, "currency": "EUR", "footage_hz": 24}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (first, second) = _rows(folder, lambda log: of_study(log).sections[-1])
+    prices = [1.25 * 24 * 24 / rate for rate in (8.0, 10.0, 12.0)]
+    assert (first["run"], first["runs"], first["answered a second"]) == ("jpeg", 3, 10.0)
+    assert (first["price EUR"], first["± EUR"]) == pytest.approx((prices[1], np.std(prices, ddof=1)))
+    assert second["runs"] == 1
+    assert np.isnan(second["± EUR"])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [None, 3, {}, *({"price_per_hour": price, "currency": "EUR", "footage_hz": 24} for price in ("dear", -1, np.inf))],
+)
+def test_a_tariff_that_cannot_be_read_is_none(told: object) -> None:
+    """A manifest is a file, and a report that stops for it tells nothing."""
+    assert Tariff.of({"tariff": told}) is None
 
 
 def test_a_burst_is_split_and_sped_up_against_one_worker(tmp_path: Path) -> None:
@@ -76,6 +141,7 @@ def test_a_burst_is_split_and_sped_up_against_one_worker(tmp_path: Path) -> None
         ) == pytest.approx(row["latency ms"])
     assert (one["workers"], two["workers"], one["runs"]) == (1, 2, 3)
     assert one["speed-up"] == 1
+    assert one["± latency ms"] > 0
     assert two["speed-up"] == pytest.approx(one["latency ms"] / two["latency ms"], rel=0.2)
     assert two["speed-up"] > 1.5
 

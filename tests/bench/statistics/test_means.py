@@ -16,6 +16,8 @@ def test_the_test_is_welch_s_as_scipy_has_it() -> None:
     interval = expected.confidence_interval()
     assert (found.difference.low, found.difference.high) == pytest.approx((interval.low, interval.high))
     assert found.difference.value == pytest.approx(b.mean() - a.mean())
+    assert (found.a.count, found.b.count) == (3, 4)
+    assert (found.a.mean, found.b.std) == pytest.approx((a.mean(), b.std(ddof=1)))
 
 
 @pytest.mark.parametrize("b", [[], [3.0], [3.0, np.nan]])
@@ -24,6 +26,7 @@ def test_one_run_tells_no_spread(b: list[float]) -> None:
     found = compare_means(np.array([1.0, 2.0, 3.0]), np.array(b))
     assert np.isnan(found.welch_p)
     assert np.isnan(found.difference.low)
+    assert np.isnan(found.b.std)
 
 
 def test_figures_that_do_not_differ_at_all_give_no_p_value() -> None:
