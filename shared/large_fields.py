@@ -11,6 +11,7 @@ MAX_FIELDS = 4096  # Of one message: two bytes can be a field, and each takes a 
 
 _VARINT, _BYTES = 0, 2  # How a field's value lies,
 _SIZES = {1: 8, 5: 4}  # and of those that have one size, that; the two other kinds are obsolete.
+_KIND = 7  # The bits of a tag that say how the value lies.
 _MORE = 0x80
 _LONGEST = 10  # Bytes of a number.
 
@@ -48,6 +49,17 @@ def cut(data: Buffer, *numbers: int) -> tuple[bytes, dict[int, list[memoryview]]
     return b"".join(others), values
 
 
+def fields(data: Buffer) -> Iterator[tuple[int, memoryview | None]]:
+    """Of each field its number, and the value of one of bytes, without a copy; None of one of another kind.
+
+    Raises:
+        FieldsError: as `split`.
+    """
+    view = memoryview(data)
+    for tag, _, value, end in _fields(view):
+        yield tag >> 3, view[value:end] if tag & _KIND == _BYTES else None
+
+
 def _fields(view: memoryview) -> Iterator[tuple[int, int, int, int]]:
     """Of each field its tag, where it starts, where its value does (of bytes), and where it ends."""
     at = 0
@@ -57,7 +69,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, int, int]]:
         start = at
         tag, at = _read(view, at)
         value = at
-        kind = tag & 7
+        kind = tag & _KIND
         if kind == _BYTES:
             length, value = _read(view, at)
             at = value + length

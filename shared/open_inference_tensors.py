@@ -28,6 +28,15 @@ _DTYPES = {  # By datatype, and the list in which numbers lie that are not raw; 
     "FP32": ("float32", "fp32_contents"),
     "FP64": ("float64", "fp64_contents"),
 }
+_LISTED = {  # As what the numbers of a list come.
+    "bool_contents": "bool",
+    "int_contents": "int32",
+    "int64_contents": "int64",
+    "uint_contents": "uint32",
+    "uint64_contents": "uint64",
+    "fp32_contents": "float32",
+    "fp64_contents": "float64",
+}
 _DATATYPES = {dtype: datatype for datatype, (dtype, _) in _DTYPES.items()}
 _LENGTH = struct.Struct("<I")  # In front of each string.
 
@@ -95,7 +104,8 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     check_count(field, len(values), count, shape)
     if dtype == "bytes":
         return _objects(list(values), shape)
-    return in_bounds(np.asarray(values), dtype).reshape(shape)
+    given = np.fromiter(values, _LISTED[field], count)  # A sequence would be made a list of objects first.
+    return in_bounds(given, dtype).reshape(shape)
 
 
 def check_count(field: str, given: int, count: int, shape: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shared.compression import Buffer
 from shared.protocol_buffers import message_class
-from shared.tensors import MAX_BYTES, TensorsError, in_bounds
+from shared.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, in_bounds
 from shared.varints import pack
 
 _DTYPES = {  # By TensorFlow's number, and the list in which numbers lie that are not in `tensor_content`.
@@ -99,6 +99,8 @@ def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
     if dtype is None:
         raise TensorsError(f"type {proto.dtype} is not spoken here: send numbers, booleans or strings")
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    if len(shape) > MAX_DIMENSIONS:
+        raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
     if proto.tensor_shape.unknown_rank or any(side < 0 for side in shape):
         raise TensorsError(f"shape {list(shape)} is not known: tell every side")
     count = prod(shape)

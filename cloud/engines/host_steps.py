@@ -17,6 +17,7 @@ from cloud.engines.engine import EngineError, Images, InferenceError, Placement,
 from cloud.manifest import BoxOrder, InputSection, Manifest, OutputKind, OutputSection
 from shared.errors import suggestion
 from shared.model_card import Task
+from shared.plain_text import printable
 
 Array = npt.NDArray[Any]
 Shape = Sequence[int | None]  # None: left open.
@@ -173,7 +174,7 @@ def answer(head: str, values: Array, feed: Feed, manifest: Manifest, path: Path)
 def first_line(error: Exception) -> str:
     """What a library says of an error, without the lines that follow."""
     text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    return printable(text.splitlines()[0][:300]) if text else type(error).__name__
 
 
 def _class_ids(values: Array, section: OutputSection, feed: Feed, manifest: Manifest) -> npt.NDArray[np.uint8]:

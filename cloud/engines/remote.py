@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +16,12 @@ from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, P
 from cloud.engines.host_steps import Array, answer, check_head, feed_of, named, only_input, own_precision
 from cloud.engines.remote_line import Line, RemoteError
 from cloud.manifest import Manifest
-from shared.tensors import TensorsError
+from shared.plain_text import printable
+from shared.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, TensorsError
 
+MAX_NAME = 256  # Characters of a tensor's name or a version.
+
+_SHOWN = 64  # Characters of a version, in what is told of another one.
 _SURE_S = 1.0  # After so long without an answer the server may be another one: no server starts faster.
 
 
@@ -51,6 +55,22 @@ class Answered(NamedTuple):
 
     version: str
     arrays: Mapping[str, Array]
+
+
+def gathered(arrays: Iterable[tuple[str, Array]]) -> dict[str, Array]:
+    """An answer's arrays by name, each made when the ones before it are known to be within the bound of all together.
+
+    Raises:
+        TensorsError: they are larger than that: a shape that nothing fills takes two bytes to tell.
+    """
+    found: dict[str, Array] = {}
+    size = 0
+    for name, array in arrays:
+        size += array.nbytes
+        if size > MAX_BYTES:
+            raise TensorsError(f"takes, with those before it, more than {MAX_BYTES} bytes: ask for less")
+        found[name] = array
+    return found
 
 
 class Dialect(Protocol):
@@ -139,6 +159,7 @@ class RemoteEngine:
             raise EngineError(path, f"{problem}it takes or gives something else, or is another version")
         inputs = {tensor.name: tensor for tensor in told.inputs}
         outputs = {tensor.name: tensor for tensor in told.outputs}
+        _check_told(told, path)
         picture = named(inputs, manifest.input.tensor, "input", path)
         self._feed = feed_of(picture.shape, picture.dtype or "of a type that is not spoken here", manifest, path)
         self.batch_size = self._feed.batch_size
@@ -163,7 +184,7 @@ class RemoteEngine:
     def _same_version(self, version: str) -> None:
         if version != self._held.version and "" not in (version, self._held.version):
             raise RemoteError(
-                f"the server answers by version {version} of its model, loaded was {self._held.version}: load it again",
+                f"the server answers by version {printable(version[:_SHOWN])} of its model, loaded was {self._held.version}: load it again",
                 is_lost=True,
             )
 
@@ -179,6 +200,23 @@ class RemoteEngine:
         if values.ndim == 0 or len(values) != size:
             raise InferenceError(f"the model's server gives {tensor.name!r} of shape {values.shape} to {size} pictures")
         return answer(head, values, self._feed, self._manifest, self._path)
+
+
+def _check_told(told: Description, path: Path) -> None:
+    """Check that what a server says of a model can be said of one.
+
+    Raises:
+        EngineError: it has too many inputs or outputs, or one of too many sides, or names that nobody could read.
+    """
+    for tensors in (told.inputs, told.outputs):
+        if len(tensors) > MAX_TENSORS:
+            raise EngineError(path, f"the server tells {len(tensors)} tensors: a model has at most {MAX_TENSORS}")
+        for tensor in tensors:
+            if len(tensor.shape or ()) > MAX_DIMENSIONS:
+                raise EngineError(path, f"the server tells a shape of more than {MAX_DIMENSIONS} sides")
+    names = [told.version, *(tensor.name for tensor in (*told.inputs, *told.outputs))]
+    if any(len(name) > MAX_NAME or not name.isprintable() for name in names):
+        raise EngineError(path, f"the server tells a name that is not readable, or of more than {MAX_NAME} characters")
 
 
 def _filled(tensor: RemoteTensor, value: float, size: int) -> Array:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.host_steps import first_line
+from shared import tokens
 from shared.errors import SkylaneError
+from shared.foreign_messages import parse
+from shared.large_fields import FieldsError
 from shared.protocol_buffers import method_types
 from shared.tensors import MAX_BYTES
 
@@ -15,7 +18,7 @@ grpc: Any = import_module("grpc")  # Any: it ships no types.
 
 CA_VARIABLE = "SKYLANE_REMOTE_CA"  # A file of certificates: the line is TLS, to a server that one of them vouches for.
 CERT_VARIABLE, KEY_VARIABLE = "SKYLANE_REMOTE_CERT", "SKYLANE_REMOTE_KEY"  # Files by which the server knows us.
-TOKEN_VARIABLE = "SKYLANE_REMOTE_TOKEN"  # noqa: S105 - The variable's name. Sent as `authorization: Bearer …`.
+TOKEN_VARIABLE = tokens.REMOTE  # Sent as `authorization: Bearer …`.
 
 _ENVELOPE_BYTES = 1 << 20  # Beside the numbers of an answer: names, shapes, parameters.
 _OPTIONS = (
@@ -45,20 +48,21 @@ class Line:
         Raises:
             RemoteError: a file that the environment names cannot be read, or a token would travel in the clear.
         """
+        target = f"dns:///{address}"  # Without that gRPC would take a host called `unix` for a file.
         options = (*_OPTIONS, ("grpc.max_receive_message_length", MAX_BYTES + _ENVELOPE_BYTES))
         token = os.environ.get(TOKEN_VARIABLE)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if os.environ.get(CA_VARIABLE):
             key, cert = _file(KEY_VARIABLE), _file(CERT_VARIABLE)
             credentials = grpc.ssl_channel_credentials(_file(CA_VARIABLE), key, cert)
-            self._channel = grpc.secure_channel(address, credentials, options=options)
+            self._channel = grpc.secure_channel(target, credentials, options=options)
             return
         if token:
             raise RemoteError(
                 f"{TOKEN_VARIABLE} would travel in the clear: name the server's authority in {CA_VARIABLE}",
                 is_lost=True,
             )
-        self._channel = grpc.insecure_channel(address, options=options)
+        self._channel = grpc.insecure_channel(target, options=options)
 
     def call(
         self,
@@ -78,16 +82,29 @@ class Line:
             RemoteError: there was no answer in time, or another one than wanted.
         """
         takes, gives = method_types(service)[method]
-        ask = self._channel.unary_unary(f"/{service}/{method}", takes.SerializeToString, gives.FromString)
+        ask = self._channel.unary_unary(f"/{service}/{method}", takes.SerializeToString)
         try:
-            return ask(request, timeout=timeout_s, metadata=(*self._metadata, *beside), wait_for_ready=waits)
+            answer = ask(request, timeout=timeout_s, metadata=(*self._metadata, *beside), wait_for_ready=waits)
         except grpc.RpcError as error:
             code = error.code().name
             raise RemoteError(_told(code, error, timeout_s), is_lost=code in _LOST) from error
+        return parsed(gives, answer)
 
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+
+
+def parsed(message_class: Any, data: bytes) -> Any:
+    """What a server answers, as a message.
+
+    Raises:
+        RemoteError: it is none that can be read.
+    """
+    try:
+        return parse(message_class, data)
+    except FieldsError as error:
+        raise RemoteError(f"the model's server answers what cannot be read: {error}", is_lost=False) from error
 
 
 def _told(code: str, error: Any, timeout_s: float) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.host_steps import Array
-from cloud.engines.remote import Answered, Description, RemoteEngine, RemoteTensor
-from cloud.engines.remote_line import Line, RemoteError
+from cloud.engines.remote import Answered, Description, RemoteEngine, RemoteTensor, gathered
+from cloud.engines.remote_line import Line, RemoteError, parsed
 from cloud.manifest import Manifest
 from shared.errors import suggestion
 from shared.protocol_buffers import message_class
@@ -43,8 +43,7 @@ class Serving:
         request = message_class("tensorflow.serving.GetModelMetadataRequest")(metadata_field=[_SIGNATURES])
         self._name(request.model_spec)
         told = self._line.call(_SERVICE, "GetModelMetadata", request, timeout_s, waits=waits)
-        signatures = message_class("tensorflow.serving.SignatureDefMap")()
-        signatures.ParseFromString(told.metadata[_SIGNATURES].value)
+        signatures = parsed(message_class("tensorflow.serving.SignatureDefMap"), told.metadata[_SIGNATURES].value)
         if self._signature not in signatures.signature_def:
             near = suggestion(self._signature, signatures.signature_def)
             raise RemoteError(f"the server's model has no signature {self._signature!r}{near}", is_lost=True)
@@ -60,9 +59,8 @@ class Serving:
         for name, values in inputs.items():
             to_tensor_proto(values, request.inputs[name])
         told = self._line.call(_SERVICE, "Predict", request, timeout_s, beside=_RAW)
-        return Answered(
-            _version(told.model_spec), {name: from_tensor_proto(proto) for name, proto in told.outputs.items()}
-        )
+        asked = ((name, from_tensor_proto(told.outputs[name])) for name in outputs if name in told.outputs)
+        return Answered(_version(told.model_spec), gathered(asked))
 
     def _name(self, spec: Any) -> None:
         """Name the model; a version that is no number is one of the server's labels."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.host_steps import Array
-from cloud.engines.remote import Answered, Description, RemoteEngine, RemoteTensor
+from cloud.engines.remote import Answered, Description, RemoteEngine, RemoteTensor, gathered
 from cloud.engines.remote_line import Line
 from cloud.manifest import Manifest
 from shared.open_inference_tensors import datatype_of, dtype_name, from_contents, from_raw, to_raw
@@ -49,13 +49,17 @@ class OpenInference:
             request.outputs.add(name=name)
         told = self._line.call(_SERVICE, "ModelInfer", request, timeout_s)
         raw = told.raw_output_contents
-        arrays = {
-            output.name: from_raw(raw[place], output.datatype, output.shape)
-            if place < len(raw)
-            else from_contents(output.contents, output.datatype, output.shape)
+        arrays = (
+            (
+                output.name,
+                from_raw(raw[place], output.datatype, output.shape)
+                if place < len(raw)
+                else from_contents(output.contents, output.datatype, output.shape),
+            )
             for place, output in enumerate(told.outputs)
-        }
-        return Answered(told.model_version, arrays)
+            if output.name in outputs
+        )
+        return Answered(told.model_version, gathered(arrays))
 
 
 def _tensors(told: Sequence[Any]) -> tuple[RemoteTensor, ...]:
