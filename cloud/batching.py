@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,15 @@ _LEEWAY = 1.1  # Of the time that a batch takes, where one more joins it: nothin
 _WAKING_NS = 2_000_000
 
 
+class _Running(NamedTuple):
+    """A batch at the engine."""
+
+    begun_ns: int
+    size: int  # Frames.
+
+
 class Batcher:
-    """The only caller of its model's engine. Frames wait decoded, so that the engine never waits for a decoder.
+    """The only caller of its model's engine, which it has run as many batches at a time as the model takes. Frames wait decoded, so that the engine never waits for a decoder.
 
     No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Where
     budgets cut batches short, so few wait, and one more after every batch that was not cut. Whoever decodes a frame has
@@ -75,8 +83,9 @@ class Batcher:
         self._closed = False
         self._abandoned = False
         self._had_company = True
-        self._begun_ns: int | None = None  # When the engine began with the batch that it is at.
-        self._running = 1  # Frames in that batch.
+        self._places = model.instances  # Threads that may be at the engine at a time,
+        self._leading = 0  # and those that gather a batch, or are there with it:
+        self._running: dict[int, _Running] = {}  # by thread.
         self._decoding = Estimate()
         self._inference = BatchEstimate(self._max_size)
         self._finishing = finishing or Estimate()
@@ -85,10 +94,9 @@ class Batcher:
     @property
     def needs_ns(self) -> int:
         """How long a frame that comes now takes until it is answered, as far as can be told."""
-        begun_ns, batches, ahead = self._begun_ns, *divmod(self._reserved + len(self._decoded), self._max_size)
-        busy_ns = 0 if begun_ns is None else max(0, begun_ns + self._inference.ns(self._running) - clock.now_ns())
-        queued_ns = batches * self._inference.ns(self._max_size)
-        return max(self._decoding.ns, busy_ns) + queued_ns + self._ends_after_ns(ahead + 1)
+        batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
+        queued_ns = -(-batches // self._places) * self._inference.ns(self._max_size)
+        return max(self._decoding.ns, self._busy_ns()) + queued_ns + self._ends_after_ns(ahead + 1)
 
     def reserve(self) -> bool:
         """Take a place for a frame that is about to be decoded; False where none is free, or no more are taken."""
@@ -99,14 +107,23 @@ class Batcher:
             self._reserved += 1
         return True
 
-    def put(self, request: Request) -> None:
-        """Fill a reserved place with a decoded frame."""
+    def put(self, request: Request, *, leads: bool = False) -> None:
+        """Fill a reserved place with a decoded frame.
+
+        `leads`: whether the calling thread may take it, and what waits with it, through the engine where that is idle.
+        """
         self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
         with self._condition:
             self._reserved -= 1
             if not self._abandoned:
                 self._decoded.append(request)
-            self._condition.notify_all()
+            leads = leads and self._model.is_reentrant and self._may_lead()
+            if leads:
+                self._leading += 1
+            else:
+                self._condition.notify_all()
+        if leads:
+            self._lead()
 
     def release(self) -> None:
         """Give a reserved place back."""
@@ -122,21 +139,53 @@ class Batcher:
             self._condition.notify_all()
 
     def run(self) -> None:
-        """Infer until closed; the body of the engine thread."""
+        """Infer until closed; the body of an engine thread, of which there are as many as batches at a time."""
         try:
-            while batch := self._gather():
-                self._admission.wake()
-                self._infer(batch)
+            while self._wait_until_leading():
+                self._lead()
         finally:
             # An engine thread that dies of a bug keeps no decoder waiting: what is put then is forgotten.
             self._abandoned = True
             self._admission.wake()
 
-    def _gather(self) -> list[Request]:
-        """The frames that are there, or come within the wait; none once closed and empty."""
+    def _may_lead(self) -> bool:
+        """Whether frames wait, and there is a place at the engine."""
+        return bool(self._decoded) and self._leading < self._places and not self._abandoned
+
+    def _wait_until_leading(self) -> bool:
+        """Wait for frames, and for a place; False once closed, and empty."""
         with self._condition:
-            self._begun_ns = None
-            self._condition.wait_for(lambda: self._decoded or (self._closed and not self._reserved))
+            self._condition.wait_for(
+                lambda: self._may_lead() or (self._closed and not (self._reserved or self._decoded or self._leading))
+            )
+            if not self._decoded:
+                return False
+            self._leading += 1
+            return True
+
+    def _lead(self) -> None:
+        """Take the next batch through the engine, in the place that this thread has there."""
+        try:
+            batch = self._gather()
+            self._admission.wake()
+            self._infer(batch)
+        finally:
+            with self._condition:
+                self._running.pop(threading.get_ident(), None)
+                self._leading -= 1
+                self._condition.notify_all()
+
+    def _busy_ns(self) -> int:
+        """How long until there is a place at the engine, as far as can be told."""
+        running = list(self._running.values())
+        if len(running) < self._places:
+            return 0
+        ends_ns = min(each.begun_ns + self._inference.ns(each.size) for each in running)
+        return max(0, ends_ns - clock.now_ns())
+
+    def _gather(self) -> list[Request]:
+        """The frames that are there, or come within the wait; none where another thread took them."""
+        with self._condition:
             until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
             while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
                 wait_ns = min([until_ns, *self._latest_starts_ns()]) - clock.now_ns()
@@ -144,8 +193,9 @@ class Batcher:
                     break
                 self._condition.wait(wait_ns / 1e9)
             batch = self._fitting()
-            self._begun_ns, self._running = clock.now_ns(), max(1, len(batch))
-            self._had_company = len(batch) > 1
+            if batch:
+                self._running[threading.get_ident()] = _Running(clock.now_ns(), len(batch))
+                self._had_company = len(batch) > 1
             return batch
 
     def _fitting(self) -> list[Request]:

@@ -44,7 +44,7 @@ class Estimate:
 class BatchEstimate:
     """How long a batch takes, by its size: eight frames may take eight times as long as one, or no longer.
 
-    One thread adds, any may ask.
+    Any thread may call it.
     """
 
     def __init__(self, largest: int) -> None:

@@ -18,6 +18,7 @@ class Loader:
     placement: Placement = Placement()  # noqa: RUF009 - frozen.
     max_batch: int | None = None  # None: as each model's manifest says; so for the two below.
     warm_up_runs: int | None = None
+    instances: int = 1  # Batches that each model infers at a time.
     engine: str | None = None
     isolated: bool = False  # Whether each engine runs in a process of its own, and
     limits: Limits = Limits()  # noqa: RUF009 - frozen. What such a process may take.
@@ -26,7 +27,8 @@ class Loader:
         """Check a model's file, open it and warm it up; of several versions the highest where none is named.
 
         Raises:
-            SkylaneError: as `Repository.load`; InferenceError where it fails in its warm-up.
+            SkylaneError: as `Repository.load`; InstancesError where its engine infers one batch at a time and is to infer
+                more; InferenceError where it fails in its warm-up.
         """
         model = self.repository.load(
             name,
@@ -38,6 +40,7 @@ class Loader:
             limits=self.limits,
         )
         try:
+            model.instances = self.instances
             runs_ms = model.warm_up(self.warm_up_runs)
         except BaseException:
             model.close()

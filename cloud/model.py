@@ -29,6 +29,10 @@ class OutputError(SkylaneError):
     """Answers of a model that are not what its manifest says."""
 
 
+class InstancesError(SkylaneError):
+    """A model that cannot be run several times at once."""
+
+
 class HeadType(NamedTuple):
     """What a head's numbers are, and the shape of one picture's."""
 
@@ -37,13 +41,14 @@ class HeadType(NamedTuple):
 
 
 class Model:
-    """A model ready to answer. Used by one thread at a time; close it, or use it in a `with`."""
+    """A model ready to answer. Used by one thread at a time, unless it `is_reentrant`; close it, or use it in a `with`."""
 
     def __init__(self, manifest: Manifest, card: ModelCard, engine: Engine) -> None:
         self.manifest = manifest
         sha256 = getattr(engine, "sha256", card.sha256)  # Of a remote model: of what its server says of it.
         self.card = replace(card, engine=engine.name, precision=engine.precision.value, sha256=sha256)
         self._engine = engine
+        self._instances = 1
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._given: Mapping[str, HeadType] = {}
@@ -52,6 +57,29 @@ class Model:
         """Answer under another model's name, as one that was converted from it may; `note` says why."""
         self.card = replace(self.card, name=name, version=version)
         self._notes = (*self._notes, note)
+
+    @property
+    def instances(self) -> int:
+        """How many batches are to be inferred at a time.
+
+        Raises:
+            InstancesError: on being set, where its engine takes one at a time.
+        """
+        return self._instances
+
+    @instances.setter
+    def instances(self, instances: int) -> None:
+        if instances > 1 and not self.is_reentrant:
+            raise InstancesError(
+                f"{self.card.name} runs on {self.engine_name}{' in a process of its own' if self.pid else ''}, one batch "
+                f"at a time: leave instances at 1 instead of {instances}, or start replicas"
+            )
+        self._instances = instances
+
+    @property
+    def is_reentrant(self) -> bool:
+        """Whether any thread may infer, and several at a time."""
+        return getattr(self._engine, "is_reentrant", False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -148,6 +176,8 @@ class Model:
             told += f", batch of {self._engine.batch_size} baked into the graph{one_by_one}"
         elif self.max_batch_size > 1:
             told += f", batches of up to {self.max_batch_size}"
+        if self._instances > 1:
+            told += f", {self._instances} batches at a time"
         told += "" if card.trained else ", untrained weights"
         return "; ".join((told, *self._notes, *(f"WARNING: {each}" for each in self._warnings)))
 

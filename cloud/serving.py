@@ -16,14 +16,14 @@ _DRAIN_S = 30.0
 
 
 class Lane:
-    """A loaded version of a model, and the batcher that alone calls its engine, in a thread of its own."""
+    """A loaded version of a model, and the batcher that alone calls its engine, in threads of its own."""
 
     def __init__(self, model: Model, batcher: Batcher, *, owns_model: bool = False) -> None:
         """`owns_model`: whether the model is closed with the lane; otherwise that is up to whoever opened it."""
         self.model = model
         self.batcher = batcher
         self._owns_model = owns_model
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     @property
     def card(self) -> ModelCard:
@@ -37,7 +37,8 @@ class Lane:
 
     def start(self, threads: ThreadGroup) -> None:
         """Infer from now on."""
-        self._thread = threads.start(f"engine-{self.card.name}-{self.card.version}", self.batcher.run)
+        name = f"engine-{self.card.name}-{self.card.version}"
+        self._threads = [threads.start(f"{name}-{i}", self.batcher.run) for i in range(self.model.instances)]
 
     def close(self) -> bool:
         """Take no more frames, hand on those it holds, and free the model; whether that was done in time.
@@ -46,9 +47,9 @@ class Lane:
         taken from under it.
         """
         self.batcher.close()
-        if self._thread is not None:
-            self._thread.join(_DRAIN_S)
-            if self._thread.is_alive():
+        for thread in self._threads:
+            thread.join(_DRAIN_S)
+            if thread.is_alive():
                 return False
         if self._owns_model:
             self.model.close()

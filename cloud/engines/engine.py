@@ -86,7 +86,7 @@ class Placement:
 
 
 class Engine(Protocol):
-    """A model's file, open on a device. Used by one thread at a time.
+    """A model's file, open on a device. Used by one thread at a time, unless it has a true `is_reentrant`.
 
     Built as `Engine(path, manifest, placement)` with a `cloud.manifest.Manifest`; raises EngineError or DeviceError
     where that cannot be.

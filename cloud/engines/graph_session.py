@@ -50,6 +50,8 @@ class GraphSession:
     `skylane bench tensorflow` compares it with the other ways to run the same graph.
     """
 
+    is_reentrant = True  # A session's threads are its own, and its weights are shared by all who run it.
+
     def __init__(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
         """Build the graph around `frozen` and open a session on it.
 

@@ -9,7 +9,7 @@ from cloud.isolation.process import ProcessLostError
 from shared import clock
 from shared.bus import Properties
 from shared.messages import Status, pack_frame
-from tests.cloud.test_batching import Gated, Line
+from tests.cloud.batching_rig import Gated, Line
 from tests.cloud.test_intake import FRAME, WAIT_S, open_door
 
 S = 10**9

@@ -6,8 +6,8 @@ import pytest
 from cloud.engines.engine import ENGINES, EngineEntry, Placement
 from cloud.isolation.engine import IsolatedEngine, Limits
 from shared.messages import Status
+from tests.cloud.batching_rig import WAIT_S, Line
 from tests.cloud.isolation import nasty
-from tests.cloud.test_batching import WAIT_S, Line
 
 
 @pytest.mark.parametrize("number", [nasty.RAISE, nasty.BUG, nasty.HANG, nasty.EXIT])
