@@ -165,7 +165,8 @@ def _refused(error: Any) -> Outcome:
         case "DEADLINE_EXCEEDED":
             return Silent(is_broken=False)
         case "RESOURCE_EXHAUSTED" if "larger than max" in told or metadata.get(_KIND_KEY) == "too_large":
-            is_ours = told.startswith("CLIENT") or "CLIENT:" in told  # The answer was, not the frame.
+            # The answer was, not the frame, which is never compressed.
+            is_ours = told.startswith(("CLIENT", "Decompressed")) or "CLIENT:" in told
             return Refused(Status.FAILED if is_ours else Status.REJECTED, f"too_large: {told}", now_ns)
     return Refused(_REFUSALS.get(name, Status.FAILED), f"{name.lower()}: {told}", now_ns)
 

@@ -112,7 +112,9 @@ def _request(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def grpc_server(answer: Callable[[bytes, Any], bytes], at: str = "127.0.0.1:0") -> Iterator[str]:
+def grpc_server(
+    answer: Callable[[bytes, Any], bytes], at: str = "127.0.0.1:0", *, compression: Any = None
+) -> Iterator[str]:
     """Answers Status and Probe as a worker does, and frames of any service by `answer`; its address, where it has one."""
 
     def status(_: bytes, context: Any) -> Iterator[bytes]:
@@ -132,7 +134,7 @@ def grpc_server(answer: Callable[[bytes, Any], bytes], at: str = "127.0.0.1:0") 
 
     futures = import_module("concurrent.futures")
     with futures.ThreadPoolExecutor(8) as threads:
-        server = grpc.server(threads, options=(("grpc.max_send_message_length", -1),))
+        server = grpc.server(threads, options=(("grpc.max_send_message_length", -1),), compression=compression)
         server.add_generic_rpc_handlers((Handler(),))
         port = server.add_insecure_port(at)
         server.start()

@@ -160,9 +160,10 @@ def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Sta
     assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 
 
-def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open) -> None:
-    """It would be all the memory there is."""
-    with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20))) as address:
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compression: Any) -> None:
+    """It would be all the memory there is; folded, it comes in kilobytes."""
+    with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20)), compression=compression) as address:
         answer = outcome(reach("grpc", address))
     assert isinstance(answer, MaskMessage)
     assert (answer.status, answer.reason[:9]) == (Status.FAILED, "too_large")
