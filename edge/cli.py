@@ -268,7 +268,13 @@ def _with_sinks(config: EdgeConfig, card: ModelCard) -> EdgeConfig:
 
 
 def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
-    return [load("sink", SINKS, name)(folder, card) for name in config.sinks or ()]
+    with ExitStack() as opened:  # Where one cannot be opened, the others are closed.
+        sinks: list[Sink] = []
+        for name in config.sinks or ():
+            sinks.append(load("sink", SINKS, name)(folder, card))
+            opened.callback(sinks[-1].close)
+        opened.pop_all()
+    return sinks
 
 
 def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: bool) -> PlaySettings:

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -175,3 +176,5 @@ class SinkFeed:
         except SkylaneError as error:
             self.faults.append(error)
             self._sinks.remove(sink)
+            with suppress(SkylaneError):  # What is wrong has been told.
+                sink.close()

@@ -263,6 +263,8 @@ def test_a_sink_that_fails_is_left_out_and_told(card: ModelCard) -> None:
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
     assert [str(fault) for fault in feed.faults] == ["disk full"]
+    assert failing.is_closed
+    assert healthy.is_closed
 
 
 def test_a_bug_in_a_sink_keeps_the_receiver_from_nothing(card: ModelCard) -> None:

@@ -6,14 +6,17 @@ from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
+from edge import cli
+from edge.config import EdgeConfig
 from edge.sinks.bag import BagSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.npz import NpzSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import SINKS, Answered, Sink, SinkError, check_sinks, default_sinks
+from edge.sinks.sink import SINKS, Answered, Sink, SinkEntry, SinkError, check_sinks, default_sinks
 from edge.sinks.video import VideoSink
 from edge.sources.source import open_source
 from rosbag_tools.bag import Bag
@@ -135,6 +138,17 @@ def test_lines_that_cannot_be_written_are_told(card_of: Callable[[Task], ModelCa
     with disk_of(100), pytest.raises(SinkError, match="make room or choose another --out"):
         sink.write(_answered(Task.DETECTION))
     sink.close()
+
+
+def test_a_sink_that_cannot_be_opened_leaves_none_open(
+    card_of: Callable[[Task], ModelCard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run does not begin, and nobody would close the others."""
+    monkeypatch.setitem(SINKS, "npz", SinkEntry("edge.sinks.none:Sink", "edge"))
+    with pytest.raises(ImportError):
+        cli._sinks(EdgeConfig(vehicle="car", model="tiny", sinks=("jsonl", "npz")), tmp_path, card_of(Task.TENSORS))
+    assert (tmp_path / RESULTS_NAME).exists()
+    assert [file for file in psutil.Process().open_files() if Path(file.path).parent == tmp_path] == []
 
 
 def test_tensors_are_kept_as_the_model_gave_them(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
