@@ -31,8 +31,11 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         doors: Sequence[str] = DOORS,
         device: str = "cpu",
         engine: str | None = None,
+        instances: int = 1,
     ) -> None:
         """`doors`: those that are wanted, beside MQTT. `engine`: as the model's manifest says where it is None.
+
+        `instances`: batches that the worker infers at a time.
 
         Raises:
             SkylaneError: the broker or the worker did not get ready.
@@ -50,7 +53,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
                     model=model,
                     device=device,
                     engine=engine,
-                    flags=flags,
+                    flags=[*flags, "--instances", str(instances)],
                 )
             )
             self._stack = stack.pop_all()

@@ -1,4 +1,4 @@
-"""Skylane among the peers: one worker with all its doors, and the vehicle's own transports to them."""
+"""Skylane among the peers: one worker with all its doors, a bare call of its gRPC, and the vehicle's own transports."""
 
 import queue
 import uuid
@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 
 from bench.door_site import DOORS, MQTT, DoorSite
@@ -17,15 +19,50 @@ from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
+from edge.transports.line import Returned
+from edge.transports.native import Native
 from edge.transports.transport import TRANSPORTS, Transport
-from shared import results
-from shared.messages import Status, Want
+from shared import clock, results
+from shared.messages import MaskMessage, Status, Want
 from shared.registry import load
 from shared.stages import Stage
 from shared.topics import FrameId
 
 _CAMERA = "front"
 _ENGINE = "tensorflow"  # That the peers' function is made of.
+_INSTANCES = 2  # Two cores have no gaps left for a third; the peers infer as many calls at a time as come.
+_CALL = "grpc"  # A bare call,
+_VEHICLE = "grpc by a vehicle"  # and the same door by a vehicle's transport.
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # A connection of its own for each client.
+)
+
+
+class CallClient:
+    """A blocking call of `skylane.v1.Worker`, as plain a client as the peers'."""
+
+    def __init__(self, address: str, vehicle: str, session: str, want: Want) -> None:
+        self._channel: Any = grpc.insecure_channel(address, options=_OPTIONS)
+        self._call: Any = self._channel.unary_unary(Native.method)
+        self._dialect = Native()
+        self._vehicle, self._session, self._want = vehicle, session, want
+        self._numbers = count()
+
+    def ask(self, job: Job) -> Answer:
+        """As `Client.ask`."""
+        frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
+        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
+        try:
+            body = self._call(self._dialect.pack(message).body, timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            raise PeerError(f"no answer over gRPC: {error.details()}") from error
+        return _read(self._dialect.read(Returned(body, {}, clock.now_ns())))
+
+    def close(self) -> None:
+        """As `Client.close`."""
+        self._channel.close()
 
 
 class SkylaneClient:
@@ -48,13 +85,7 @@ class SkylaneClient:
             raise PeerError(f"no answer within {PATIENCE_S:g} s") from None
         if reply is None:
             raise PeerError(f"the frame reached nobody: {self._unreachable or 'the transport was closed'}")
-        answer = reply.read()
-        if answer.status is not Status.ANSWERED:
-            raise PeerError(f"{answer.status}: {answer.reason}")
-        mask = results.decode(answer.task, answer.data, answer.codec, answer.shape)
-        assert isinstance(mask, np.ndarray)
-        at_ns = {stamp.stage: stamp.at_ns for stamp in answer.stamps}
-        return Answer(mask, at_ns[Stage.INFERRED] - at_ns[Stage.BATCHED])
+        return _read(reply.read())
 
     def close(self) -> None:
         """As `Client.close`."""
@@ -68,17 +99,25 @@ class SkylaneClient:
 def opened(
     stack: ExitStack, models: Path, model: str, mask_codec: str, doors: tuple[str, ...] = DOORS
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
-    """A worker with its broker, up until the stack is closed; and by door how to connect.
+    """A worker with its broker, up until the stack is closed; and by way how to connect.
 
     `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS.
 
     Raises:
         SkylaneError: it did not get ready.
     """
-    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE))
+    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, instances=_INSTANCES))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
-    return tree, {door: partial(_connected, site, door, model, Want(mask_codec=mask_codec)) for door in doors}
+    want = Want(mask_codec=mask_codec)
+    vehicles = {_VEHICLE if door == _CALL else door: partial(_connected, site, door, model, want) for door in doors}
+    calls = {_CALL: partial(_called, site, want)} if _CALL in doors else {}
+    return tree, {**calls, **vehicles}
+
+
+def _called(site: DoorSite, want: Want) -> Client:
+    """A client of a name of its own at the gRPC door."""
+    return CallClient(site.address(_CALL), *_names(), want)
 
 
 def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
@@ -87,7 +126,7 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     Raises:
         SkylaneError: it cannot connect, or nobody serves the model.
     """
-    vehicle, session = f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
+    vehicle, session = _names()
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
     transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
@@ -96,3 +135,22 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
         client.close()
         raise PeerError(f"{door}: nobody serves {model}")
     return client
+
+
+def _names() -> tuple[str, str]:
+    """A vehicle's and a session's, that nobody had before."""
+    return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
+
+
+def _read(answer: MaskMessage) -> Answer:
+    """The mask in memory, and how long its inference took.
+
+    Raises:
+        PeerError: it is none.
+    """
+    if answer.status is not Status.ANSWERED:
+        raise PeerError(f"{answer.status}: {answer.reason}")
+    mask = results.decode(answer.task, answer.data, answer.codec, answer.shape)
+    assert isinstance(mask, np.ndarray)
+    at_ns = {stamp.stage: stamp.at_ns for stamp in answer.stamps}
+    return Answer(mask, at_ns[Stage.INFERRED] - at_ns[Stage.BATCHED])
