@@ -1,7 +1,7 @@
 """The networks: sizes, shapes, and the two tricks that make them quick, held to their definitions."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,18 @@ def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
 
 
+@cache
+def folded_network(name: str) -> Any:
+    """A recipe's network as it ships, built once; a test that needs certain weights sets them."""
+    return recipe(name).network(folded=True)
+
+
 @pytest.mark.parametrize(
     ("name", "megabytes"), [("road-small", 4.6), ("road-large", 8.6), ("street-deeplab", 49.7), ("street-lite", 29.4)]
 )
 def test_a_network_is_of_the_size_class_of_the_one_it_stands_for(name: str, megabytes: float) -> None:
     """Times measured with another size would say nothing about the systems that Skylane is compared with."""
-    network = recipe(name).network(folded=True)
-    assert network.count_params() * 4 / 1e6 == pytest.approx(megabytes, rel=0.08)
+    assert folded_network(name).count_params() * 4 / 1e6 == pytest.approx(megabytes, rel=0.08)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("efficientnet-b7-600", 66.66), ("mobilenet-v3-large-224", 5.51)])
@@ -76,9 +81,8 @@ def test_a_published_network_answers_as_the_public_code_does(ours: Callable[...,
 @pytest.mark.parametrize("name", [name for name, made in RECIPES.items() if not made.colours])
 def test_scores_have_the_size_of_the_picture_even_where_no_stride_divides_it(name: str) -> None:
     """968 is no multiple of 32: a mask a pixel short would not lie on its frame."""
-    made = recipe(name)
-    scores = made.network(folded=True)(picture(72, 104))
-    assert scores.shape == (1, 72, 104, len(made.class_names))
+    scores = folded_network(name)(picture(72, 104))
+    assert scores.shape == (1, 72, 104, len(recipe(name).class_names))
 
 
 @pytest.mark.parametrize("rate", [2, 4])
@@ -127,14 +131,13 @@ def test_fused_normalisation_learns_and_normalises_as_keras_does() -> None:
 @pytest.mark.parametrize("name", [name for name, made in RECIPES.items() if made.height != made.width])
 def test_folding_keeps_what_the_network_answers(name: str) -> None:
     """What ships is folded: a slip there would ship another network than the one that was validated."""
-    made = recipe(name)
     keras.utils.set_random_seed(4)
-    trained = made.network(folded=False)
+    trained = recipe(name).network(folded=False)
     generator = np.random.default_rng(5)
     for key, variable in variables(trained).items():  # As after training: no statistic at its first value.
         if ".norm." in key:
             variable.assign(generator.uniform(0.5, 1.5, variable.shape))
-    folded = made.network(folded=True)
+    folded = folded_network(name)
     assign(folded, fold(weights_of(trained)), "the test")
     pixels = picture(64, 96)
     for got, expected in zip(_maps(folded(pixels)), _maps(trained(pixels, training=False)), strict=True):

@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from bench.statistics.bootstrap import Bootstrap, Floats, dependence
 from bench.statistics.description import SHARES, Estimate, describe
 
-_TRIALS = 200
+_TRIALS = 100
 
 
 def _latencies(count: int, *, hang: float = 0.0, seed: int = 0) -> Floats:
