@@ -31,7 +31,7 @@ class NotAPictureError(ValueError):
 
 
 class Function:
-    """The graph in a session with TensorFlow's own settings, on the processor; not to be called by two at a time."""
+    """The graph in a session with TensorFlow's own settings, on the processor; several may call it at a time."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Load the frozen graph at `path`; None: where the environment's GRAPH_VARIABLE points."""
