@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from cloud.gateway import grpc_conversation
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import Count, OnFault, Service, Terms, handlers
 from cloud.gateway.listening import ListenError
@@ -47,8 +48,15 @@ class GrpcServer:
             OpenInferenceService(parts),
         ]
         self._awaited = Places(settings.max_calls // 2)
+        most_streams = max(1, settings.max_calls // 4)
+        self._readers = ThreadPoolExecutor(most_streams, "grpc reader")
         terms = Terms(
-            on_fault, _counter(parts), parts.callers, self._awaited, streams=Places(max(1, settings.max_calls // 4))
+            on_fault,
+            _counter(parts),
+            parts.callers,
+            self._awaited,
+            streams=Places(most_streams),
+            conversations=grpc_conversation.Terms(self._readers, self._stopping, settings.silent_s),
         )
         self._server.add_generic_rpc_handlers(tuple(handlers(service, terms) for service in services))
         self._address = settings.grpc or ""
@@ -66,6 +74,7 @@ class GrpcServer:
         self._stopping.set()
         self._server.stop(_GRACE_S).wait()
         self._threads.shutdown()
+        self._readers.shutdown()
         if self._thread.ident is not None:
             self._thread.join()
 

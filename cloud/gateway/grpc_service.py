@@ -7,8 +7,10 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 
+from cloud.gateway import grpc_conversation
 from cloud.gateway.callers import Callers
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_conversation import Conversation, Speaker
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
@@ -29,12 +31,19 @@ class Method:
     is_open: bool = False  # Whoever watches a worker needs no token.
 
 
+@dataclass(frozen=True, slots=True)
+class Conversing:
+    """Answers a stream of messages with another; `begin` is given the call that opens it, which has no message."""
+
+    begin: Callable[[GrpcCall], Speaker]
+
+
 class Service(Protocol):
     """One gRPC service: a face of the worker."""
 
     name: str  # As in its .proto, with the package.
 
-    def methods(self) -> Mapping[str, Method]:
+    def methods(self) -> Mapping[str, Method | Conversing]:
         """What answers each method, by its name."""
 
 
@@ -47,6 +56,7 @@ class Terms:
     callers: Callers
     awaited: Places  # For calls whose message has not come whole.
     streams: Places  # For those that are answered as long as they like.
+    conversations: grpc_conversation.Terms
 
 
 def handlers(service: Service, terms: Terms) -> grpc.GenericRpcHandler:
@@ -56,7 +66,22 @@ def handlers(service: Service, terms: Terms) -> grpc.GenericRpcHandler:
     )
 
 
-def _handler(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
+def _handler(method: Method | Conversing, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
+    return _conversing(method, terms) if isinstance(method, Conversing) else _answering(method, terms)
+
+
+def _conversing(method: Conversing, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
+    def converse(messages: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with _told(terms, context):
+            call = GrpcCall(b"", clock.now_ns(), context)
+            call.admit(terms.callers)
+            with terms.streams.held(context):
+                yield from Conversation(method.begin(call), messages, context, terms.conversations).answers()
+
+    return grpc.stream_stream_rpc_method_handler(converse, request_deserializer=_stamped)
+
+
+def _answering(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
     """Takes a stream of one message, which is the same on the wire: only so can it be said how long one waits for it."""
 
     def read(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> GrpcCall:

@@ -21,6 +21,7 @@ def router(parts: WorkerParts) -> APIRouter:
     """`/healthz`."""
     routes = APIRouter(tags=["health"])
 
+    @routes.head("/healthz", include_in_schema=False)
     @routes.get(
         "/healthz",
         summary="Whether the worker takes calls",

@@ -6,18 +6,15 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 
 from cloud.gateway import oip_models, repository_calls
-from cloud.gateway.calls import ask
 from cloud.gateway.grpc_call import GrpcCall
-from cloud.gateway.grpc_service import Method
-from cloud.gateway.oip_answer import outputs
-from cloud.gateway.oip_messages import read_request, write_response
+from cloud.gateway.grpc_service import Conversing, Method
+from cloud.gateway.oip_inference import Inference
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
 from cloud.gateway.worker_parts import WorkerParts
 from shared.control import ControlReply, Verb
 from shared.protocol_buffers import method_types
 
-_DOOR = "oip-grpc"
 _LOOK_S = 0.5  # How often a call that loads looks whether anybody still waits.
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # Whoever watches a worker needs no token.
 
@@ -33,7 +30,7 @@ class OpenInferenceService:
         self._parts = parts
         self._types = method_types(self.name)
 
-    def methods(self) -> Mapping[str, Method]:
+    def methods(self) -> Mapping[str, Method | Conversing]:
         """See grpc_service.Service."""
         door = self._parts.door
         answers: dict[str, Answer] = {
@@ -48,8 +45,10 @@ class OpenInferenceService:
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
         }
+        inference = Inference(self._parts)
         return {name: self._method(name, answer) for name, answer in answers.items()} | {
-            "ModelInfer": Method(self._infer)
+            "ModelInfer": Method(inference.infer),
+            "ModelStreamInfer": Conversing(inference.stream),
         }
 
     def _method(self, name: str, answer: Answer) -> Method:
@@ -64,24 +63,6 @@ class OpenInferenceService:
             return written
 
         return Method(answered, is_open=name in _OPEN)
-
-    def _infer(self, call: GrpcCall) -> bytes:
-        frame = call.frame
-        caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
-        request = read_request(call.data)
-        asked = ask(
-            self._parts.door,
-            request.call(
-                _DOOR,
-                caller,
-                received_ns=call.received_ns,
-                largest_answer=self._parts.settings.max_message_bytes,
-                budget_ms=call.budget_ms,
-                frame=frame,
-            ),
-        )
-        reply = call.reply(asked)
-        return write_response(request, reply.card.version, outputs(request, reply))
 
     def _index(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
         reply = self._ordered(call, Verb.LIST)

@@ -1,6 +1,6 @@
 """ModelInfer's messages of gRPC: what is large in them is read and written by hand, the rest by the library."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cloud.gateway.calls import Tensor
@@ -23,10 +23,12 @@ from shared.protocol_buffers import message_class
 from shared.tensors import TensorsError
 from shared.varints import VarintsError, unpack_bytes
 
-_INPUTS, _RAW_INPUT_CONTENTS = 5, 7  # The fields' numbers, of the request,
+_ID, _INPUTS, _RAW_INPUT_CONTENTS = 3, 5, 7  # The fields' numbers, of the request,
 _CONTENTS = 5  # an input,
 _UINT_CONTENTS, _BYTES_CONTENTS = 4, 8  # its contents,
-_RAW_OUTPUT_CONTENTS = 6  # and the answer.
+_RAW_OUTPUT_CONTENTS = 6  # the answer
+_INFER_RESPONSE = 2  # and what a stream has it in.
+_CHOICES = {bool: "bool_param", str: "string_param"}  # Of the parameters that are told.
 _UINT_CONTENTS_NAME, _BYTES_CONTENTS_NAME = "uint_contents", "bytes_contents"
 _PIXELS = "UINT8"
 
@@ -63,14 +65,54 @@ def read_request(data: Buffer) -> InferRequest:
     )
 
 
-def write_response(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...]) -> bytes:
-    """The wire form of a ModelInferResponse."""
+def request_id(data: Buffer) -> str:
+    """The id in a ModelInferRequest, however little else of it can be read; empty where there is none."""
+    try:
+        _, ids = split(data, _ID)
+        return bytes(ids[-1]).decode() if ids else ""
+    except (FieldsError, UnicodeDecodeError):
+        return ""
+
+
+def write_response(
+    request: InferRequest,
+    version: str,
+    outputs: tuple[OutputTensor, ...],
+    most_bytes: int,
+    parameters: Parameters | None = None,
+) -> list[Buffer]:
+    """The wire form of a ModelInferResponse, in parts: the numbers are not copied.
+
+    Raises:
+        RefusedError: it takes more than `most_bytes`.
+    """
     message = message_class("inference.ModelInferResponse")(
         model_name=request.model, model_version=version, id=request.id
     )
+    for name, value in (parameters or {}).items():
+        setattr(message.parameters[name], _CHOICES[type(value)], value)
     for each in outputs:
         message.outputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
-    return b"".join([message.SerializeToString(), *_raw(outputs)])  # The only copy of the numbers.
+    parts = [message.SerializeToString(), *_raw(outputs)]
+    if (size := sum(map(len, parts))) > most_bytes:
+        raise RefusedError(
+            Kind.UNPROCESSABLE,
+            f"an answer of {size} bytes: at most {most_bytes} are sent; ask for fewer outputs or pictures",
+        )
+    return parts
+
+
+def in_stream(response: Sequence[Buffer]) -> bytes:
+    """A ModelStreamInferResponse of what `write_response` gives."""
+    return b"".join((head(_INFER_RESPONSE, sum(map(len, response))), *response))
+
+
+def refused_in_stream(request_id: str, problem: str) -> bytes:
+    """A ModelStreamInferResponse that says why a request has no answer."""
+    told: bytes = message_class("inference.ModelStreamInferResponse")(
+        error_message=problem, infer_response={"id": request_id}
+    ).SerializeToString()
+    return told
 
 
 def _raw(outputs: tuple[OutputTensor, ...]) -> Iterator[Buffer]:

@@ -33,16 +33,20 @@ def router(parts: WorkerParts) -> APIRouter:
 
 
 def _add_health(routes: APIRouter, parts: WorkerParts) -> None:
-    """Whoever watches a worker needs no token."""
+    """Whoever watches a worker needs no token, and some watchers want the status alone."""
 
+    @routes.head("/health/live", include_in_schema=False)
     @routes.get("/health/live", summary="Whether the worker is there")
     async def live() -> Told:
         return {"live": True}
 
+    @routes.head("/health/ready", include_in_schema=False)
     @routes.get("/health/ready", summary="Whether it takes calls", responses=_not_ready(503))
     async def ready(answer: Response) -> Told:
         return _readiness(answer, is_ready=oip_models.is_ready(parts.door), absent=503)
 
+    @routes.head("/models/{model}/versions/{version}/ready", include_in_schema=False)
+    @routes.head("/models/{model}/ready", include_in_schema=False)
     @routes.get("/models/{model}/ready", summary="Whether it takes calls of a model", responses=_not_ready(404))
     @routes.get("/models/{model}/versions/{version}/ready", summary="The same, of a version", responses=_not_ready(404))
     async def model_ready(answer: Response, model: str, version: str | None = None) -> Told:

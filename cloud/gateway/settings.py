@@ -20,3 +20,4 @@ class GatewaySettings:
     body_s: float = 30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.
     head_s: float = 10.0  # Within which its first byte, and from that on its headers.
     answer_s: float = 60.0  # Within which its caller must have taken the answer.
+    silent_s: float = 600.0  # After which a gRPC stream of calls ends on which nothing was said.

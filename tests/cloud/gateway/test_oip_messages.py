@@ -182,7 +182,9 @@ def test_the_response_is_the_librarys_own(identity: str, arrays: list[tuple[str,
     asked = read_request(Request(model_name="m", id=identity).SerializeToString())
     values = [(np.arange(np.prod(shape, dtype=int)) % 2).astype(dtype).reshape(shape) for dtype, shape in arrays]
     outputs = tuple(OutputTensor(f"o{at}", "X", each.shape, each) for at, each in enumerate(values))
-    told = message_class("inference.ModelInferResponse").FromString(write_response(asked, "3", outputs))
+    told = message_class("inference.ModelInferResponse").FromString(
+        b"".join(write_response(asked, "3", outputs, 1 << 20))
+    )
     assert (told.model_name, told.model_version, told.id) == ("m", "3", identity)
     assert [tuple(each.shape) for each in told.outputs] == [each.shape for each in values]
     assert list(told.raw_output_contents) == [each.astype(each.dtype.newbyteorder("<")).tobytes() for each in values]

@@ -46,6 +46,24 @@ def coded(packed: bytes) -> str:
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/healthz", 200),
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 200),
+        ("/v2/models/tiny/ready", 200),
+        ("/v2/models/tiny/versions/1/ready", 200),
+        ("/v2/models/none/ready", 404),
+    ],
+)
+def test_a_watcher_may_ask_for_the_status_alone(client: httpx.Client, path: str, status: int) -> None:
+    """Many balancers ask by HEAD; a body behind it would be taken for the next answer of the connection."""
+    told = client.head(path)
+    assert (told.status_code, told.content) == (status, b"")
+    assert client.get(path).json()
+
+
 def test_plain_json_is_answered_in_plain_json(client: httpx.Client) -> None:
     """What anybody tries first, with curl; the worker's stages come along."""
     entry = {"name": "input", "datatype": "UINT8", "shape": [1, HEIGHT, WIDTH, 3], "data": [9] * HEIGHT * WIDTH * 3}
@@ -138,6 +156,8 @@ def test_orders_need_a_token_where_there_are_tokens(tokens: Any) -> None:
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         assert [each["name"] for each in client.post("/v2/repository/index").json()] == ["tiny"]
         assert client.post("/v2/repository/index", json={"ready": True}).json()[0]["state"] == "READY"
+        assert client.post("/v2/repository/models/tiny/unload").status_code == 403
+        client.headers["Authorization"] = f"Bearer {ROOT}"
         assert client.post("/v2/repository/models/tiny/unload").status_code == 200
         assert client.post("/v2/repository/index").json() == []
         assert client.get("/v2/models/tiny/ready").status_code == 404

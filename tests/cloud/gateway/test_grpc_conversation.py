@@ -1,0 +1,127 @@
+"""Conversations on a real gRPC server, about what the test decides."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from cloud.gateway import grpc_conversation
+from cloud.gateway.callers import Callers
+from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_conversation import MOST_UNDER_WAY, Begun
+from cloud.gateway.grpc_service import Conversing, Method, Terms, handlers
+from cloud.gateway.places import Places
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Talk:
+    """A service that answers a message with itself when the test has done it."""
+
+    name: str = "test.Talk"
+    begun: "queue.SimpleQueue[Future[None]]" = field(default_factory=queue.SimpleQueue)
+    act: Callable[[bytes], bytes] = lambda data: data
+    faults: "queue.SimpleQueue[BaseException]" = field(default_factory=queue.SimpleQueue)
+    counts: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
+
+    def methods(self) -> dict[str, Method | Conversing]:
+        """See Service."""
+        return {"Talk": Conversing(lambda _: self)}
+
+    def begin(self, call: GrpcCall) -> Begun:
+        """See Speaker."""
+        assert call.data != b"broken"
+        futures: list[Future[None]] = [Future(), Future()]
+        for future in futures:
+            self.begun.put(future)
+        return Begun(futures, lambda: self.act(call.data))
+
+    def next(self) -> list[Future[None]]:
+        """The two futures of the next message that was begun."""
+        return [self.begun.get(timeout=WAIT_S) for _ in range(2)]
+
+
+@contextmanager
+def talking(talk: Talk) -> Iterator[Any]:
+    """The method of a client at a server of its own."""
+    stopping = threading.Event()
+    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(4) as readers:
+        server = grpc.server(threads)
+        conversations = grpc_conversation.Terms(readers, stopping, silent_s=WAIT_S)
+        terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), Places(4), conversations)
+        server.add_generic_rpc_handlers((handlers(talk, terms),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel.stream_stream("/test.Talk/Talk")
+        server.stop(None).wait()
+
+
+def test_an_answer_waits_for_every_part_of_its_call() -> None:
+    """A call of several pictures is not answered with the first of them."""
+    talk = Talk()
+    with talking(talk) as method:
+        answers = method(iter([b"a", b"b"]), timeout=WAIT_S)
+        first, second = talk.next(), talk.next()
+        first[1].set_result(None)
+        for future in (*second, first[0]):
+            future.set_result(None)
+        assert list(answers) == [b"b", b"a"]
+        assert talk.counts.get(timeout=WAIT_S) == "OK"
+
+
+def test_no_more_calls_are_begun_than_are_taken_at_a_time() -> None:
+    """A client that sends and sends must not fill the memory."""
+    talk = Talk()
+    with talking(talk) as method:
+        answers = method((bytes([number]) for number in range(3 * MOST_UNDER_WAY)), timeout=WAIT_S)
+        under_way = [talk.next() for _ in range(MOST_UNDER_WAY)]
+        for number in range(2 * MOST_UNDER_WAY):
+            assert talk.begun.empty()
+            for future in under_way[number]:
+                future.set_result(None)
+            assert next(answers) == bytes([number])
+            under_way.append(talk.next())
+        for futures in under_way[2 * MOST_UNDER_WAY :]:
+            for future in futures:
+                future.set_result(None)
+        assert len(list(answers)) == MOST_UNDER_WAY
+        assert talk.begun.empty()
+
+
+def test_what_a_caller_leaves_is_cancelled() -> None:
+    """Pictures for which nobody waits any more must not be inferred."""
+    talk = Talk()
+    with talking(talk) as method:
+        answers = method(iter([b"a", b"b"]), timeout=WAIT_S)
+        futures = [*talk.next(), *talk.next()]
+        answers.cancel()
+        for future in futures:
+            with pytest.raises(CancelledError):
+                future.result(WAIT_S)
+        assert talk.counts.get(timeout=WAIT_S) == "DEADLINE_EXCEEDED"
+
+
+@pytest.mark.parametrize("message", [b"broken", b"a"])
+def test_a_fault_of_ours_is_told(message: bytes) -> None:
+    """Swallowed in the thread that reads, it would leave the caller without an answer and nobody would know."""
+
+    def fail(_: bytes) -> bytes:
+        raise AssertionError
+
+    talk = Talk(act=fail)
+    with talking(talk) as method:
+        answers = method(iter([message]), timeout=WAIT_S)
+        if message == b"a":
+            for future in talk.next():
+                future.set_result(None)
+        with pytest.raises(grpc.RpcError):
+            next(answers)
+        assert isinstance(talk.faults.get(timeout=WAIT_S), AssertionError)
