@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from cloud.engines.tensorflow_device import tf
+from cloud.model import Model
 from tests.cloud.engines.tiny import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")
@@ -84,6 +85,7 @@ class Server:
         return self.spoil(self.network(images))
 
 
+_LINE_S = 60.0
 _FATAL = 999.0  # The first number of an input that the servers refuse.
 
 
@@ -204,3 +206,9 @@ def write(  # noqa: PLR0917 - What is written, where, and what of it is special.
     folder.mkdir()
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
     return folder
+
+
+def await_line(model: Model) -> None:
+    """Return once a remote model's channel has its server again."""
+    engine: Any = model._engine
+    grpc.channel_ready_future(engine._line._channel).result(_LINE_S)

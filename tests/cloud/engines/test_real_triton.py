@@ -1,6 +1,6 @@
 """The engine of Triton against a real one, where `skylane bench peers --prepare` has made its environment."""
 
-import time
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tritonclient.grpc import InferenceServerClient
-from tritonclient.utils import InferenceServerException
 
 from bench.peers.client import PeerError
 from bench.peers.environments import environment
@@ -19,6 +17,7 @@ from bench.ports import free_port
 from cloud.engines.engine import EngineError, InferenceError, UnavailableError
 from cloud.model import Model
 from cloud.repository import Repository
+from tests.cloud.engines.remote_servers import await_line
 from tests.cloud.engines.tiny import CLASSES, HEIGHT, WIDTH, noise
 
 CHILD = Path(__file__).with_name("triton_child.py")
@@ -39,12 +38,16 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
     ports = (free_port(), free_port())
 
     def call() -> Server:
-        server = Server([str(place.python), str(CHILD), *map(str, ports)], folder, {}, folder / "log")
-        try:
-            _wait(server, ports[1])
-        except BaseException:
-            server.__exit__()
-            raise
+        with socket.create_server(("127.0.0.1", 0)) as ear:
+            ear.settimeout(BOOT_S)
+            told = (*ports, ear.getsockname()[1])
+            server = Server([str(place.python), str(CHILD), *map(str, told)], folder, {}, folder / "log")
+            try:
+                ear.accept()[0].close()
+            except BaseException:
+                server.__exit__()
+                raise
+            server.tree.members()  # Who is seen now is known later, when its parent is gone.
         server.address = f"127.0.0.1:{ports[1]}"  # type: ignore[attr-defined]  # Told beside the server.
         return server
 
@@ -74,7 +77,8 @@ def test_a_real_triton_answers_is_lost_and_is_found_again(start: Callable[[], Se
         with pytest.raises(UnavailableError, match="cannot be reached"):
             model.infer(white)
         with start():
-            assert np.array_equal(_until_it_answers(model)["mask"], noise(1).sum(axis=-1) % CLASSES)
+            await_line(model)
+            assert np.array_equal(model.infer(noise(1))["mask"], noise(1).sum(axis=-1) % CLASSES)
 
 
 def _load(root: Path, address: str, **changes: Any) -> Model:
@@ -91,30 +95,3 @@ def _load(root: Path, address: str, **changes: Any) -> Model:
     (root / name).mkdir()
     (root / name / "model.yaml").write_text(yaml.safe_dump(manifest))
     return Repository(root).load(name)
-
-
-def _wait(server: Server, port: int) -> None:
-    """Until the model is there: it is bound after the server has started."""
-    until_s = time.monotonic() + BOOT_S
-    with closing(InferenceServerClient(f"127.0.0.1:{port}")) as client:
-        while True:
-            try:
-                if client.is_model_ready("there"):
-                    return
-            except InferenceServerException:
-                if time.monotonic() > until_s:
-                    raise
-            assert time.monotonic() < until_s
-            server.tree.members()  # Who is seen now is known later, when its parent is gone.
-            time.sleep(0.1)
-
-
-def _until_it_answers(model: Model) -> Any:
-    until_s = time.monotonic() + BOOT_S
-    while True:
-        try:
-            return model.infer(noise(1))
-        except UnavailableError:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(0.1)

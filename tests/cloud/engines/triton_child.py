@@ -1,5 +1,9 @@
-"""A real Triton with a tiny model, run by the Python of its own environment: `python triton_child.py HTTP GRPC`."""
+"""A real Triton with a tiny model, run by the Python of its own environment: `python triton_child.py HTTP GRPC TOLD`.
 
+Once its model is there, it connects to port TOLD.
+"""
+
+import socket
 import sys
 from importlib import import_module
 from typing import Any
@@ -21,8 +25,8 @@ def infer(images: Any) -> dict[str, Any]:
     return {"mask": images.sum(axis=-1, dtype=np.int64) % CLASSES, "count": np.full((len(images), 1), len(images))}
 
 
-def serve(http_port: int, grpc_port: int) -> None:
-    """Serve until the process is ended."""
+def serve(http_port: int, grpc_port: int, told_port: int) -> None:
+    """Serve until the process is ended; whoever listens at `told_port` is told when that begins."""
     config = pytriton.TritonConfig(
         http_address="127.0.0.1",
         http_port=http_port,
@@ -41,6 +45,9 @@ def serve(http_port: int, grpc_port: int) -> None:
             ],
             config=model_config.ModelConfig(batching=True, max_batch_size=LARGEST_BATCH),
         )
+        triton.run()
+        triton.connect()  # Returns once the model is there.
+        socket.create_connection(("127.0.0.1", told_port)).close()
         triton.serve()
 
 

@@ -2,9 +2,9 @@
 
 import gzip
 import json
+import re
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ from shared.authority import Authority
 from shared.messages import NodeState, unpack_status
 from shared.probes import Probe, pack_probe, unpack_echo
 from tests.cloud.channel import model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors, watch
 from tests.cloud.gateway.test_detect import PIXELS, detect, png
 from tests.cloud.gateway.test_hostile_http import DETECT, connect, said, statuses
 
@@ -102,8 +102,9 @@ def test_while_it_drains_what_came_is_answered_and_no_more_is_taken() -> None:
     with open_doors(model(act), gateway=HTTP) as doors:
         with held(doors, gate, 1) as answers:
             assert began.wait(WAIT_S)
+            seen = doors.node.door.wait_for_change(0, WAIT_S, lambda: True)
             doors.node.stop()
-            wait_until(lambda: get(doors, "/healthz").status_code == 503)
+            doors.node.door.wait_for_change(seen, WAIT_S, lambda: False)
             health = get(doors, "/healthz")
             late = detect(doors, files={"file": png(PIXELS)})
         assert (health.status_code, health.json()["status"]) == (503, "stopping")
@@ -123,32 +124,23 @@ def test_more_calls_than_are_taken_at_a_time_are_refused() -> None:
     assert [answer.status_code for answer in answers] == [200]
 
 
-def test_a_caller_that_goes_away_is_no_longer_worked_for() -> None:
+def test_a_caller_that_goes_away_is_no_longer_worked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not begun when nobody waits any more would only keep others waiting."""
     gate, _, act = gated()
-    with open_doors(model(act), gateway=HTTP) as doors, held(doors, gate, 3):
-        wait_until(lambda: wanted(doors) == 1)  # One is inferred, one has a place in the next batch.
-        body = png(PIXELS)
-        with closing(connect(doors)) as peer:
-            peer.sendall(DETECT + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            wait_until(lambda: wanted(doors) == 2)
-        wait_until(lambda: wanted(doors) == 1)
-        codes = [line for line in get(doors, "/metrics").text.splitlines() if line.startswith("skylane_calls_total")]
+    gone = threading.Event()
+    handed_in = watch(monkeypatch)
+    with open_doors(model(act), gateway=HTTP) as doors:
+        with held(doors, gate, 3):
+            for _ in range(3):  # One is inferred, one has a place in the next batch.
+                handed_in.get(timeout=WAIT_S)
+            body = png(PIXELS)
+            with closing(connect(doors)) as peer:
+                peer.sendall(DETECT + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                handed_in.get(timeout=WAIT_S).add_done_callback(lambda _: gone.set())
+            assert gone.wait(WAIT_S)
+        codes = re.findall(r'skylane_calls_total{code="(\d+)",protocol="http"} (\d+)', get(doors, "/metrics").text)
     assert doors.node.counts == {"answered": 3, "expired": 1}
-    assert codes == ['skylane_calls_total{code="499",protocol="http"} 1.0']  # No 5xx, which would wake an operator.
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Look until it is so; what is looked at tells nobody when it changes."""
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def wanted(doors: Doors) -> int:
-    """Frames that wait, and that somebody waits for."""
-    return sum(entry.request.is_wanted() for entry in list(doors.node._admission._waiting.values()))
+    assert dict(codes) == {"200": "3", "499": "1"}  # No 5xx, which would wake an operator.
 
 
 def test_a_deadline_of_the_header_is_kept() -> None:
