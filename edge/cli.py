@@ -20,7 +20,7 @@ from edge.arrivals import Arrivals
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
 from edge.node import EdgeNode, PlaySettings
-from edge.outcome import answerers_told, retries_told
+from edge.outcome import answerers_told, retries_told, unused_told
 from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
@@ -207,7 +207,11 @@ def run(
             write_manifest(folder, run_manifest.ended(manifest, node.tally(), log.rows_lost))
         except LogError as error:
             faults.append(error)
-        said = [*retries_told(node.tally()), *answerers_told(node.tally(), card)]
+        said = [
+            *retries_told(node.tally()),
+            *answerers_told(node.tally(), card),
+            *unused_told(transport.unused()),
+        ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
     for line in sampler.told():

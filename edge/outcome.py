@@ -1,6 +1,6 @@
 """What a run says at its end, beside its tables: what was sent again, and who answered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edge.ledger import Tally
 from shared.model_card import ModelCard
@@ -16,6 +16,12 @@ def retries_told(tally: Tally) -> Iterator[str]:
             f"{tally.retried} frames met silence and were sent again: the second attempt answered {tally.retry_won}; "
             f"{duplicates} answers came twice and were not taken"
         )
+
+
+def unused_told(unused: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each worker's address that was given in vain; `unused`: why, by address."""
+    for address, why in unused.items():
+        yield f"WARNING: {address} got no frame: {why}"
 
 
 def answerers_told(tally: Tally, card: ModelCard) -> Iterator[str]:

@@ -15,7 +15,11 @@ _MAX_WORKERS = 256
 
 
 class NoWorkerError(SkylaneError):
-    """No worker serves the model."""
+    """No worker serves the model. `is_final`: nor will one, as those that were asked refuse us."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        self.is_final = is_final
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)

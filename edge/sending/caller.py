@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from shared.errors import SkylaneError
 
+LOOK_S = 0.2  # Between two looks whether a node that is waited for is still needed.
+
 
 class NodeLostError(SkylaneError):
     """A node that answers no more, or nonsense; the picture may be another's."""

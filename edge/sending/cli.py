@@ -92,7 +92,12 @@ def send(
             progress.advance(sending)
 
         spread = Spread(whole, record)
-        spread.run({address: [partial(opened, address, settings)] * places for address in dict.fromkeys(addresses)})
+        spread.run(
+            {
+                address: [partial(opened, address, settings, spread.is_over)] * places
+                for address in dict.fromkeys(addresses)
+            }
+        )
     taken_s = (last_ns - began_ns) / 1e9
     for node, why in spread.lost.items():
         console.print(f"{node} gets no more: {why}", markup=False, highlight=False)

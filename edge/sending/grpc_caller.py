@@ -2,12 +2,14 @@
 
 import itertools
 import queue
+import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.config import EdgeConfig
-from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import LOOK_S, NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sinks.jsonl import told_of
 from edge.transports.opening import open_transport
 from edge.transports.transport import Parcel
@@ -48,11 +50,11 @@ class SendSettings:
 class GrpcCaller:
     """One place at a worker's gRPC door."""
 
-    def __init__(self, node: str, settings: SendSettings) -> None:
-        """`node`: HOST:PORT.
+    def __init__(self, node: str, settings: SendSettings, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a worker that serves the model. `node`: HOST:PORT; `is_over`: whether nobody needs it any more.
 
         Raises:
-            NodeLostError: no worker serves the model there.
+            NodeLostError: there is none within the time to connect, or before it was over.
         """
         self._settings = settings
         self._session = uuid.uuid4().hex[:12]
@@ -69,8 +71,8 @@ class GrpcCaller:
         )
         self._transport = open_transport(config, self._session)
         try:
-            self._card = self._current_card()
-        except NodeLostError:
+            self._card = self._first_card(is_over)
+        except BaseException:
             self.close()
             raise
 
@@ -105,6 +107,16 @@ class GrpcCaller:
     def close(self) -> None:
         """See Caller."""
         self._transport.close()
+
+    def _first_card(self, is_over: Callable[[], bool]) -> ModelCard:
+        until_s = time.monotonic() + self._settings.connect_timeout_s
+        while True:
+            left_s = max(0.0, until_s - time.monotonic())
+            try:
+                return self._transport.wait_for_card(min(left_s, LOOK_S))
+            except NoWorkerError as error:
+                if error.is_final or not left_s or is_over():
+                    raise NodeLostError(str(error)) from error
 
     def _current_card(self) -> ModelCard:
         """The model's card as the node tells it now: between two pictures another version may have taken over.

@@ -3,14 +3,16 @@
 import base64
 import binascii
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, SSLError
 
-from edge.sending.caller import NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.sending.caller import LOOK_S, NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.grpc_caller import SendSettings
 from edge.transports.http_line import told_of
 from edge.transports.http_pool import connections
@@ -20,6 +22,8 @@ from shared.fields import MAX_MESSAGE_BYTES
 from shared.plain_text import printable
 
 _OK, _BUSY = 200, 429
+_HEALTH = "/healthz"
+_TRY_S, _LEAST_S = 2.0, 0.01  # For an answer to that.
 _OF_THE_PICTURE = (400, 408, 413, 415, 422, 500)  # What is wrong; another one may be answered.
 _MOST_ANSWER = MAX_MESSAGE_BYTES
 _PIECE_BYTES = 1 << 18
@@ -30,11 +34,12 @@ _TOLD = ("task", "model", "version", "classes", "detections", "shares", "tensors
 class HttpCaller:
     """One place at a worker's HTTP door."""
 
-    def __init__(self, node: str, settings: SendSettings) -> None:
-        """`node`: HOST:PORT. Nothing is sent yet.
+    def __init__(self, node: str, settings: SendSettings, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a server. `node`: HOST:PORT; `is_over`: whether nobody needs it any more.
 
         Raises:
             WorkerAddressError: the address, the authority or the token cannot be used.
+            NodeLostError: there is none within the time to connect, or before it was over.
         """
         address = worker_address(node)
         security = Security.read(settings.tls_ca)
@@ -45,6 +50,11 @@ class HttpCaller:
         if settings.version is not None:
             query["version"] = settings.version
         self._path = f"/api/detect?{urlencode(query)}"
+        try:
+            self._reach(settings.connect_timeout_s, is_over)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, picture: Path) -> Told:
         """See Caller."""
@@ -73,6 +83,24 @@ class HttpCaller:
         if response.status != _OK:  # So would be every other picture's.
             raise NodeLostError(f"HTTP {response.status}: {_text(answer)}")
         return _told(answer, len(body), (clock.now_ns() - began_ns) / 1e6)
+
+    def _reach(self, within_s: float, is_over: Callable[[], bool]) -> None:
+        """Wait until somebody answers; what a picture is answered tells the rest."""
+        until_s = time.monotonic() + within_s
+        while True:
+            left_s = max(_LEAST_S, until_s - time.monotonic())
+            try:
+                timeout = urllib3.Timeout(connect=min(_TRY_S, left_s), read=min(_TRY_S, left_s))
+                answer = self._pool.urlopen(
+                    "GET", _HEALTH, retries=False, redirect=False, timeout=timeout, preload_content=False
+                )
+            except HTTPError as error:
+                if isinstance(error, SSLError) or left_s <= LOOK_S or is_over():
+                    raise NodeLostError(f"it cannot be reached ({told_of(error)})") from error
+                time.sleep(LOOK_S)
+            else:
+                answer.close()
+                return
 
     def close(self) -> None:
         """See Caller."""

@@ -54,6 +54,11 @@ class Spread:
         while self._waiting:
             self._on_ended(Ended(self._waiting.popleft()[0], "", None, "no node is left"))
 
+    def is_over(self) -> bool:
+        """Whether nothing is left for a node that comes now."""
+        with self._condition:
+            return self._stopped or not (self._waiting or self._under_way)
+
     def stop(self) -> None:
         """Send no more."""
         with self._condition:

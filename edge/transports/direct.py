@@ -114,7 +114,7 @@ class DirectTransport:
             is_refused = len(problems) == len(self._links) and all(problem.is_final for problem in problems.values())
             if is_refused or (not left_s and problems):
                 told = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-                raise NoWorkerError(f"no worker serves {model!r}: {told}")
+                raise NoWorkerError(f"no worker serves {model!r}: {told}", is_final=is_refused)
             if not left_s:
                 return self._workers.wait_for_card(model, 0.0, version)  # Which says what is served instead.
 
@@ -130,6 +130,12 @@ class DirectTransport:
         """See Transport."""
         model, version = self._settings.model, self._settings.version
         return self._workers.departed_ns(model, version, after_ns=after_ns, timeout_s=timeout_s)
+
+    def unused(self) -> Mapping[str, str]:
+        """See Transport. One that could have been given frames is none of them."""
+        serving = {name for name, _ in self.online()}
+        idle = [link for link in self._links if not link.used and link.name not in serving]
+        return {link.address: self._problem(link) for link in idle}
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Transport."""
@@ -225,6 +231,11 @@ class DirectTransport:
         if message.id != frame.id:
             return _refusal(frame, worker, Status.FAILED, f"the answer is one to frame {message.id}")
         return message
+
+    def _problem(self, link: Link) -> str:
+        if link.name is not None:
+            return f"it does not serve {self._settings.model}"
+        return str(link.problem or "it said nothing")
 
     def _told(self, link: Link, name: str, packed: bytes) -> None:
         other = next((each for each in self._links if each is not link and each.name == name), None)

@@ -164,6 +164,8 @@ def _refused(error: Any) -> Outcome:
             return Silent(is_broken=True)
         case "DEADLINE_EXCEEDED":
             return Silent(is_broken=False)
+        case "RESOURCE_EXHAUSTED" if "metadata size exceeds" in told:  # The answer's: a frame's fits by far.
+            return Refused(Status.FAILED, f"too_large: {told}", now_ns)
         case "RESOURCE_EXHAUSTED" if "larger than max" in told or metadata.get(_KIND_KEY) == "too_large":
             # The answer was, not the frame, which is never compressed.
             is_ours = told.startswith(("CLIENT", "Decompressed")) or "CLIENT:" in told

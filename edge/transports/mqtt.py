@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from edge.clocks import Clocks
@@ -161,6 +161,10 @@ class MqttTransport:
     def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """See Transport."""
         return self._workers.departed_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+
+    def unused(self) -> Mapping[str, str]:
+        """See Transport: the broker finds the workers."""
+        return {}
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Transport."""

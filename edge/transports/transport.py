@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,9 @@ class Transport(Protocol):
 
         0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
         """
+
+    def unused(self) -> Mapping[str, str]:
+        """The addresses that were given and got no frame, each with why nobody there could take one."""
 
     def pack(self, message: FrameMessage) -> Parcel:
         """A frame as this transport sends it."""

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from edge.answer import Answerer
 from edge.ledger import Tally
-from edge.outcome import answerers_told, retries_told
+from edge.outcome import answerers_told, retries_told, unused_told
 from shared.model_card import ModelCard
 
 TALLY = Tally(3, 0, {}, {}, None)
@@ -15,6 +15,14 @@ def test_retries_are_told_with_what_they_were_good_for() -> None:
     assert line == (
         "5 frames met silence and were sent again: the second attempt answered 3; 2 answers came twice and were not taken"
     )
+
+
+def test_an_address_that_was_given_in_vain_is_told() -> None:
+    """A wrong port among several would be found by nobody: the others do its work."""
+    assert list(unused_told({})) == []
+    assert list(unused_told({"cloud-2:8001": "it cannot be reached"})) == [
+        "WARNING: cloud-2:8001 got no frame: it cannot be reached"
+    ]
 
 
 def test_who_answered_is_told(card: ModelCard) -> None:

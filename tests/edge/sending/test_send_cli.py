@@ -1,7 +1,9 @@
 """`skylane send` to real workers."""
 
 import json
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +16,7 @@ from cloud.gateway.settings import GatewaySettings
 from edge.sending.cli import send
 from shared.pictures import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 
 
 @pytest.fixture(name="folder")
@@ -68,6 +70,41 @@ def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folde
         done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
     assert "127.0.0.1:1 gets no more" in done.output
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
+    transport: str, folder: Path, tmp_path: Path
+) -> None:
+    """A minute may be right for a node that starts, and not for a run of six pictures that others have answered."""
+    with open_doors(model()) as doors, ThreadPoolExecutor(1) as thread:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "60")
+        done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
+    assert "6 answered" in done.output
+    assert "127.0.0.1:1 gets no more: " in done.output
+    assert "reached" in done.output
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_node_that_comes_late_is_taken_in(transport: str, folder: Path, tmp_path: Path) -> None:
+    """Workers take seconds to start; whoever is there already begins."""
+    begun, come = threading.Event(), threading.Event()
+    lines = tmp_path / "lines.jsonl"
+
+    def wait() -> None:
+        begun.set()
+        assert come.wait(WAIT_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        late = f"127.0.0.1:{holder.getsockname()[1]}"
+    with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
+        nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "60", "--places", "1")
+        done = thread.submit(sent, folder, lines, *nodes, "--transport", transport)
+        assert begun.wait(WAIT_S)
+        gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
+        with open_doors(model(come.set), worker="late", gateway=gateway):
+            assert "6 answered" in done.result(WAIT_S).output
+    assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, where(early, transport)}
 
 
 def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path) -> None:

@@ -201,6 +201,25 @@ def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_
             reach(name, door(doors, name)).wait_for_card(0.5)
 
 
+@pytest.mark.parametrize("name", ["grpc", "oip-rest"])
+def test_an_address_without_a_worker_that_serves_is_told_apart(name: str, reach: Open) -> None:
+    """One that was there and was not needed is none of them, and one that had frames is not either."""
+    with (
+        open_doors(model(), worker="one") as used,
+        open_doors(model(), worker="idle") as idle,
+        open_doors(model(name="other"), worker="two") as other,
+    ):
+        addresses = [door(each, name) for each in (used, idle, other)]
+        transport = reach(name, *addresses, "127.0.0.1:1")
+        wanted = {addresses[2]: "it does not serve tiny"}
+        while len(transport.online()) < 2 or transport.unused().get(addresses[2]) != wanted[addresses[2]]:
+            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+        answer_to(transport, frame(1))
+        while "reached" not in transport.unused()["127.0.0.1:1"]:
+            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+        assert transport.unused().keys() == {addresses[2], "127.0.0.1:1"}
+
+
 def test_frames_go_to_the_least_busy_worker(reach: Open) -> None:
     """One that is slow gets fewer; turn by turn it would hold every other frame up."""
     go_on = threading.Event()
