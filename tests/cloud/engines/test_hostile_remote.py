@@ -127,6 +127,7 @@ def predicted(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
         ("tensorflow_serving", predicted("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
         ("tensorflow_serving", predicted("one", int_val=[1]), "of shape .. to 1 pictures"),
     ],
+    ids=lambda given: f"{len(given)} bytes" if isinstance(given, bytes) else given,  # A map's order differs by process.
 )  # fmt: skip
 def test_an_answer_that_would_break_the_worker_fails_its_batch(form: str, answer: bytes, told: str) -> None:
     """Two bytes can take a hundred, a number of thousands of digits cannot be told, and a shape costs nothing to claim."""
