@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,10 @@ from edge.transports.http_pool import connections
 from edge.transports.security import Security, worker_address
 from shared import clock
 from shared.fields import MAX_MESSAGE_BYTES
+from shared.foreign_json import parse
 from shared.plain_text import printable
+
+MAX_VALUES = 1 << 16  # Of an answer in JSON: of a thousand detections, ten thousand.
 
 _OK, _BUSY = 200, 429
 _HEALTH = "/healthz"
@@ -119,7 +121,7 @@ def _whole(response: urllib3.BaseHTTPResponse) -> bytes:
 
 def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:
     try:
-        fields: dict[str, Any] = json.loads(answer)
+        fields: dict[str, Any] = parse(answer, MAX_VALUES)
         annotated = fields.get("annotated")
         inference_ms = fields["times_ms"].get("inferred")
         size = fields["picture"]
@@ -130,7 +132,7 @@ def _told(answer: bytes, bytes_up: int, total_ms: float) -> Told:
             total_ms,
             base64.b64decode(annotated) if annotated else None,
         )
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, binascii.Error) as error:
         raise NodeLostError(f"its answer is none of /api/detect: {type(error).__name__}") from error
 
 

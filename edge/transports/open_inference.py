@@ -9,9 +9,11 @@ from edge.transports.line import Returned
 from edge.transports.transport import Parcel
 from shared.compression import Buffer
 from shared.fields import MessageError
+from shared.foreign_json import parse
 from shared.large_fields import FieldsError, head, split
 from shared.messages import FrameMessage, MaskMessage
 
+MAX_VALUES = 256  # Of the JSON before an answer's one string.
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
 _LENGTH = struct.Struct("<I")  # Before each string.
@@ -83,9 +85,9 @@ def _binary(body: Buffer, header_bytes: str | bytes) -> Buffer | None:
     """The one result of an answer with binary tensors. `header_bytes`: as the header says how long the JSON is."""
     try:
         length = int(header_bytes)
-        outputs = json.loads(bytes(body[:length]))["outputs"]
+        outputs = parse(body[:length], MAX_VALUES, is_ascii=True)["outputs"]
         sizes = [output["parameters"]["binary_data_size"] for output in outputs]
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise MessageError(f"no answer with binary tensors: {type(error).__name__} {error}"[:200]) from error
     raw = memoryview(body)[length:]
     return _string(raw) if sizes == [len(raw)] else None

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 from functools import partial
 
 from edge.transports.beside import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
@@ -10,8 +9,11 @@ from edge.transports.line import Returned
 from edge.transports.transport import Parcel
 from shared.compression import Buffer
 from shared.fields import MessageError
+from shared.foreign_json import parse
 from shared.large_fields import FieldsError, head, split
 from shared.messages import FrameMessage, MaskMessage
+
+MAX_VALUES = 64  # Of an answer in JSON, which has one string.
 
 _SIGNATURE = "packed"
 _STRING_VECTOR = b"\x08\x07\x12\x04\x12\x02\x08\x01"  # TensorProto: dtype DT_STRING, tensor_shape of one dim of 1.
@@ -80,7 +82,7 @@ def _output(body: Buffer) -> Buffer | None:
 def _prediction(body: Buffer) -> Buffer | None:
     """The one result of an answer in the row format; None where it has none."""
     try:
-        predictions = json.loads(bytes(body))["predictions"]
+        predictions = parse(body, MAX_VALUES, is_ascii=True)["predictions"]
         return base64.b64decode(predictions[0]["b64"], validate=True) if predictions else None
-    except (ValueError, TypeError, LookupError, RecursionError, binascii.Error) as error:
+    except (ValueError, TypeError, LookupError, binascii.Error) as error:
         raise MessageError(f"no answer to a predict call: {type(error).__name__} {error}"[:200]) from error

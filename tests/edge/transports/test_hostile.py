@@ -54,6 +54,7 @@ def outcome(transport: Transport) -> MaskMessage | str:
         (Http.of("200 OK", b"hello", skylane_mask="%%%"), Status.FAILED, "no Skylane-Mask"),
         (Http.of("200 OK", b"hello", skylane_mask="AAAA"), Status.FAILED, "cannot be read"),
         (Http.of("200 OK", b"[" * 100_000, skylane_mask=MASK), Status.FAILED, "cannot be read"),
+        (Http.of("200 OK", b'{"predictions":[%s[]]}' % (b"[]," * 300), skylane_mask=MASK), Status.FAILED, "read"),
         (Http.of("200 OK", b"{}", skylane_mask=MASK, inference_header_content_length="-9"), Status.FAILED, "cannot be"),
         (Http.of("200 OK", b'{"predictions":[],"outputs":[]}', skylane_mask=MASK), Status.FAILED, "cannot be read"),
         (Http.of("200 OK", b"", skylane_mask=FOREIGN), Status.FAILED, "cannot be read"),
