@@ -18,10 +18,12 @@ $(STAMP): requirements.lock setup.cfg pyproject.toml
 demo: venv
 	@$(BIN)/skylane demo
 
+# Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process.
+JOBS ?= 2
 test: venv
 	@.ci/install-real-parts
 	-@.ci/install-torch
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: venv
 	$(BIN)/ruff check .
