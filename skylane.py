@@ -1,5 +1,6 @@
 """The front door: one command, whose parts are loaded when they are called."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,6 +34,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
     ),
 }
 
+_GRPC_LOG = "GRPC_VERBOSITY"
 _RUN_MODELS = {"bench", "cloud", "demo", "model", "study"}  # Which huge pages make faster.
 
 
@@ -71,6 +73,7 @@ def skylane() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
+    os.environ.setdefault(_GRPC_LOG, "NONE")  # Read when its library is loaded: a line for each stranger fills a disk.
     if arguments is None and sys.argv[1:2] and sys.argv[1] in _RUN_MODELS:
         from shared import huge_pages  # noqa: PLC0415 (the same as below)
 
