@@ -74,7 +74,13 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
     ids=["no picture", "no codec", "no version", "no time"],
 )
 def test_a_frame_that_is_refused_says_why(
-    name: str, reach: Open, changes: dict[str, object], status: Status, reason: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    reach: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    changes: dict[str, object],
+    status: Status,
+    reason: str,
 ) -> None:
     """The worker's own words, whatever protocol carries them."""
     monkeypatch.setattr("edge.transports.direct._GRACE_S", WAIT_S)  # Busy machines answer no budget of 0 in time.
