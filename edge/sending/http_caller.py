@@ -46,7 +46,7 @@ class HttpCaller:
         address = worker_address(node)
         security = Security.read(settings.tls_ca)
         self._headers = security.headers(settings.sender, address)
-        self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.answer_timeout_s)
+        self._timeout = urllib3.Timeout(connect=settings.answer_timeout_s, read=settings.answer_timeout_s)
         self._pool = connections(address, security, 1)
         query = {"model": settings.model, "output": int(settings.annotate)}
         if settings.version is not None:

@@ -176,7 +176,10 @@ def _refused(error: Any) -> Outcome:
 def _line_error(error: Any) -> LineError:
     name, told = error.code().name, _told(error)
     if "failed to connect" in told:
-        return LineError(f"it cannot be reached ({told.rpartition(': ')[2]})")
+        why = told.removesuffix(": OK").rpartition(": ")[
+            2
+        ]  # Of a certificate the library says so behind what is wrong.
+        return LineError(f"it cannot be reached ({why})")
     return LineError(f"{name.lower()}: {told}", is_final=name in _FINAL)
 
 

@@ -23,7 +23,6 @@ from shared.probes import MAX_PROBE_BYTES
 
 TIMEOUT_HEADER = "Skylane-Timeout-Ms"
 
-_CONNECT_S = 5.0
 _PROBE_S = 2.0  # An echo that took longer would tell nothing of the clocks.
 _ASK_S = 5.0
 _LOOK_S = 0.5  # Between two looks at the worker's status.
@@ -148,7 +147,7 @@ class HttpLine:
             ask.headers,
             retries=False,
             redirect=False,
-            timeout=urllib3.Timeout(connect=min(_CONNECT_S, ask.timeout_s), read=ask.timeout_s),
+            timeout=urllib3.Timeout(connect=ask.timeout_s, read=ask.timeout_s),
             preload_content=False,
             decode_content=False,
         )

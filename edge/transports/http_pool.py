@@ -4,6 +4,8 @@ import io
 import socket
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any
 
@@ -13,11 +15,14 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from edge.transports.security import Security, WorkerAddressError
 from shared.endpoint import Endpoint
 
+_CONNECT_S = 5.0
+
 
 def connections(address: Endpoint, security: Security, most: int) -> urllib3.HTTPConnectionPool:
     """At most so many to a worker; TLS where there is an authority. None is made before it is used.
 
-    The read timeout of a call is for all of its answer: a server that sends byte by byte, each in time, is late as well.
+    The connect timeout of a call is for all of it to be sent; to connect there are five seconds of it at most. The read
+    timeout is for all of its answer: a server that sends byte by byte, each in time, is late as well.
 
     Raises:
         WorkerAddressError: the authority cannot be used.
@@ -70,9 +75,29 @@ class _Response(HTTPResponse):
 class _Connection(HTTPConnection):
     response_class = _Response
 
+    def connect(self) -> None:
+        with _hurried(self):
+            super().connect()
+
 
 class _SecureConnection(HTTPSConnection):
     response_class = _Response
+
+    def connect(self) -> None:
+        with _hurried(self):
+            super().connect()
+
+
+@contextmanager
+def _hurried(connection: HTTPConnection) -> Iterator[None]:
+    """To connect there is less time than to send, which on a narrow link takes longer; the library knows one for both."""
+    whole_s = connection.timeout
+    connection.timeout = min(_CONNECT_S, whole_s or _CONNECT_S)
+    try:
+        yield
+    finally:
+        connection.timeout = whole_s
+    connection.sock.settimeout(whole_s)
 
 
 class _Pool(urllib3.HTTPConnectionPool):

@@ -82,7 +82,6 @@ def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
         done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
     assert "6 answered" in done.output
     assert "127.0.0.1:1 gets no more: " in done.output
-    assert "reached" in done.output
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])

@@ -2,6 +2,8 @@
 
 import base64
 import queue
+import socket
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge.transports.http_line import HttpLine
-from edge.transports.line import Outcome, Silent
+from edge.transports.line import Outcome, Refused, Silent
 from edge.transports.security import Security
 from edge.transports.tensorflow_serving import RestPredict
 from edge.transports.transport import Parcel, Transport
@@ -121,6 +123,29 @@ def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
         with closing(line):
             line.call(Parcel(b""), None, 0.3, over.put)
             assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
+
+
+def test_a_frame_may_take_longer_to_send_than_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A raw frame takes a quarter of a minute at a megabit a second; who takes none of it is given up in the end."""
+    monkeypatch.setattr("edge.transports.http_pool._CONNECT_S", 0.2)
+    over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    parcel = Parcel(bytes(1 << 24))  # More than the kernel takes by itself.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
+        with closing(HttpLine(endpoint, RestPredict("tiny"), Security(), "car", most_calls=1)) as line:
+            line.call(parcel, None, WAIT_S, over.put)
+            connection, _ = server.accept()
+            with connection:
+                threading.Event().wait(0.3)  # Longer than there is to connect.
+                taken = 0
+                while taken < 1 << 24:
+                    piece = connection.recv(1 << 20)
+                    assert piece, "the vehicle has hung up"
+                    taken += len(piece)
+                connection.sendall(b"HTTP/1.1 429 Wait\r\ncontent-length: 0\r\n\r\n")
+                assert isinstance(over.get(timeout=WAIT_S), Refused)
+                line.call(parcel, None, 0.3, over.put)
+                assert isinstance(over.get(timeout=WAIT_S), Silent)
 
 
 @pytest.mark.parametrize("name", GRPC)
