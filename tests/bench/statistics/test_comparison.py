@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from bench.statistics.bootstrap import Floats
 from bench.statistics.comparison import Comparison, Sample, adjust, compare
 
-_TRIALS = 60
+_TRIALS = 120
 
 
 def _sample(
