@@ -194,8 +194,7 @@ def test_database_rows_may_hold_anything(tmp_path: Path, write_drive: WriteDrive
         SELECT i AS id, 1 AS topic_id, i AS timestamp, zeroblob(900000000) AS data FROM n""",
         """CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER,
         data BLOB GENERATED ALWAYS AS (zeroblob(900000000)))""",
-        """PRAGMA writable_schema = ON; INSERT INTO sqlite_master VALUES ('table', 'messages', 'messages', 0,
-        'CREATE VIRTUAL TABLE messages USING fts5(id, topic_id, timestamp, data)')""",  # Not every SQLite has fts5.
+        "CREATE VIRTUAL TABLE messages USING fts5(id, topic_id, timestamp, data)",
     ],
     ids=["view", "column", "virtual"],
 )
@@ -206,7 +205,9 @@ def test_a_database_that_computes_its_messages_is_refused(
     drive = write_drive(tmp_path / "drive", "sqlite3")
     with closing(sqlite3.connect(drive.data_file)) as database, database:
         database.execute("DROP TABLE messages")
-        database.executescript(computed)
+        if "fts5" in computed and ("ENABLE_FTS5",) not in database.execute("PRAGMA compile_options").fetchall():
+            pytest.skip("the SQLite that is loaded here has no fts5")  # A library may have brought its own.
+        database.execute(computed)
         if "GENERATED" in computed:
             database.execute("INSERT INTO messages(topic_id, timestamp) VALUES (1, 1)")
     frames, error = frames_until_error(drive.path)
