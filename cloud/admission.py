@@ -118,12 +118,8 @@ class Admission:
             self._condition.notify()
         return [other.request for other in (*removed, *victims)]
 
-    def take(
-        self, choose: Callable[[Request], T | Refusal | None], *, waits: bool = True
-    ) -> tuple[Request, T | Refusal] | None:
+    def take(self, choose: Callable[[Request], T | Refusal | None]) -> tuple[Request, T | Refusal] | None:
         """Wait for a frame, and hand it out with what `choose` says of it; None once closed and empty.
-
-        Without `waits` None as well where there is no frame now that can be worked on.
 
         `choose` is asked of the frames in the order in which their turns come, of expired ones first; it says None
         where a frame cannot be worked on yet, which then keeps its turn. A refusal costs its vehicle no turn. `choose`
@@ -138,7 +134,7 @@ class Admission:
                         if not isinstance(chosen, Refusal):
                             self._turns[entry.request.vehicle] = next(self._services)
                         return entry.request, chosen
-                if not waits or (self._closed and not self._waiting):
+                if self._closed and not self._waiting:
                     return None
                 self._condition.wait(self._until_next_end_s())
 

@@ -83,9 +83,8 @@ class Batcher:
         self._closed = False
         self._abandoned = False
         self._had_company = True
-        self._places = model.instances  # Threads that may be at the engine at a time,
-        self._leading = 0  # and those that gather a batch, or are there with it:
-        self._running: dict[int, _Running] = {}  # by thread.
+        self._places = model.instances  # Batches that may be at the engine at a time, and
+        self._running: dict[int, _Running] = {}  # those that are, by thread.
         self._decoding = Estimate()
         self._inference = BatchEstimate(self._max_size)
         self._finishing = finishing or Estimate()
@@ -107,23 +106,14 @@ class Batcher:
             self._reserved += 1
         return True
 
-    def put(self, request: Request, *, leads: bool = False) -> None:
-        """Fill a reserved place with a decoded frame.
-
-        `leads`: whether the calling thread may take it, and what waits with it, through the engine where that is idle.
-        """
+    def put(self, request: Request) -> None:
+        """Fill a reserved place with a decoded frame."""
         self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
         with self._condition:
             self._reserved -= 1
             if not self._abandoned:
                 self._decoded.append(request)
-            leads = leads and self._model.is_reentrant and self._may_lead()
-            if leads:
-                self._leading += 1
-            else:
-                self._condition.notify_all()
-        if leads:
-            self._lead()
+            self._condition.notify_all()
 
     def release(self) -> None:
         """Give a reserved place back."""
@@ -141,39 +131,13 @@ class Batcher:
     def run(self) -> None:
         """Infer until closed; the body of an engine thread, of which there are as many as batches at a time."""
         try:
-            while self._wait_until_leading():
-                self._lead()
+            while batch := self._gather():
+                self._admission.wake()
+                self._infer(batch)
         finally:
             # An engine thread that dies of a bug keeps no decoder waiting: what is put then is forgotten.
             self._abandoned = True
             self._admission.wake()
-
-    def _may_lead(self) -> bool:
-        """Whether frames wait, and there is a place at the engine."""
-        return bool(self._decoded) and self._leading < self._places and not self._abandoned
-
-    def _wait_until_leading(self) -> bool:
-        """Wait for frames, and for a place; False once closed, and empty."""
-        with self._condition:
-            self._condition.wait_for(
-                lambda: self._may_lead() or (self._closed and not (self._reserved or self._decoded or self._leading))
-            )
-            if not self._decoded:
-                return False
-            self._leading += 1
-            return True
-
-    def _lead(self) -> None:
-        """Take the next batch through the engine, in the place that this thread has there."""
-        try:
-            batch = self._gather()
-            self._admission.wake()
-            self._infer(batch)
-        finally:
-            with self._condition:
-                self._running.pop(threading.get_ident(), None)
-                self._leading -= 1
-                self._condition.notify_all()
 
     def _busy_ns(self) -> int:
         """How long until there is a place at the engine, as far as can be told."""
@@ -184,19 +148,24 @@ class Batcher:
         return max(0, ends_ns - clock.now_ns())
 
     def _gather(self) -> list[Request]:
-        """The frames that are there, or come within the wait; none where another thread took them."""
+        """The frames that are there, or come within the wait; none once closed and empty."""
+        batch: list[Request] = []
         with self._condition:
-            until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
-            while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
-                wait_ns = min([until_ns, *self._latest_starts_ns()]) - clock.now_ns()
-                if wait_ns <= 0:
-                    break
-                self._condition.wait(wait_ns / 1e9)
-            batch = self._fitting()
-            if batch:
-                self._running[threading.get_ident()] = _Running(clock.now_ns(), len(batch))
-                self._had_company = len(batch) > 1
-            return batch
+            self._running.pop(threading.get_ident(), None)
+            while not batch:  # Another thread may take those with which this one waits for more.
+                self._condition.wait_for(lambda: self._decoded or (self._closed and not self._reserved))
+                if not self._decoded:
+                    return batch
+                until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
+                while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
+                    wait_ns = min([until_ns, *self._latest_starts_ns()]) - clock.now_ns()
+                    if wait_ns <= 0:
+                        break
+                    self._condition.wait(wait_ns / 1e9)
+                batch = self._fitting()
+            self._running[threading.get_ident()] = _Running(clock.now_ns(), len(batch))
+            self._had_company = len(batch) > 1
+        return batch
 
     def _fitting(self) -> list[Request]:
         """The first frames, as many as end together in time; among them such as would not even end alone."""

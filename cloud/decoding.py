@@ -38,22 +38,12 @@ class Decoder:
     def run(self) -> None:
         """Decode until admission closes; the body of a decoding thread."""
         while (taken := self._admission.take(self._choose)) is not None:
-            self._work_on(*taken, leads=False)
-
-    def lend(self) -> None:
-        """Work on one frame in the thread of a caller that would only wait, through to its answer where the engine is idle.
-
-        To wake threads of our own, one after the other, takes longer than a small picture's decoding.
-        """
-        if (taken := self._admission.take(self._choose, waits=False)) is not None:
-            self._work_on(*taken, leads=True)
-
-    def _work_on(self, request: Request, chosen: Lane | Refusal, *, leads: bool) -> None:
-        request.stamp(Stage.DEQUEUED)
-        if isinstance(chosen, Refusal):
-            self._refuse(request, *chosen)
-        else:
-            self._fill(chosen, request, leads=leads)
+            request, chosen = taken
+            request.stamp(Stage.DEQUEUED)
+            if isinstance(chosen, Refusal):
+                self._refuse(request, *chosen)
+            else:
+                self._fill(chosen, request)
 
     def _choose(self, request: Request) -> Lane | Refusal | None:
         """The lane that has a place for a frame, now taken; None while it has none."""
@@ -69,8 +59,8 @@ class Decoder:
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 
-    def _fill(self, lane: Lane, request: Request, *, leads: bool) -> None:
-        """Decode a frame into the place that it has on a lane. `leads`: see `Batcher.put`."""
+    def _fill(self, lane: Lane, request: Request) -> None:
+        """Decode a frame into the place that it has on a lane."""
         try:
             self._decode(request, lane)
         except SkylaneError as error:
@@ -80,7 +70,7 @@ class Decoder:
         except BaseException:
             lane.batcher.release()
             raise
-        lane.batcher.put(request, leads=leads)
+        lane.batcher.put(request)
 
     def _refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer a frame without decoding it; its message is read all the same, for an answer echoes its stamps."""

@@ -78,7 +78,7 @@ class Model:
 
     @property
     def is_reentrant(self) -> bool:
-        """Whether any thread may infer, and several at a time."""
+        """Whether several threads may infer at a time."""
         return getattr(self._engine, "is_reentrant", False)
 
     @property

@@ -103,11 +103,6 @@ class Asked:
             raise RefusedError(Kind.BUSY, f"{self.card.name} became another version while it was asked: ask again")
         return self.door.card(self.card.name, answers[0].message.model_version)
 
-    def lend(self) -> None:
-        """Have the calling thread do the work that it waits for; several pictures are better inferred together."""
-        if len(self.futures) == 1:
-            self.door.lend()
-
     def cancel(self) -> None:
         """Nobody waits for it any more: what has not begun need not be done."""
         for future in self.futures:

@@ -44,18 +44,13 @@ class Door:
         *,
         session: str,
         refuse: Callable[[Request, Status, str], None],
-        lend: Callable[[], None],
     ) -> None:
-        """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out.
-
-        `lend` works on a frame in the calling thread, if there is one to be worked on.
-        """
+        """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out."""
         self._admission = admission
         self._serving = serving
         self._hold_off = hold_off
         self._session = session
         self._refuse = refuse
-        self._lend = lend
         self._sequence = itertools.count()
         self._unanswered = Unanswered()
         self._dismissed: frozenset[str] = frozenset()
@@ -174,10 +169,6 @@ class Door:
             else:
                 self._refuse(refused, Status.OVERLOADED, f"{self._admission.depth} frames are waiting")
         return future
-
-    def lend(self) -> None:
-        """Have the calling thread, which would only wait for one frame, see it through; it may be busy with another's."""
-        self._lend()
 
     def check(self, cards: Collection[ModelCard]) -> None:
         """See cloud.exchange.Door: any number of models can be told of here."""

@@ -97,7 +97,6 @@ class GrpcCall:
             RefusedError: as `Asked.reply`, or nobody waits any more.
         """
         self.when_over(asked.cancel)
-        asked.lend()
         try:
             reply = asked.reply()
         except CancelledError as error:

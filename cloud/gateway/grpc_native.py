@@ -43,7 +43,6 @@ class NativeService:
             message, received_ns=call.received_ns, largest_answer=self._parts.settings.max_message_bytes
         )
         call.when_over(future.cancel)
-        self._parts.door.lend()
         try:
             answer = future.result().message
         except CancelledError as error:

@@ -54,11 +54,9 @@ class Gated:
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.sizes: list[int] = []
-        self.threads: list[threading.Thread] = []  # That entered.
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
-        self.threads.append(threading.current_thread())
         self.entered.set()
         assert self.gate.wait(WAIT_S)
         self.sizes.append(len(batch))

@@ -182,16 +182,6 @@ def test_a_frame_that_cannot_be_worked_on_yet_keeps_its_turn() -> None:
     assert [request.vehicle for request in _drain(admission)] == ["a", "c", "b", "c"]
 
 
-def test_who_does_not_wait_gets_what_can_be_worked_on_now_or_nothing() -> None:
-    """A caller that lends its thread has an answer of its own to wait for."""
-    admission = Admission()
-    assert admission.take(lambda request: request, waits=False) is None
-    request = _request()
-    assert not admission.offer(request)
-    assert admission.take(lambda _: None, waits=False) is None
-    assert admission.take(lambda _: "chosen", waits=False) == (request, "chosen")
-
-
 def test_a_budget_of_hours_keeps_nothing_that_has_left() -> None:
     """The heap of endings would otherwise grow with every frame of a day."""
     admission = Admission(max_frames=4)

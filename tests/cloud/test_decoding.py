@@ -57,15 +57,9 @@ class Places:
     """A batcher's places, and what is put into them."""
 
     def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
-        self._out = out
+        self.put = out.put
         self.needs_ns = 0
         self.free = 1
-        self.leads: list[bool] = []  # What the batcher was told with each frame.
-
-    def put(self, request: Request, *, leads: bool) -> None:
-        """See Batcher."""
-        self.leads.append(leads)
-        self._out.put(request)
 
     def reserve(self) -> bool:
         """See Batcher."""
@@ -90,11 +84,6 @@ class Bench:
 
     def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
         """What becomes of a payload: a request with its picture, or a refusal."""
-        self.offer(payload, received_ns=received_ns)
-        return self.out.get(timeout=WAIT_S)
-
-    def offer(self, payload: bytes, *, received_ns: int | None = None) -> None:
-        """Let a payload in."""
         self.admission.offer(
             Request(
                 payload=payload,
@@ -108,6 +97,7 @@ class Bench:
                 head=peek(payload),
             )
         )
+        return self.out.get(timeout=WAIT_S)
 
 
 @contextmanager
@@ -310,16 +300,3 @@ def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) ->
         else:
             assert found.picture.shape == (HEIGHT, WIDTH, 3)
             assert found.picture.dtype == np.uint8
-
-
-def test_a_caller_lends_its_thread_to_a_frame_that_waits() -> None:
-    """It decodes it, and goes on with it to the engine; a decoder's own thread has the next one to decode."""
-    bench = Bench()
-    bench.decoder.lend()  # None is there: it is not kept waiting.
-    bench.offer(pack_frame(_frame()))
-    bench.decoder.lend()
-    assert isinstance(bench.out.get_nowait(), Request)
-    assert bench.places.leads == [True]
-    with _bench() as busy:
-        busy.decode(pack_frame(_frame()))
-    assert busy.places.leads == [False]

@@ -2,18 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs
-from cloud.gateway.calls import IMAGES, INPUT, RESULTS, Asked, Call, Reply, ask, server_timing
-from cloud.gateway.door import Answered, Door
+from cloud.gateway.calls import IMAGES, INPUT, RESULTS, Call, Reply, ask, server_timing
+from cloud.gateway.door import Door
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.settings import GatewaySettings
 from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
@@ -268,12 +266,3 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     unloading.join(WAIT_S)
     assert asked.futures[0].done()
     asked.reply()
-
-
-@pytest.mark.parametrize(("pictures", "lent"), [(1, 1), (2, 0)])
-def test_a_caller_works_on_its_picture_where_it_has_but_one(pictures: int, lent: int) -> None:
-    """Of several the first would leave for the engine alone, before the others are decoded."""
-    times: list[None] = []
-    door = cast("Door", SimpleNamespace(lend=lambda: times.append(None)))
-    Asked(door, CARD, (), tuple(Future[Answered]() for _ in range(pictures)), is_vehicle=False).lend()
-    assert len(times) == lent

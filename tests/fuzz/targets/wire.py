@@ -89,7 +89,7 @@ class _Unbatched:
     def release(self) -> None:
         """A place was given back."""
 
-    def put(self, request: Request, *, leads: bool) -> None:  # noqa: ARG002  As a Batcher.
+    def put(self, request: Request) -> None:
         """A frame came that an engine could take."""
         assert request.picture.shape == (HEIGHT, WIDTH, 3)
         assert request.picture.dtype == np.uint8
@@ -127,7 +127,7 @@ def _frame(payload: bytes) -> None:
         head=peek(payload),
     )
     assert request.ends_ns is None or request.ends_ns > 0
-    _decoder._fill(_lane, request, leads=False)
+    _decoder._fill(_lane, request)
     with suppress(MessageError):
         message = unpack_frame(payload)
         assert unpack_frame(pack_frame(message)) == message
