@@ -32,10 +32,11 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         device: str = "cpu",
         engine: str | None = None,
         instances: int = 1,
+        flags: Sequence[str] = (),
     ) -> None:
         """`doors`: those that are wanted, beside MQTT. `engine`: as the model's manifest says where it is None.
 
-        `instances`: batches that the worker infers at a time.
+        `instances`: batches that the worker infers at a time. `flags`: more of `skylane cloud serve`.
 
         Raises:
             SkylaneError: the broker or the worker did not get ready.
@@ -43,7 +44,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         self.grpc = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         faces = {"--grpc": (self.grpc, GRPC_DOORS), "--http": (self.http, HTTP_DOORS)}
-        flags = [word for flag, (at, its) in faces.items() if set(its) & set(doors) for word in (flag, at)]
+        opened = [word for flag, (at, its) in faces.items() if set(its) & set(doors) for word in (flag, at)]
         with ExitStack() as stack:
             self.broker = stack.enter_context(Broker.start(kind="mosquitto"))
             self.worker = stack.enter_context(
@@ -53,7 +54,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
                     model=model,
                     device=device,
                     engine=engine,
-                    flags=[*flags, "--instances", str(instances)],
+                    flags=[*opened, "--instances", str(instances), *flags],
                 )
             )
             self._stack = stack.pop_all()

@@ -27,7 +27,13 @@ _WHERE_IT_WENT = (
 @click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option("--model", default="road-small", show_default=True)
-@click.option("--baseline", "names", multiple=True, type=click.Choice([*BASELINES]), help="These alone. [all]")
+@click.option(
+    "--baseline",
+    "names",
+    multiple=True,
+    type=click.Choice([*BASELINES]),
+    help="These alone; scores: with --model street-lite. [all but scores]",
+)
 @click.option("--frames", type=click.IntRange(2, 10_000), default=20, show_default=True, help="A round.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
@@ -36,7 +42,7 @@ def baselines(bag: Path | None, models: Path | None, names: tuple[str, ...], pat
     plan = race.Plan(
         bag=bag or sample_bag(how["frames"]),
         models=models or default_root(),
-        baselines=names or tuple(BASELINES),
+        baselines=names or race.FOR_ANY_MODEL,
         **how,
     )
     with Console(stderr=True).status("preparing") as status:
@@ -107,7 +113,7 @@ def _told(same: Mapping[str, float]) -> str:
 
 
 def _stopwatch(watch: Mapping[str, Mapping[str, float]]) -> list[str]:
-    lines = [_WHERE_IT_WENT]
+    lines = [_WHERE_IT_WENT] if watch else []
     for name, parts in watch.items():
         share = parts["postprocessing"] / sum(parts.values())
         lines.append(

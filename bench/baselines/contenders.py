@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.baselines import bare_mqtt
+from bench.baselines.as_it_lies import as_it_lies
 from bench.baselines.child import Child
-from bench.door_site import DoorSite
+from bench.baselines.serving_clients import SCORES
+from bench.door_site import GRPC_DOORS, DoorSite
 from bench.overhead import Plan
 from bench.ports import free_port
 from shared.broker import Broker
+
+_SCORES_BYTES = 1 << 28  # Twenty 32-bit scores for each of 1024×2048 pixels, and some more.
 
 Send = Callable[
     [int], Mapping[str, float]
@@ -39,6 +43,7 @@ BASELINES = {
     "mqtt": Baseline("first system, MQTT", ("mqtt",), 0.5),
     "grpc": Baseline("first system, TensorFlow Serving's gRPC", ("grpc", "tfs-grpc"), 0.1),
     "rest": Baseline("first system, TensorFlow Serving's REST", ("oip-rest", "tfs-rest"), 0.1),
+    SCORES: Baseline("first system, TensorFlow Serving's gRPC, a model of scores", ("grpc", "tfs-grpc"), 0.1),
     "detect": Baseline("fifth system, upload after upload", ("oip-rest", "grpc"), None),
 }
 
@@ -65,13 +70,27 @@ class MqttBaseline:
         return {**cloud, **vehicle, "crossing": crossing_ms}
 
 
-def serving_baseline(stack: ExitStack, plan: Plan, way: str, site: DoorSite) -> Send:
-    """The first system's client of TensorFlow Serving, `way` rest or grpc, at a worker's doors."""
+def serving_baseline(stack: ExitStack, plan: Plan, way: str, site: DoorSite, output: str = "mask") -> Send:
+    """The first system's client of TensorFlow Serving, `way` rest or grpc, at a worker's doors; `output`: what it asks for."""
     address = site.http if way == "rest" else site.grpc
-    flags = {"way": way, "address": address, "models": plan.models, "model": plan.model}
+    flags = {"way": way, "address": address, "models": plan.models, "model": plan.model, "output": output}
     child = Child("bench.baselines.serving_vehicle", **flags, bag=plan.bag, count=plan.frames)
     vehicle = stack.enter_context(child).wait()
     return lambda frame: vehicle.ask(frame=frame)
+
+
+def scores_baseline(stack: ExitStack, plan: Plan, folder: Path) -> Send:
+    """The same over gRPC with a worker of its own, which serves the graph as it lies: every pixel's scores come back.
+
+    Raises:
+        BenchError: the model gives no scores.
+    """
+    models = as_it_lies(plan.models, plan.model, folder / "as-it-lies")
+    flags = ("--max-message-bytes", str(_SCORES_BYTES))
+    site = stack.enter_context(
+        DoorSite(models=models, model=plan.model, doors=GRPC_DOORS, device=plan.device, flags=flags)
+    )
+    return serving_baseline(stack, plan, "grpc", site, SCORES)
 
 
 def detection_baseline(stack: ExitStack, plan: Plan, site: DoorSite) -> Send:

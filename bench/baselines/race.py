@@ -22,10 +22,12 @@ from bench.baselines.contenders import (
     MqttBaseline,
     Send,
     detection_baseline,
+    scores_baseline,
     serving_baseline,
 )
 from bench.baselines.palette import kept
 from bench.baselines.pictures import fitted
+from bench.baselines.serving_clients import SCORES
 from bench.door_site import DoorSite
 from bench.laps import Laps, parts_of
 from bench.tensorflow_ways import WAYS, opened
@@ -33,6 +35,8 @@ from cloud.model import Model
 from cloud.repository import Repository
 from shared.machine import machine
 from shared.opencv import cv2
+
+FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)
 
 _SETTLING = 2  # Frames of a round that are not counted, as at the vehicle node.
 _STOPWATCH_PICTURES = 5
@@ -45,7 +49,7 @@ class Plan:
     bag: Path
     models: Path
     model: str = "road-small"
-    baselines: tuple[str, ...] = tuple(BASELINES)
+    baselines: tuple[str, ...] = FOR_ANY_MODEL
     frames: int = 20  # A round.
     rounds: int = 3
     looked_at: int = 5  # Frames whose masks are compared, pixel by pixel.
@@ -77,7 +81,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             DoorSite(models=plan.models, model=plan.model, doors=plan.doors, engine=model.engine_name)
         )
         first = MqttBaseline(stack, plan.played, folder) if "mqtt" in plan.baselines else None
-        senders = _senders(stack, plan, site, first)
+        senders = _senders(stack, plan, site, first, folder)
         theirs = {name: Laps() for name in senders}
         ours = {door: Laps() for door in plan.doors}
         turns: list[tuple[str, Laps, Callable[[int], list[dict[str, float]]]]] = [
@@ -91,13 +95,14 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         on_step("what is left of the masks")
         same = {door: _same(plan, model, site, door, folder / f"masks-{door}") for door in plan.doors}
         left = _left(plan, first, folder) if first is not None else None
-        on_step("the first system's stopwatch")
+        if first is not None:
+            on_step("the first system's stopwatch")
         return {
             "baselines": {name: each.figures() for name, each in theirs.items()},
             "skylane": {door: each.figures() for door, each in ours.items()},
             "ratios": [ratio for name in senders for ratio in _ratios(name, theirs[name], ours)],
             "masks": {"skylane_same": same, "first_system": left},
-            "stopwatch": _stopwatch(plan),
+            "stopwatch": _stopwatch(plan) if first is not None else {},
             "model": plan.model,
             "frames": plan.frames,
             "rounds": plan.rounds,
@@ -107,11 +112,13 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         }
 
 
-def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline | None) -> dict[str, Send]:
+def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline | None, folder: Path) -> dict[str, Send]:
     senders: dict[str, Send] = {} if first is None else {"mqtt": first.send}
     for way in ("grpc", "rest"):
         if way in plan.baselines:
             senders[way] = serving_baseline(stack, plan.played, way, site)
+    if SCORES in plan.baselines:
+        senders[SCORES] = scores_baseline(stack, plan.played, folder)
     if "detect" in plan.baselines:
         senders["detect"] = detection_baseline(stack, plan.played, site)
     return senders

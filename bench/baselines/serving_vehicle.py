@@ -44,11 +44,13 @@ class ServingVehicle:
 @click.option("--address", required=True)
 @click.option("--models", type=click.Path(path_type=Path), required=True)
 @click.option("--model", required=True)
+@click.option("--output", required=True)
 @click.option("--bag", type=click.Path(path_type=Path), required=True)
 @click.option("--count", type=int, required=True)
-def main(way: str, address: str, models: Path, model: str, *, bag: Path, count: int) -> None:
+def main(way: str, address: str, models: Path, model: str, *, output: str, bag: Path, count: int) -> None:
     """Send frames as told, until the standard input ends."""
-    serve(ServingVehicle(CLIENTS[way](address, model), Repository(models).card(model), read(bag, count)).send)
+    client = CLIENTS[way](address, model, output)
+    serve(ServingVehicle(client, Repository(models).card(model), read(bag, count)).send)
 
 
 if __name__ == "__main__":

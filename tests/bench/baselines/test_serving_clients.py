@@ -18,7 +18,7 @@ def test_lists_come_back_as_the_models_own_mask(way: str, models: Path, bag: Pat
     picture = noise(5, (HEIGHT, WIDTH, 3))
     with Repository(models).load("tiny") as model, open_doors(model) as doors:
         truth = model.predict(picture[None])[0]
-        client = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "tiny")
+        client = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "tiny", "mask")
         laps = Laps()
         answer = client.predict(picture, laps)
         assert np.array_equal(answer.mask, truth)
@@ -27,7 +27,7 @@ def test_lists_come_back_as_the_models_own_mask(way: str, models: Path, bag: Pat
         times = ServingVehicle(client, model.card, read(bag, 1)).send({"frame": 0})
         assert times["total"] > times["inferred"] + times["in_lists"]
         assert {"demosaiced", "preprocessed", "link_and_door"} <= times.keys()
-        lost = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "absent")
+        lost = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "absent", "mask")
         with pytest.raises(BenchError, match="absent"):
             lost.predict(picture, Laps())
         for each in (client, lost):
