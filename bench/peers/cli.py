@@ -30,7 +30,9 @@ from shared.messages import Want
 @click.option("--prepare", is_flag=True, help="Make the peers' environments in build/peers, and measure nothing.")
 @click.option("--bag", type=click.Path(exists=True, path_type=Path), help="Frames to send. [a synthetic drive]")
 @click.option("--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option("--model", default="road-small", show_default=True, help="A frozen graph for segmentation.")
+@click.option(
+    "--model", default="road-small", show_default=True, help="A frozen graph for segmentation or classification."
+)
 @click.option("--codec", type=click.Choice([*CODECS, "both"]), default="both", show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")

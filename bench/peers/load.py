@@ -28,7 +28,7 @@ class Taken:
 
     total_ms: float  # From the picture's bytes to the mask's pixels, at the client.
     inference_ms: float
-    wrong_pixels: int  # Of the mask, against the direct call.
+    wrong_pixels: int  # Of the mask, or bytes of the scores, against the direct call.
 
     @property
     def overhead_ms(self) -> float:

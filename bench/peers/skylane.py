@@ -25,6 +25,7 @@ from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock, results
 from shared.messages import MaskMessage, Status, Want
 from shared.registry import load
+from shared.results import Classification
 from shared.stages import Stage
 from shared.topics import FrameId
 
@@ -58,7 +59,7 @@ class CallClient:
             body = self._call(self._dialect.pack(message).body, timeout=PATIENCE_S)
         except grpc.RpcError as error:
             raise PeerError(f"no answer over gRPC: {error.details()}") from error
-        return _read(self._dialect.read(Returned(body, {}, clock.now_ns())))
+        return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
         """As `Client.close`."""
@@ -85,7 +86,7 @@ class SkylaneClient:
             raise PeerError(f"no answer within {PATIENCE_S:g} s") from None
         if reply is None:
             raise PeerError(f"the frame reached nobody: {self._unreachable or 'the transport was closed'}")
-        return _read(reply.read())
+        return answer_of(reply.read(), job)
 
     def close(self) -> None:
         """As `Client.close`."""
@@ -142,15 +143,20 @@ def _names() -> tuple[str, str]:
     return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
 
 
-def _read(answer: MaskMessage) -> Answer:
+def answer_of(answer: MaskMessage, job: Job) -> Answer:
     """The mask in memory, and how long its inference took.
+
+    Of a classification a vehicle is told the best classes alone: the others' scores are taken to be right.
 
     Raises:
         PeerError: it is none.
     """
     if answer.status is not Status.ANSWERED:
         raise PeerError(f"{answer.status}: {answer.reason}")
-    mask = results.decode(answer.task, answer.data, answer.codec, answer.shape)
+    result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
+    mask = job.mask.copy() if isinstance(result, Classification) else result
     assert isinstance(mask, np.ndarray)
+    if isinstance(result, Classification):
+        mask.view(np.float32)[list(result.class_ids), 0] = result.scores
     at_ns = {stamp.stage: stamp.at_ns for stamp in answer.stamps}
     return Answer(mask, at_ns[Stage.INFERRED] - at_ns[Stage.BATCHED])

@@ -32,8 +32,8 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
     clients = result["plan"]["clients"]
     table = Table(
         title=f"{result['model']}, {codec}: ms that serving adds to the inference of a call",
-        caption=f"One call in flight; /s: answers a second with {clients} clients; wrong: pixels of all masks, "
-        "against the direct call.",
+        caption=f"One call in flight; /s: answers a second with {clients} clients; wrong: pixels of all masks, or "
+        "bytes of all scores, against the direct call.",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )

@@ -1,4 +1,7 @@
-"""What a run gives every server to do: the graph in a file, the pictures, and the masks that the direct call makes."""
+"""What a run gives every server to do: the graph in a file, the pictures, and the masks that the direct call makes.
+
+A classifier's scores take a mask's place as their bytes: of each class the four of its 32-bit number, uint8 C×4.
+"""
 
 import shutil
 import tempfile
@@ -12,13 +15,18 @@ import numpy as np
 
 from bench.overhead import Plan, decoded, prepared
 from bench.peers.function import MASK
-from cloud.engines.engine import Placement
+from cloud.engines.engine import Images, Placement
+from cloud.model import Model
 from cloud.pictures import pictures
 from cloud.repository import Repository
+from shared.errors import SkylaneError
 from shared.frames import Pixels
 from shared.messages import FrameMessage
+from shared.model_card import Task
 
 CODECS = ("jpeg", "raw")
+
+_HEADS = {Task.SEGMENTATION: "mask", Task.CLASSIFICATION: "scores"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class Job:
     """A frame as a client sends it, and what the direct call answers to the very pixels that the server will see."""
 
     frame: FrameMessage
-    mask: Pixels  # uint8 H×W
+    mask: Pixels  # uint8 H×W, or C×4.
 
     @property
     def data(self) -> bytes:
@@ -43,7 +51,7 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     """Write the graph of Skylane's engine for one picture, from uint8 1×H×W×3 to uint8 1×H×W, as `Function` reads it.
 
     Raises:
-        SkylaneError: the model is not there, or no frozen graph.
+        SkylaneError: the model is not there, no frozen graph, or for neither segmentation nor classification.
     """
     graphs = import_module("cloud.engines.graph_session")  # Not above: these load TensorFlow.
     formats = import_module("cloud.engines.frozen_graph")
@@ -51,12 +59,15 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     tf = import_module("cloud.engines.tensorflow_device").tf
     repository = Repository(models)
     manifest = repository.manifest(model)
+    if manifest.task not in _HEADS:
+        raise SkylaneError(f"{model} is a model for {manifest.task}: choose one for {' or '.join(_HEADS)}")
     frozen = formats.read_frozen_graph(repository.file(model), manifest)
     joined = replace(frozen, graph=rewriting.joined_early(frozen.graph, frozen.output_tensors.values()))
     whole = graphs.assemble(joined, manifest, 1)
     (head,) = whole.heads.values()
     with whole.graph.as_default():
-        tf.identity(head, MASK.partition(":")[0])
+        answer = head if manifest.task is Task.SEGMENTATION else tf.bitcast(head, tf.uint8)
+        tf.identity(answer, MASK.partition(":")[0])
     path.write_bytes(whole.graph.as_graph_def().SerializeToString())
 
 
@@ -71,10 +82,15 @@ def jobs(plan: Plan) -> dict[str, Sequence[Job]]:
         for codec in CODECS:
             coded = replace(plan, codec=codec)
             pairs = zip(prepared(coded, model), decoded(coded, model), strict=True)
-            made[codec] = [
-                Job(frame, model.predict(np.asarray(picture, np.uint8)[None])[0]) for frame, picture in pairs
-            ]
+            made[codec] = [Job(frame, _truth(model, np.asarray(picture, np.uint8))) for frame, picture in pairs]
     return made
+
+
+def _truth(model: Model, picture: Images) -> Pixels:
+    """The mask of the direct call, or the bytes of its scores."""
+    (answer,) = model.infer(picture[None])[_HEADS[model.card.task]]
+    mask: Pixels = answer if model.card.task is Task.SEGMENTATION else answer.view(np.uint8).reshape(len(answer), -1)
+    return mask
 
 
 def write_torchscript(models: Path, model: str, path: Path) -> None:

@@ -17,18 +17,13 @@ from cloud.request import Request
 from shared import clock
 from shared.frames import Layout
 from shared.geometry import Resize, plan
-from shared.labels import Labels
 from shared.messages import FrameMessage, MaskMessage, Status
-from shared.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES
 from shared.threads import ThreadGroup
 from shared.topics import FrameId
+from tests.cloud.channel import CARD, HEIGHT, WIDTH
 
 WAIT_S = 20.0
-HEIGHT, WIDTH = 4, 6
-CARD = ModelCard(
-    "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.RGB8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True
-)  # fmt: skip
 
 
 class Gated:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from bench.peers.work import CODECS, Job, jobs, write_graph
 from cloud.repository import default_root
 from rosbag_tools.recording import Plan as Recording
 from rosbag_tools.recording import record
+from shared.errors import SkylaneError
 
-MODEL = "road-small"
+MODEL, CLASSIFIER = "road-small", "road-weather"
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +55,21 @@ def test_what_is_no_picture_is_refused(data: bytes, found: str) -> None:
     """A server that answers rubbish with a mask would look quick."""
     with pytest.raises(NotAPictureError, match=found):
         picture_of(data, (4, 6, 3))
+
+
+def test_a_classifiers_scores_take_the_masks_place(tmp_path: Path) -> None:
+    """Bit by bit: the comparison of 2022 was of classifiers."""
+    record(tmp_path / "drive", Recording(seed=7, frames=1, width=484, height=304))
+    made = jobs(Plan(tmp_path / "drive", default_root(), CLASSIFIER, frames=1))
+    write_graph(default_root(), CLASSIFIER, tmp_path / "graph.pb")
+    function = Function(tmp_path / "graph.pb")
+    for (job,) in made.values():
+        scores, _ = function.answer(job.data)
+        assert np.array_equal(scores, job.mask)
+        assert job.mask.view(np.float32).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_model_of_another_task_is_named(tmp_path: Path) -> None:
+    """With the tasks that are compared, before a server is started."""
+    with pytest.raises(SkylaneError, match="road-objects is a model for detection: choose one for segmentation or"):
+        write_graph(default_root(), "road-objects", tmp_path / "graph.pb")
