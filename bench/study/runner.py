@@ -115,7 +115,9 @@ class Runner:
                     result = runs.play(
                         session, self.plan, run.cell, folder, seed=seed, on_step=self._teller(watcher, run)
                     )
-                except Exception as error:  # noqa: BLE001  A bug costs its run, not the night's; the trace is kept.
+                except Exception as error:  # A bug costs its run, not the night's; the trace is kept.
+                    if _was_interrupted(error):
+                        raise KeyboardInterrupt from error
                     result = Result({"state": FAILED, "reason": _reason(error, folder)})
                     session = None
                     stack.close()
@@ -141,6 +143,13 @@ class Runner:
         kept = replace(result, row=row)
         self.folder.keep(run.cell, run.repetition, kept)
         watcher.ended(run, kept)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether it was raised on the way out of an interruption, by a part that could not be closed: which it hides."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _reason(error: Exception, folder: Path) -> str:

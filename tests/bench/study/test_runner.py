@@ -67,6 +67,21 @@ def test_an_interrupted_study_goes_on_where_it_stopped_in_the_same_order(plan: P
     assert not again.opened
 
 
+def test_an_interruption_is_no_failed_run_where_a_part_cannot_be_closed(plan: Plan, tmp_path: Path) -> None:
+    """What a part says on the way out takes the interruption's place: the study would go on as if nobody had pressed Ctrl-C."""
+
+    def interrupted(_: Cell) -> float:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise BrokenError("the vehicle ended with code -2")
+
+    sessions, watcher = Sessions(interrupted), Silent()
+    with pytest.raises(KeyboardInterrupt):
+        _runner(plan, tmp_path / "study").run(sessions.open, {}, watcher)
+    assert not watcher.results
+
+
 def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: Plan, tmp_path: Path) -> None:
     """What broke one run may have broken its workers; the others must not pay, and the reason must be in the table."""
 
