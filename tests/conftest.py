@@ -1,6 +1,7 @@
 """Fixtures of all tests: real brokers on free ports, and an account of what was skipped for want of Mosquitto."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from shared.broker import Broker
 from shared.mosquitto import MOSQUITTO_MISSING, find_mosquitto
 
 REQUIRED = os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"  # Set by .ci/run: there a skip is a failure.
+
+
+# A shell starts what runs in its background deaf to Ctrl-C, and every process of a test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
