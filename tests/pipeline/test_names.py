@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from bench.instant import InstantProcess, InstantSettings, InstantWorker
 from cloud.model import Model
 from shared import topics
-from shared.bus import Bus
+from shared.bus import Bus, Delivery
 from shared.errors import SkylaneError
 from shared.latency_log import read_rows
 from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
@@ -87,14 +88,20 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
     with worker(url, model), connect(url) as bus:
 
         def announce() -> None:
+            if not has_log.is_set():
+                return
             status = NodeStatus(NodeState.ONLINE, "first", age_ms=first.age_ms, rival=first.rival)
             bus.publish(topic, pack_status(status), qos=1, retained=True)
 
+        def frame_came(_: Delivery) -> None:
+            has_log.set()
+            announce()
+
+        has_log = threading.Event()  # Not before a frame is under way is there one.
         first = NameClaim("vehicle", name, "first", announce=announce, give_up=lost.append)
         first._since_ns -= 3600 * 10**9
         first.open(bus)
-        # Not before a frame is under way is there a log.
-        bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, lambda _: announce())
+        bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, frame_came)
         code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
         assert (kept(url, topic).session, lost) == ("first", [])
     assert code == 1
