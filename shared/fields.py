@@ -24,6 +24,7 @@ MAX_ITEMS = 256  # Entries of any list or map, but for those of a model's card, 
 MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
 MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
 _MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
+_STAMP = [str, str, int]
 _MAX_TEXT = 4096
 _MAX_BRANCHES = 1 << 12  # Lists and maps of one message: five megabytes of empty maps would take fifty times as much.
 
@@ -54,7 +55,8 @@ class Fields:
         """Unpack a message of at most so many lists and maps, of at most so many items each, and check its version."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
-        count = _Counter(most_branches)
+        # Each takes a byte at least: what is no longer than that needs no counting, which is done in Python.
+        count = _Counter(most_branches) if len(payload) > most_branches else None
         try:
             fields = msgpack.unpackb(
                 payload,
@@ -206,19 +208,20 @@ class Fields:
 
     def stamps(self, key: str, most: int = MAX_STAMPS) -> tuple[Stamp, ...]:
         """A list of at most so many stamps; those of unknown stages are kept."""
-        stamps = []
         items = self.list(key)
         if len(items) > most:
             raise self.wrong(key, f"{len(items)} stamps are more than {most}")
-        for item in items:
-            if not isinstance(item, list) or [type(part) for part in item] != [str, str, int]:
-                raise self.wrong(key, "a stamp is [stage, node, nanoseconds]")
-            if len(item[0]) > _MAX_STAGE or len(item[1]) > _MAX_NODE:
-                raise self.wrong(key, f"a stage has up to {_MAX_STAGE} characters and a node up to {_MAX_NODE}")
-            if not 0 <= item[2] <= MAX_NS:
-                raise self.wrong(key, f"{item[2]} ns is no time")
-            stamps.append(Stamp(*item))
-        return tuple(stamps)
+        return tuple([self._stamp(key, item) for item in items])
+
+    def _stamp(self, key: str, item: object) -> Stamp:
+        if type(item) is not list or [type(part) for part in item] != _STAMP:
+            raise self.wrong(key, "a stamp is [stage, node, nanoseconds]")
+        stamp = Stamp(*item)
+        if len(stamp.stage) > _MAX_STAGE or len(stamp.node) > _MAX_NODE:
+            raise self.wrong(key, f"a stage has up to {_MAX_STAGE} characters and a node up to {_MAX_NODE}")
+        if not 0 <= stamp.at_ns <= MAX_NS:
+            raise self.wrong(key, f"{stamp.at_ns} ns is no time")
+        return stamp
 
 
 def _no_name(value: object) -> str:

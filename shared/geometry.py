@@ -1,9 +1,10 @@
 """How a picture is cropped, resized and padded to a model's input, and how a mask goes back onto the picture."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from shared.errors import SkylaneError
 from shared.frames import Pixels
 from shared.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
+_REMEMBERED = 64  # Geometries that came from the wire; a camera has one.
 UNSEEN = 255  # The class id of what no model has seen, where a frame was cropped.
 
 _Picture = TypeVar("_Picture", bound=Pixels)
@@ -51,10 +53,10 @@ class Geometry:
 
     def to_wire(self) -> dict[str, int]:
         """A plain map of its fields."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
-    def from_wire(cls, value: object) -> Self:
+    def from_wire(cls, value: object) -> "Geometry":
         """The geometry in a map that came from the wire. Keys it does not know are ignored.
 
         Raises:
@@ -62,9 +64,10 @@ class Geometry:
         """
         if not isinstance(value, Mapping):
             raise GeometryError(f"geometry is {type(value).__name__}: send a map of whole numbers")
-        geometry = cls(**{field.name: _whole_number(value, field.name) for field in fields(cls)})
-        _check(geometry)
-        return geometry
+        return _checked(*(_whole_number(value, name) for name in _NAMES))
+
+
+_NAMES = tuple(field.name for field in fields(Geometry))
 
 
 def plan(resize: Resize, source_height: int, source_width: int, target_height: int, target_width: int) -> Geometry:
@@ -183,10 +186,18 @@ def _span(start: int, length: int, factor: int) -> tuple[int, int]:
 
 def _whole_number(value: Mapping[Any, Any], name: str) -> int:
     number = value.get(name)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_SIDE:
+    if type(number) is not int or not 0 <= number <= MAX_SIDE:  # A truth value would be taken for 0 or 1.
         given = "missing" if number is None else f"no whole number from 0 to {MAX_SIDE}"
         raise GeometryError(f"geometry's {name} is {given}: send the geometry that the frame was made with")
     return number
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _checked(*told: int) -> Geometry:
+    """The geometry of those numbers, in order: all frames of a camera have one, which is checked once."""
+    geometry = Geometry(*told)
+    _check(geometry)
+    return geometry
 
 
 def _check(geometry: Geometry) -> None:

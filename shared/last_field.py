@@ -11,10 +11,12 @@ from shared.compression import Buffer
 KEY = "data"
 
 _LARGE = 1 << 16  # Bytes from which on MessagePack gives a length of four.
+_WORTH_IT = 1 << 12  # Bytes from which on it pays to look.
+_NAME = b"\xa4data"
 _EMPTY = b"\xc4\x00"
-_MARK = b"\xa4data\xc6"  # The key, and that bytes of a four-byte length follow.
-_LENGTH = struct.Struct(">I")
-_HEAD_BYTES = 1 << 16  # In which the mark must come; all other fields take less.
+_LENGTHS = {0xC5: struct.Struct(">H"), 0xC6: struct.Struct(">I")}  # By the byte behind the name, for bytes follow.
+_LARGE_KIND = 0xC6
+_HEAD_BYTES = (1 << 12, 1 << 16)  # In which the mark comes mostly, and must: all other fields take less.
 
 
 def is_large(data: Buffer) -> bool:
@@ -24,21 +26,24 @@ def is_large(data: Buffer) -> bool:
 
 def parts(head: bytes, data: Buffer) -> tuple[bytes, Buffer]:
     """A packed map whose last field is `data`, in two parts to be joined; `head` is the same with an empty `data`."""
-    assert head.endswith(_MARK[:-1] + _EMPTY), "data must come last"
-    return head[: -len(_EMPTY)] + _MARK[-1:] + _LENGTH.pack(len(data)), data
+    assert head.endswith(_NAME + _EMPTY), "data must come last"
+    return head[: -len(_EMPTY)] + bytes((_LARGE_KIND,)) + _LENGTHS[_LARGE_KIND].pack(len(data)), data
 
 
 def split(payload: Buffer) -> tuple[Buffer, memoryview | None]:
-    """The map with an empty `data`, and a view of what it holds; None, and all of it, where that is not large or last.
+    """The map with an empty `data`, and a view of what it holds; None, and all of it, where that is small or not last.
 
     Reads nothing else: whether the rest is a map at all is found out by whoever unpacks it.
     """
     view = memoryview(payload)
-    start = bytes(view[:_HEAD_BYTES])
-    at = start.find(_MARK) + len(_MARK)
-    if at < len(_MARK) or len(start) < at + _LENGTH.size:
-        return payload, None
-    (length,) = _LENGTH.unpack_from(start, at)
-    if length < _LARGE or at + _LENGTH.size + length != len(view):
-        return payload, None
-    return start[: at - 1] + _EMPTY, view[at + _LENGTH.size :]
+    for size in _HEAD_BYTES if len(view) >= _WORTH_IT else ():
+        start = bytes(view[:size])
+        if (at := start.find(_NAME)) < 0:
+            continue
+        kind = at + len(_NAME)
+        length = _LENGTHS.get(view[kind]) if kind < len(view) else None
+        begin = kind + 1 + (length.size if length else 0)
+        if length is None or begin > len(view) or begin + length.unpack_from(view, kind + 1)[0] != len(view):
+            break
+        return start[:kind] + _EMPTY, view[begin:]
+    return payload, None

@@ -128,7 +128,7 @@ def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
             "budget_ms": message.budget_ms,
             "layout": message.layout.value,
             "shape": message.shape,
-            "dtype": message.layout.dtype.name,
+            "dtype": message.layout.dtype_name,
             "codec": message.codec,
             "geometry": message.geometry.to_wire(),
             "want": {
@@ -137,7 +137,7 @@ def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
                 "top_k": message.want.top_k,
                 "outputs": message.want.outputs,
             },
-            "stamps": _stamps_to_wire(message.stamps),
+            "stamps": message.stamps,
             "data": message.data,
         }
     )
@@ -154,8 +154,8 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
     shape = fields.shape("shape", dimensions=(2, 3))
     if shape != layout.shape(shape[0], shape[1]):
         raise fields.wrong("shape", f"{list(shape)} does not fit layout {layout}")
-    if fields.text("dtype") != layout.dtype.name:
-        raise fields.wrong("dtype", f"layout {layout} holds {layout.dtype.name}")
+    if fields.text("dtype") != layout.dtype_name:
+        raise fields.wrong("dtype", f"layout {layout} holds {layout.dtype_name}")
     return FrameMessage(
         id=fields.id,
         attempt=fields.integer("attempt", 1, 100),
@@ -197,7 +197,7 @@ def mask_parts(message: MaskMessage) -> tuple[Buffer, ...]:
             "shape": message.shape,
             "codec": message.codec,
             "batch_size": message.batch_size,
-            "stamps": _stamps_to_wire(message.stamps),
+            "stamps": message.stamps,
             "data": message.data,
         }
     )
@@ -335,10 +335,6 @@ def _want(fields: Fields) -> Want:
         )
     except MessageError as error:
         raise fields.wrong("want", str(error)) from error
-
-
-def _stamps_to_wire(stamps: tuple[Stamp, ...]) -> list[tuple[str, str, int]]:
-    return [(stamp.stage, stamp.node, stamp.at_ns) for stamp in stamps]
 
 
 def _parts(fields: dict[str, Any]) -> tuple[Buffer, ...]:

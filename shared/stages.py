@@ -1,9 +1,9 @@
 """The stages of a frame's journey. A stamp is the moment a frame left a stage; time between two stamps belongs to the later."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 
 class Stage(StrEnum):
@@ -49,9 +49,8 @@ CLOUD_STAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A stage and the moment a frame left it."""
+class Stamp(NamedTuple):
+    """A stage and the moment a frame left it: a tuple, as on the wire, for a frame brings and takes dozens of them."""
 
     stage: str  # A Stage, or a stage of a later version, which is kept.
     node: str

@@ -10,6 +10,7 @@ PREFIX = "skylane/v1"
 GROUP = "skylane"  # The shared subscription all workers of one deployment belong to.
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FRAME_ID = re.compile(rf"({_NAME.pattern})/({_NAME.pattern})/({_NAME.pattern})/([0-9]{{1,18}})")
 
 
 class TopicNameError(SkylaneError):
@@ -70,11 +71,10 @@ class FrameId:
         Raises:
             SkylaneError: it has not four parts, or one of them is not allowed.
         """
-        parts = text.split("/")
-        if len(parts) != 4 or not re.fullmatch(r"[0-9]{1,18}", parts[3]):  # noqa: PLR2004 (the four parts named above)
+        if (parts := _FRAME_ID.fullmatch(text)) is None:
             raise TopicNameError(f"frame id {text[:100]!r} is not vehicle/camera/session/sequence")
-        vehicle, camera, session = (checked("part of a frame id", part) for part in parts[:3])
-        return cls(vehicle, camera, session, int(parts[3]))
+        vehicle, camera, session, sequence = parts.groups()
+        return cls(vehicle, camera, session, int(sequence))
 
 
 def checked(kind: str, name: str) -> str:

@@ -101,10 +101,10 @@ class GrpcCall:
             reply = asked.reply()
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        self.tell(reply.first, is_vehicle=asked.is_vehicle)
+        self._tell(reply.first, is_vehicle=asked.is_vehicle)
         return reply
 
-    def tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
+    def _tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
         """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
         if is_vehicle:

@@ -47,7 +47,6 @@ class NativeService:
             answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        call.tell(answer, is_vehicle=False)  # The message itself tells the rest.
         return pack(*mask_parts(answer))
 
     def _status(self, call: GrpcCall) -> Iterator[bytes]:
