@@ -69,7 +69,7 @@ def _overheads(result: Mapping[str, Any]) -> Table:
     for heading in ("way", "n", "min", "median", "p95", "inference", "of the overhead"):
         table.add_column(heading, justify="left" if heading in ("way", "of the overhead") else "right")
     rows = {f"reproduction: {BASELINES[name].title}": figures for name, figures in result["baselines"].items()}
-    rows |= {f"Skylane, {door}": figures for door, figures in result["skylane"].items()}
+    rows |= {f"Skylane, {way}": figures for way, figures in result["skylane"].items()}
     for name, figures in rows.items():
         times, parts = figures["overhead_ms"], figures["parts"]
         told = ", ".join(
@@ -92,7 +92,7 @@ def _ratios(result: Mapping[str, Any]) -> Table:
     for each in result["ratios"]:
         baseline, ratio, by_round = BASELINES[each["baseline"]], each["ratio"], each["by_round"]
         span = f"{min(by_round):.3f} to {max(by_round):.3f}"
-        table.add_row(baseline.title, each["door"], f"{ratio:.3f}", span, baseline.verdict(ratio, by_round))
+        table.add_row(baseline.title, each["way"], f"{ratio:.3f}", span, baseline.verdict(ratio, by_round))
     return table
 
 
@@ -109,7 +109,7 @@ def _masks(masks: Mapping[str, Any]) -> list[str]:
 
 
 def _told(same: Mapping[str, float]) -> str:
-    return ", ".join(f"{door} {share:.6%}" for door, share in same.items())
+    return "; ".join(f"{way}: {share:.6%}" for way, share in same.items())
 
 
 def _stopwatch(watch: Mapping[str, Mapping[str, float]]) -> list[str]:

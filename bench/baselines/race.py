@@ -21,6 +21,7 @@ from bench.baselines.contenders import (
     BASELINES,
     MqttBaseline,
     Send,
+    Way,
     detection_baseline,
     scores_baseline,
     serving_baseline,
@@ -55,15 +56,20 @@ class Plan:
     looked_at: int = 5  # Frames whose masks are compared, pixel by pixel.
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def ways(self) -> tuple[Way, ...]:
         """Those of Skylane that are measured beside, each once."""
-        return tuple(dict.fromkeys(door for name in self.baselines for door in BASELINES[name].against))
+        return tuple(dict.fromkeys(way for name in self.baselines for way in BASELINES[name].against))
 
-    @property
-    def played(self) -> overhead.Plan:
+    def played(self, codec: str = "jpeg") -> overhead.Plan:
         """How Skylane's vehicle node plays a round."""
         return overhead.Plan(
-            bag=self.bag, models=self.models, model=self.model, frames=self.frames, rounds=self.rounds, device="cpu"
+            bag=self.bag,
+            models=self.models,
+            model=self.model,
+            codec=codec,
+            frames=self.frames,
+            rounds=self.rounds,
+            device="cpu",
         )
 
 
@@ -78,28 +84,33 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         on_step("starting the worker and the baselines")
         model = stack.enter_context(Repository(plan.models).load(plan.model))
         site = stack.enter_context(
-            DoorSite(models=plan.models, model=plan.model, doors=plan.doors, engine=model.engine_name)
+            DoorSite(
+                models=plan.models,
+                model=plan.model,
+                doors=[way.door for way in plan.ways],
+                engine=model.engine_name,
+            )
         )
-        first = MqttBaseline(stack, plan.played, folder) if "mqtt" in plan.baselines else None
+        first = MqttBaseline(stack, plan.played(), folder) if "mqtt" in plan.baselines else None
         senders = _senders(stack, plan, site, first, folder)
         theirs = {name: Laps() for name in senders}
-        ours = {door: Laps() for door in plan.doors}
+        ours = {way: Laps() for way in plan.ways}
         turns: list[tuple[str, Laps, Callable[[int], list[dict[str, float]]]]] = [
             *((BASELINES[name].title, theirs[name], partial(_sent, send, plan)) for name, send in senders.items()),
-            *((f"Skylane, {door}", ours[door], partial(_played, site, plan, door, folder)) for door in plan.doors),
+            *((f"Skylane, {way}", ours[way], partial(_played, site, plan, way, folder)) for way in plan.ways),
         ]
         for number in range(plan.rounds):
             for title, laps, turn in turns if number % 2 == 0 else reversed(turns):
                 on_step(f"round {number + 1} of {plan.rounds}: {title}")
                 laps.add(turn(number))
         on_step("what is left of the masks")
-        same = {door: _same(plan, model, site, door, folder / f"masks-{door}") for door in plan.doors}
+        same = {str(way): _same(plan, model, site, way, folder / f"masks-{way}") for way in plan.ways}
         left = _left(plan, first, folder) if first is not None else None
         if first is not None:
             on_step("the first system's stopwatch")
         return {
             "baselines": {name: each.figures() for name, each in theirs.items()},
-            "skylane": {door: each.figures() for door, each in ours.items()},
+            "skylane": {str(way): each.figures() for way, each in ours.items()},
             "ratios": [ratio for name in senders for ratio in _ratios(name, theirs[name], ours)],
             "masks": {"skylane_same": same, "first_system": left},
             "stopwatch": _stopwatch(plan) if first is not None else {},
@@ -116,11 +127,11 @@ def _senders(stack: ExitStack, plan: Plan, site: DoorSite, first: MqttBaseline |
     senders: dict[str, Send] = {} if first is None else {"mqtt": first.send}
     for way in ("grpc", "rest"):
         if way in plan.baselines:
-            senders[way] = serving_baseline(stack, plan.played, way, site)
+            senders[way] = serving_baseline(stack, plan.played(), way, site)
     if SCORES in plan.baselines:
-        senders[SCORES] = scores_baseline(stack, plan.played, folder)
+        senders[SCORES] = scores_baseline(stack, plan.played(), folder)
     if "detect" in plan.baselines:
-        senders["detect"] = detection_baseline(stack, plan.played, site)
+        senders["detect"] = detection_baseline(stack, plan.played(), site)
     return senders
 
 
@@ -129,24 +140,25 @@ def _sent(send: Send, plan: Plan, _round: int) -> list[dict[str, float]]:
     return [dict(send(frame)) for frame in range(plan.frames + _SETTLING)][_SETTLING:]
 
 
-def _played(site: DoorSite, plan: Plan, door: str, folder: Path, number: int) -> list[dict[str, float]]:
-    """Skylane's turn, by a door."""
-    return [parts_of(row) for row in site.played(plan.played, door, folder / f"{door}-{number}")]
+def _played(site: DoorSite, plan: Plan, way: Way, folder: Path, number: int) -> list[dict[str, float]]:
+    """Skylane's turn, by a way."""
+    return [parts_of(row) for row in site.played(plan.played(way.codec), way.door, folder / f"{way}-{number}")]
 
 
-def _ratios(name: str, theirs: Laps, ours: Mapping[str, Laps]) -> list[dict[str, Any]]:
-    """Ours to theirs, by each door that a baseline is set against."""
+def _ratios(name: str, theirs: Laps, ours: Mapping[Way, Laps]) -> list[dict[str, Any]]:
+    """Ours to theirs, by each way that a baseline is set against."""
     baseline = BASELINES[name]
     return [
-        {"baseline": name, "door": door, "target": baseline.target, **ours[door].against(theirs)}
-        for door in baseline.against
+        {"baseline": name, "way": str(way), "target": baseline.target, **ours[way].against(theirs)}
+        for way in baseline.against
     ]
 
 
-def _same(plan: Plan, model: Model, site: DoorSite, door: str, folder: Path) -> float:
-    """The share of the pixels that came back by a door as the direct call gives them; 1: every one."""
-    pictures = overhead.decoded(plan.played, model)
-    site.played(plan.played, door, folder, sinks=("png",))
+def _same(plan: Plan, model: Model, site: DoorSite, way: Way, folder: Path) -> float:
+    """The share of the pixels that came back by a way as the direct call gives them; 1: every one."""
+    played = plan.played(way.codec)
+    pictures = overhead.decoded(played, model)
+    site.played(played, way.door, folder, sinks=("png",))
     files = sorted((folder / "masks").rglob("*.png"))[: plan.looked_at]
     shares = []
     for file in files:
