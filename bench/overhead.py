@@ -25,16 +25,18 @@ from cloud.model import Model
 from cloud.repository import Repository
 from edge.ledger import Journey
 from edge.pipeline import Preparation, prepare
-from rosbag_tools.reader import BagSource
-from shared import images
+from edge.sources.source import open_source
+from shared import geometry, images
 from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.frames import Frame, Pixels
+from shared.geometry import Resize
 from shared.images import PictureLimits
 from shared.latency_log import Outcome, read_rows
 from shared.latency_table import PARTS
 from shared.machine import machine
 from shared.messages import FrameMessage
+from shared.model_card import ModelCard
 from shared.topics import FrameId
 
 _SETTLING = 2  # Frames at the start of a round that are not counted: connections and caches settle.
@@ -60,6 +62,8 @@ class Plan:
     device: str = "auto"
     broker_kind: str = "auto"
     isolate: bool = False  # Measure a second worker beside, whose engine runs in a process of its own.
+    resize: Resize | None = None  # None: as the model card says.
+    resize_at: str = "edge"  # Or "cloud", as `skylane edge play --resize-at` has it.
 
 
 @dataclass(slots=True)
@@ -118,8 +122,10 @@ def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
     Raises:
         BenchError: it holds none that can be read.
     """
-    preparation = Preparation(card=model.card, codec=plan.codec, quality=plan.quality)
-    source = BagSource(plan.bag)
+    preparation = Preparation(
+        card=model.card, codec=plan.codec, quality=plan.quality, resize=plan.resize, resize_at=plan.resize_at
+    )
+    source = open_source(str(plan.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), plan.frames):
         journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
@@ -132,11 +138,13 @@ def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
 
 def decoded(plan: Plan, model: Model) -> list[Pixels]:
     """The bag's frames as the worker's decoder hands them to the engine: H×W×3 uint8."""
-    layout = model.card.layout
-    return [
-        images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), layout)
-        for message in prepared(plan, model)
-    ]
+    return [_input(message, model.card) for message in prepared(plan, model)]
+
+
+def _input(message: FrameMessage, card: ModelCard) -> Pixels:
+    picture = images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), card.layout)
+    is_input = message.shape[:2] == (card.height, card.width)
+    return picture if is_input else geometry.apply(picture, message.geometry)
 
 
 def bare(model: Model, pictures: Sequence[Pixels], frames: int) -> list[float]:

@@ -11,6 +11,7 @@ from bench.peers.function import MODEL
 from bench.peers.open_inference import SharedMemoryClient, TensorClient
 
 _SERVERS = "bench.peers.servers"
+_OPEN_INFERENCE_READY = f"/v2/models/{MODEL}/ready"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,6 +41,8 @@ class Peer:
     library: str  # Whose version stands beside the figures.
     command: Callable[[Seat], list[str]]
     ways: tuple[Way, ...]
+    ready_path: str  # Of its HTTP port: answers 200 once the model is loaded, before it has inferred anything.
+    ready_word: str = ""  # And says this, where 200 alone tells nothing.
     variables: Mapping[str, str] = field(default_factory=dict)  # Of its environment.
     is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
     is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
@@ -110,22 +113,41 @@ PEERS = {
             Way("http", lambda seat: TensorClient("http", seat.ports[0])),
             Way("shm", lambda seat: SharedMemoryClient(seat.ports[1]), over_tcp=False),
         ),
+        _OPEN_INFERENCE_READY,
     ),
     "ray": Peer(
         "Ray Serve",
         "ray",
         _module("ray_server"),
         (_http("/"),),
+        "/-/routes",
+        '"/"',
         {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
         is_alone=True,
     ),
-    "bentoml": Peer("BentoML", "bentoml", _bentoml, (_http("/predict"),), {"BENTOML_DO_NOT_TRACK": "True"}),
-    "litserve": Peer("LitServe", "litserve", _module("litserve_server"), (_http("/predict"),)),
+    "bentoml": Peer(
+        "BentoML",
+        "bentoml",
+        _bentoml,
+        (_http("/predict"),),
+        "/readyz",
+        variables={"BENTOML_DO_NOT_TRACK": "True"},
+    ),
+    "litserve": Peer("LitServe", "litserve", _module("litserve_server"), (_http("/predict"),), "/health"),
     "mlserver": Peer(
         "MLServer",
         "mlserver",
         _mlserver,
         (Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1], as_element=True)),),
+        _OPEN_INFERENCE_READY,
     ),
-    "torchserve": Peer("TorchServe", "torchserve", _torchserve, (_http(f"/predictions/{MODEL}"),), is_torch=True),
+    "torchserve": Peer(
+        "TorchServe",
+        "torchserve",
+        _torchserve,
+        (_http(f"/predictions/{MODEL}"),),
+        f"/models/{MODEL}",
+        '"READY"',
+        is_torch=True,
+    ),
 }

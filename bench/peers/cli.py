@@ -10,19 +10,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench.peers import network
+from bench.peers import contest, network, result, table, trial, trial_result, trial_table
 from bench.peers.catalogue import PEERS
 from bench.peers.client import PeerError
-from bench.peers.contest import run
 from bench.peers.environments import environment
 from bench.peers.plan import OURS, Plan
-from bench.peers.result import result
-from bench.peers.table import show
+from bench.peers.scenarios import SCENARIOS
 from bench.peers.work import CODECS
 from bench.sample import sample_bag
 from cloud.repository import default_root
 from shared.masks import MASK_CODECS
 from shared.messages import Want
+
+_ALL = "all"
 
 
 @click.command()
@@ -37,6 +37,13 @@ from shared.messages import Want
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--frames", type=click.IntRange(4, 10_000), default=20, show_default=True, help="A turn.")
 @click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Of the throughput turns.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    type=click.Choice([*SCENARIOS, _ALL]),
+    help="Of the comparison of 2022, measured in place of what serving adds; several times, for several. JPEG only.",
+)
 @click.option(
     "--mask-codec",
     type=click.Choice(list(MASK_CODECS)),
@@ -54,6 +61,7 @@ def peers(
     bag: Path | None,
     models: Path | None,
     codec: str,
+    scenarios: tuple[str, ...],
     json_file: Path | None,
     **plan: Any,
 ) -> None:
@@ -61,6 +69,8 @@ def peers(
 
     Without NAMES all peers. Those that are not there are skipped, with the reason.
     """
+    if scenarios and codec == "raw":
+        raise click.UsageError("the pictures of scenarios are JPEGs: leave --codec raw out")
     chosen = tuple(dict.fromkeys(names or PEERS))
     console = Console(stderr=True)
     if prepare:
@@ -72,10 +82,14 @@ def peers(
         models=models or default_root(),
         names=(OURS, *chosen),
         codecs=CODECS if codec == "both" else (codec,),
+        scenarios=tuple(name for name in SCENARIOS if {name, _ALL} & set(scenarios)),
         **plan,
     )
     with console.status("preparing") as status:
-        found = result(wanted, run(wanted, status.update))
+        if wanted.scenarios:
+            found, show = trial_result.result(wanted, trial.run(wanted, status.update)), trial_table.show
+        else:
+            found, show = result.result(wanted, contest.run(wanted, status.update)), table.show
     if json_file:
         json_file.write_text(json.dumps(found, indent=2), encoding="utf-8")
     show(found, Console())

@@ -40,6 +40,25 @@ class Client(Protocol):
         """Close the connection."""
 
 
+def check_ready(port: int, path: str, word: str) -> None:
+    """Ask a server's own HTTP route whether it is ready: it answers 200, and says `word`.
+
+    Raises:
+        PeerError: not yet.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        said = answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise PeerError(f"no answer over HTTP: {error or type(error).__name__}") from error
+    finally:
+        connection.close()
+    if answer.status != http.HTTPStatus.OK or word not in said:
+        raise PeerError(f"{path} answers HTTP {answer.status}: {said[:200]}")
+
+
 class HttpClient:
     """Posts the picture's bytes over a connection that is kept; the answer is the mask's, with a header for the time."""
 

@@ -13,10 +13,12 @@ from itertools import product
 from pathlib import Path
 
 from bench.overhead import Plan as Pictures
-from bench.peers.lineup import Contestant, LineUp
+from bench.peers.contestant import Contestant
+from bench.peers.lineup import LineUp
 from bench.peers.load import Taken, many_at_a_time, one_in_flight
 from bench.peers.plan import Plan
-from bench.peers.work import Job, jobs
+from bench.peers.starter import Starter
+from bench.peers.work import Job, by_codec, jobs
 from shared.errors import SkylaneError
 
 
@@ -48,9 +50,10 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-peers-")))
         on_step("the pictures and their masks")
-        work = jobs(Pictures(plan.bag, plan.models, plan.model, frames=plan.frames))
-        lineup = LineUp(plan, work, folder, stack)
-        lineup.start(on_step)
+        work = jobs(by_codec(Pictures(plan.bag, plan.models, plan.model, frames=plan.frames), plan.codecs))
+        starter = Starter(plan, work[plan.codecs[0]][0], folder)
+        lineup = LineUp(starter, work.values(), plan.turn_s, stack)
+        lineup.start(dict.fromkeys(plan.names), on_step)
         turns = {codec: {contestant: Turns() for contestant in lineup.contestants} for codec in plan.codecs}
         for number in range(plan.rounds):
             for codec, contestant in product(plan.codecs, lineup.contestants):
@@ -61,7 +64,7 @@ def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
                     _turn(contestant, work[codec], plan, turns[codec][contestant])
                 except SkylaneError as error:
                     lineup.skipped[contestant.name] = f"not from round {number + 1} on, {codec}: {error}"
-        return Outcome(turns, lineup.skipped, lineup.versions)
+        return Outcome(turns, lineup.skipped, starter.versions)
 
 
 def _turn(contestant: Contestant, work: Sequence[Job], plan: Plan, turns: Turns) -> None:

@@ -27,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Read when the library is l
 
 
 class NotAPictureError(ValueError):
-    """Bytes that are no picture of the wanted shape."""
+    """Bytes that are no picture."""
 
 
 class Function:
@@ -62,9 +62,10 @@ class Function:
 
 
 def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The picture, uint8 of `shape`, in a call's bytes: its pixels where they are as many, else a JPEG.
+    """The picture, uint8 of `shape`, in a call's bytes: its pixels where they are as many, else a JPEG of any size.
 
-    Decoding is no part of an inference's nanoseconds.
+    One of another size is stretched, by the area of its pixels where no axis grows and cubic otherwise, as
+    `shared.geometry.apply` does it. Neither is a part of an inference's nanoseconds.
 
     Raises:
         NotAPictureError: they are neither.
@@ -73,7 +74,10 @@ def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArr
     if values.size == math.prod(shape):
         return values.reshape(shape)
     picture = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
-    if picture is None or picture.shape != shape:
-        found = "no picture" if picture is None else f"a picture of {picture.shape}"
-        raise NotAPictureError(f"{values.size} bytes that are {found}: {shape} is wanted")
+    if picture is None:
+        raise NotAPictureError(f"{values.size} bytes that are no picture: {shape} is wanted")
+    if picture.shape != shape:
+        height, width, _ = shape
+        shrinks = picture.shape[0] >= height and picture.shape[1] >= width
+        picture = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
     return np.asarray(picture, np.uint8)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import count, cycle, islice
 from statistics import median
@@ -16,7 +16,7 @@ from shared.threads import ThreadGroup
 
 Connect = Callable[[], Client]
 
-_SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
+SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
 _STEADY, _STEADY_RATIO, _WARM_UP_CALLS = 5, 1.1, 60
 _LEAST = 4  # Calls of a turn, however long they take.
 _END_S = 120.0
@@ -57,19 +57,30 @@ def is_steady(took_ms: Sequence[float]) -> bool:
     return len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
 
 
-def one_in_flight(connect: Connect, jobs: Sequence[Job], frames: int, patience_s: float) -> list[Taken]:
+def one_in_flight(
+    connect: Connect,
+    jobs: Sequence[Job],
+    frames: int,
+    patience_s: float,
+    *,
+    settling: int = SETTLING,
+    meter: AbstractContextManager[object] | None = None,
+) -> list[Taken]:
     """So many calls, one after the other over one connection; fewer of a server that takes longer than that for them.
+
+    `settling`: calls before them that do not count. `meter`: is entered after those, and left after the last call.
 
     Raises:
         PeerError: a call failed.
     """
     with closing(connect()) as client:
-        for job in islice(cycle(jobs), _SETTLING):
+        for job in islice(cycle(jobs), settling):
             _timed(client, job)
-        until_s = time.monotonic() + patience_s
         taken: list[Taken] = []
-        while len(taken) < frames and (len(taken) < _LEAST or time.monotonic() < until_s):
-            taken.append(_timed(client, jobs[len(taken) % len(jobs)]))
+        with meter or nullcontext():
+            until_s = time.monotonic() + patience_s
+            while len(taken) < frames and (len(taken) < _LEAST or time.monotonic() < until_s):
+                taken.append(_timed(client, jobs[len(taken) % len(jobs)]))
     return taken
 
 

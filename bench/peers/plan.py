@@ -24,4 +24,5 @@ class Plan:
     frames: int = 20  # A turn with one picture in flight; twice as many with several clients.
     clients: int = 8
     mask_codec: str = Want().mask_codec  # Of Skylane's answers; the peers send theirs unpacked.
+    scenarios: tuple[str, ...] = ()  # Of SCENARIOS, for the trial; the contest has none.
     turn_s: float = 30.0  # Half a turn takes no longer: a slow server is called less often, and its n tells.

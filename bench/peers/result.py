@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from bench.peers.contest import Outcome, Turns
-from bench.peers.lineup import Contestant
+from bench.peers.contestant import Contestant
 from bench.peers.plan import OURS, Plan
 from bench.spread import spread
 from shared.machine import machine

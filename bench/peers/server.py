@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from bench.peers.client import Client, PeerError
+from bench.peers.client import Client, PeerError, check_ready
 from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
 
@@ -48,12 +49,29 @@ class Server(AbstractContextManager["Server"]):
         Raises:
             PeerError: the server ended, or gave none in time; its last words are told.
         """
+        self._await(partial(_ask_once, connect, job), patience_s)
+
+    def await_ready(self, port: int, path: str, word: str, patience_s: float) -> None:
+        """Return once it says itself that it is ready, as `check_ready` asks it: nothing was inferred then.
+
+        Raises:
+            PeerError: as `await_answer`.
+        """
+        self._await(partial(check_ready, port, path, word), patience_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tree.end(_END_S)
+        self._process.wait()
+
+    def _await(self, attempt: Callable[[], None], patience_s: float) -> None:
         until_s = time.monotonic() + patience_s
         pause = threading.Event()
         while True:
             try:
-                with closing(connect()) as client:
-                    client.ask(job)
+                attempt()
             except PeerError as error:
                 if self._process.poll() is not None:
                     raise PeerError(
@@ -66,13 +84,11 @@ class Server(AbstractContextManager["Server"]):
             self.tree.members()  # Who is seen now is known later, when its parent is gone.
             pause.wait(_LOOK_S)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.tree.end(_END_S)
-        self._process.wait()
-
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"{lines[-1].strip()} (all of it in {self._log})" if lines else "it said nothing"
+
+
+def _ask_once(connect: Callable[[], Client], job: Job) -> None:
+    with closing(connect()) as client:
+        client.ask(job)

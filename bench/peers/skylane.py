@@ -2,7 +2,7 @@
 
 import queue
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -98,16 +98,27 @@ class SkylaneClient:
 
 
 def opened(
-    stack: ExitStack, models: Path, model: str, mask_codec: str, doors: tuple[str, ...] = DOORS
+    stack: ExitStack,
+    models: Path,
+    model: str,
+    mask_codec: str,
+    doors: Sequence[str] | None = None,
+    *,
+    is_cold: bool = False,
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
     """A worker with its broker, up until the stack is closed; and by way how to connect.
 
-    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS.
+    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS. `doors`: None: all. `is_cold`: it does
+    not warm its model up.
 
     Raises:
         SkylaneError: it did not get ready.
     """
-    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, instances=_INSTANCES))
+    doors = doors or DOORS
+    flags = ("--warm-up", "0") if is_cold else ()
+    site = stack.enter_context(
+        DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, instances=_INSTANCES, flags=flags)
+    )
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = Want(mask_codec=mask_codec)

@@ -5,7 +5,7 @@ A classifier's scores take a mask's place as their bytes: of each class the four
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
@@ -46,6 +46,11 @@ class Job:
         """What its pixels take."""
         return prod(self.frame.shape)
 
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """What the function takes, H×W×3: another shape than the frame's where the server resizes it."""
+        return self.frame.geometry.target_height, self.frame.geometry.target_width, 3
+
 
 def write_graph(models: Path, model: str, path: Path) -> None:
     """Write the graph of Skylane's engine for one picture, from uint8 1×H×W×3 to uint8 1×H×W, as `Function` reads it.
@@ -71,19 +76,27 @@ def write_graph(models: Path, model: str, path: Path) -> None:
     path.write_bytes(whole.graph.as_graph_def().SerializeToString())
 
 
-def jobs(plan: Plan) -> dict[str, Sequence[Job]]:
-    """The bag's frames by codec, each with the mask of the direct call of Skylane's engine.
+def by_codec(plan: Plan, codecs: Iterable[str] = CODECS) -> dict[str, Plan]:
+    """The same pictures in each codec."""
+    return {codec: replace(plan, codec=codec) for codec in codecs}
+
+
+def jobs(plans: Mapping[str, Plan]) -> dict[str, Sequence[Job]]:
+    """The frames of each plan, by its name, with the masks of the direct calls of Skylane's engine.
+
+    `plans`: all of one model.
 
     Raises:
-        SkylaneError: the bag or the model cannot be used.
+        SkylaneError: a source or the model cannot be used.
     """
-    made: dict[str, Sequence[Job]] = {}
-    with Repository(plan.models).load(plan.model, Placement(device="cpu"), engine="tensorflow") as model:
-        for codec in CODECS:
-            coded = replace(plan, codec=codec)
-            pairs = zip(prepared(coded, model), decoded(coded, model), strict=True)
-            made[codec] = [Job(frame, _truth(model, np.asarray(picture, np.uint8))) for frame, picture in pairs]
-    return made
+    ((models, name),) = {(plan.models, plan.model) for plan in plans.values()}
+    with Repository(models).load(name, Placement(device="cpu"), engine="tensorflow") as model:
+        return {each: _jobs(plan, model) for each, plan in plans.items()}
+
+
+def _jobs(plan: Plan, model: Model) -> list[Job]:
+    pairs = zip(prepared(plan, model), decoded(plan, model), strict=True)
+    return [Job(frame, _truth(model, np.asarray(picture, np.uint8))) for frame, picture in pairs]
 
 
 def _truth(model: Model, picture: Images) -> Pixels:

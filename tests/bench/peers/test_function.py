@@ -6,11 +6,16 @@ import pytest
 
 from bench.overhead import Plan
 from bench.peers.function import Function, NotAPictureError, picture_of
-from bench.peers.work import CODECS, Job, jobs, write_graph
+from bench.peers.work import CODECS, Job, by_codec, jobs, write_graph
 from cloud.repository import default_root
 from rosbag_tools.recording import Plan as Recording
 from rosbag_tools.recording import record
+from shared import geometry, images
 from shared.errors import SkylaneError
+from shared.frames import Layout
+from shared.geometry import Resize
+from shared.images import PictureLimits
+from shared.opencv import cv2
 
 MODEL, CLASSIFIER = "road-small", "road-weather"
 
@@ -20,7 +25,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Job]
     """A frame by codec, with the mask of the direct call."""
     bag = tmp_path_factory.mktemp("bag") / "drive"
     record(bag, Recording(seed=7, frames=1, width=968, height=608))
-    return jobs(Plan(bag, default_root(), MODEL, frames=1))
+    return jobs(by_codec(Plan(bag, default_root(), MODEL, frames=1)))
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +62,22 @@ def test_what_is_no_picture_is_refused(data: bytes, found: str) -> None:
         picture_of(data, (4, 6, 3))
 
 
+@pytest.mark.parametrize("size", [(80, 90), (40, 50), (20, 30), (80, 30), (20, 90), (40, 90)])
+def test_a_picture_of_another_size_is_stretched_as_the_worker_stretches_it(size: tuple[int, int]) -> None:
+    """Other pixels would be other work, and every score would be wrong."""
+    height, width = size
+    noise = np.random.default_rng(7).integers(0, 256, (height, width, 3), np.uint8)
+    picture = np.asarray(cv2.GaussianBlur(noise, (5, 5), 0), np.uint8)
+    data = bytes(images.encode(picture, Layout.RGB8, "jpeg", 85))
+    sent = images.decode(data, "jpeg", Layout.RGB8, picture.shape, PictureLimits(), Layout.RGB8)
+    stretched = geometry.apply(sent, geometry.plan(Resize.STRETCH, height, width, 40, 50))
+    assert np.array_equal(picture_of(data, (40, 50, 3)), stretched)
+
+
 def test_a_classifiers_scores_take_the_masks_place(tmp_path: Path) -> None:
     """Bit by bit: the comparison of 2022 was of classifiers."""
     record(tmp_path / "drive", Recording(seed=7, frames=1, width=484, height=304))
-    made = jobs(Plan(tmp_path / "drive", default_root(), CLASSIFIER, frames=1))
+    made = jobs(by_codec(Plan(tmp_path / "drive", default_root(), CLASSIFIER, frames=1)))
     write_graph(default_root(), CLASSIFIER, tmp_path / "graph.pb")
     function = Function(tmp_path / "graph.pb")
     for (job,) in made.values():

@@ -1,5 +1,6 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -43,6 +44,23 @@ def test_the_first_calls_after_a_rest_are_not_counted(job: Job) -> None:
     assert len(one_in_flight(lambda: stand_in, [job], 5, PATIENCE_S)) == 5
     assert stand_in.calls > 5
     assert stand_in.closed == 1
+
+
+def test_what_a_server_takes_is_metered_over_the_calls_that_count(job: Job) -> None:
+    """Utilisation is processor time over these calls' time: others would have no time to it. A cold start has them all."""
+    stand_in = StandIn()
+    seen: list[int] = []
+
+    @contextmanager
+    def meter() -> Iterator[None]:
+        seen.append(stand_in.calls)
+        yield
+        seen.append(stand_in.calls)
+
+    one_in_flight(lambda: stand_in, [job], 5, PATIENCE_S, settling=2, meter=meter())
+    assert seen == [2, 7]
+    one_in_flight(lambda: stand_in, [job], 5, PATIENCE_S, settling=0, meter=meter())
+    assert seen[2:] == [7, 12]
 
 
 def test_every_wrong_pixel_is_counted(job: Job) -> None:

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from bench.peers.contest import Outcome, Turns
-from bench.peers.lineup import Contestant
+from bench.peers.contestant import Contestant
 from bench.peers.load import Taken
 from bench.peers.plan import Plan
 from bench.peers.process_tree import ProcessTree

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.peers.client import HttpClient, PeerError
+from bench.peers.client import HttpClient, PeerError, check_ready
 from bench.peers.server import Server
 from bench.peers.work import Job
 from bench.ports import free_port
@@ -16,6 +16,14 @@ _SERVER = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    looks = 0
+    def do_GET(self):
+        Handler.looks += 1
+        word = b"LOADING" if Handler.looks < 3 else b"READY"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(word)))
+        self.end_headers()
+        self.wfile.write(word)
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path != "/predict":
@@ -50,6 +58,16 @@ def test_a_server_is_up_once_it_has_answered_and_gone_when_the_block_ends(tmp_pa
     assert answer.inference_ns == 1500
     assert pids
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_cold_server_is_ready_when_it_says_so_and_was_asked_nothing_else(tmp_path: Path) -> None:
+    """An inference to find out would be the first one, which is what a cold start is about."""
+    port = free_port()
+    with _server(tmp_path, _SERVER, str(port)) as server:
+        server.await_ready(port, "/health", "READY", PATIENCE_S)
+        check_ready(port, "/health", "READY")
+        with pytest.raises(PeerError, match="/health answers HTTP 200: READY"):
+            check_ready(port, "/health", "GONE")
 
 
 def test_what_a_server_refuses_is_told(tmp_path: Path, job: Job) -> None:
