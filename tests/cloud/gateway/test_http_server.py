@@ -3,10 +3,12 @@
 import gzip
 import json
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,27 @@ def test_the_workers_own_page_may_call(scheme: str, doors: Doors) -> None:
     """Its page of the routes tries them out, also behind a proxy that speaks TLS."""
     answer = get(doors, "/skylane/v1/status", headers={"origin": f"{scheme}://{doors.http}"})
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("sign", [{"origin": "http://rebound.example:8000"}, {"sec-fetch-site": "same-origin"}])
+def test_a_name_that_a_stranger_can_give_away_is_not_the_workers_own(sign: dict[str, str], doors: Doors) -> None:
+    """Whoever has a name's record can have it mean this worker's address while the page is open (DNS rebinding)."""
+    rebound = {"host": "rebound.example:8000"}
+    answer = get(doors, "/skylane/v1/status", headers={**rebound, **sign})
+    assert answer.status_code == 403
+    assert "--origin" in answer.json()["error"]
+    assert (
+        get(doors, "/skylane/v1/status", headers=rebound).status_code == 200
+    )  # No browser: a program that knows us so.
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "[::1]:8000", "10.0.0.7", socket.gethostname(), "fleet.example"])
+def test_a_page_names_the_worker_by_an_address_or_as_it_was_told(host: str) -> None:
+    """That is who may browse it: what stands in no stranger's record, and what --origin names."""
+    with open_doors(model(), gateway=replace(HTTP, origins=("https://fleet.example",))) as doors:
+        for scheme in ("http", "https"):
+            sign = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
+            assert get(doors, "/skylane/v1/status", headers=sign).status_code == 200
 
 
 def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
