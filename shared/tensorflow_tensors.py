@@ -103,10 +103,11 @@ def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
         raise TensorsError(f"a shape of {len(shape)} sides: send at most {MAX_DIMENSIONS}")
     if proto.tensor_shape.unknown_rank or any(side < 0 for side in shape):
         raise TensorsError(f"shape {list(shape)} is not known: tell every side")
-    count = prod(shape)
-    size = count * (1 if dtype == "bytes" else np.dtype(dtype).itemsize)
-    if size > MAX_BYTES:
-        raise TensorsError(f"shape {list(shape)} of {dtype} takes {size} bytes, more than {MAX_BYTES}: send less")
+    count, item = prod(shape), 1 if dtype == "bytes" else np.dtype(dtype).itemsize
+    size = count * item
+    most = item * prod(max(side, 1) for side in shape)  # A side of 0 makes room for others that no array can have.
+    if most > MAX_BYTES:
+        raise TensorsError(f"shape {list(shape)} of {dtype} takes {most} bytes, more than {MAX_BYTES}: send less")
     if dtype == "bytes":
         return _strings(proto, count).reshape(shape)
     if proto.tensor_content:

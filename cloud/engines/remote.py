@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -166,6 +167,8 @@ class RemoteEngine:
         if told.needs_all:
             only_input([name for name in inputs if name != picture.name], list(manifest.input.constants), path)
         self._rest = {name: (inputs[name], value) for name, value in manifest.input.constants.items() if name in inputs}
+        for tensor, _ in self._rest.values():
+            _check_constant(tensor, path)
         self._outputs = {}
         for head, section in manifest.heads.items():
             tensor = named(outputs, section.tensor, "output", path)
@@ -217,6 +220,19 @@ def _check_told(told: Description, path: Path) -> None:
     names = [told.version, *(tensor.name for tensor in (*told.inputs, *told.outputs))]
     if any(len(name) > MAX_NAME or not name.isprintable() for name in names):
         raise EngineError(path, f"the server tells a name that is not readable, or of more than {MAX_NAME} characters")
+
+
+def _check_constant(tensor: RemoteTensor, path: Path) -> None:
+    """Check that an input can be filled with a number.
+
+    Raises:
+        EngineError: it takes none, or so many that no call carries them.
+    """
+    if tensor.dtype in (None, "bytes"):
+        told = "strings" if tensor.dtype else "a type that is not spoken here"
+        raise EngineError(path, f"input {tensor.name!r} takes {told}: input.constants gives numbers")
+    if prod(side or 1 for side in tensor.shape or ()) * np.dtype(tensor.dtype).itemsize > MAX_BYTES:
+        raise EngineError(path, f"input {tensor.name!r} takes more than {MAX_BYTES} bytes: input.constants gives less")
 
 
 def _filled(tensor: RemoteTensor, value: float, size: int) -> Array:

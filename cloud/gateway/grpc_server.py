@@ -47,7 +47,7 @@ class GrpcServer:
             ModelService(parts),
             OpenInferenceService(parts),
         ]
-        self._awaited = Places(settings.max_calls // 2)
+        self._awaited = Places(max(1, settings.max_calls // 2))
         most_streams = max(1, settings.max_calls // 4)
         self._readers = ThreadPoolExecutor(most_streams, "grpc reader")
         terms = Terms(

@@ -17,6 +17,7 @@ _OPEN, _CLOSE, _COMMA, _ZERO = b"[],0"[0], b"[],0"[1], b"[],0"[2], b"[],0"[3]
 _SPACE = b" \t\r\n"
 _HIGHEST = 255
 _LONGEST = 3  # Digits of a number up to that.
+_TURN = 4096  # Numbers that the json module writes at a time: no other thread runs meanwhile.
 _CELL = 4  # Characters: as many digits, and a comma.
 _CELLS = np.frombuffer("".join(f"{number:>{_LONGEST}}," for number in range(256)).encode(), "V4")
 
@@ -45,6 +46,9 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
     are_pixels = array.dtype == np.uint8 and array.size > 0
     if array.ndim > 2 or (array.ndim > 1 and not are_pixels):  # noqa: PLR2004  Rows of pixels are written at once.
         return b"[" + b",".join(write_array(each) for each in array) + b"]"
+    if array.ndim > 0 and not are_pixels and array.size > _TURN:
+        turns = (write_array(array[at : at + _TURN]) for at in range(0, array.size, _TURN))
+        return b"[" + b",".join(each[1:-1] for each in turns) + b"]"
     if array.ndim == 0 or not are_pixels:
         return json.dumps(array.tolist(), separators=(",", ":")).encode()
     rows = np.atleast_2d(array)

@@ -20,7 +20,7 @@ from shared.compression import Buffer
 from shared.large_fields import FieldsError, cut, head, split
 from shared.open_inference_tensors import BYTES, check_count, check_shape, from_contents
 from shared.protocol_buffers import message_class
-from shared.tensors import TensorsError
+from shared.tensors import MAX_TENSORS, TensorsError
 from shared.varints import VarintsError, unpack_bytes
 
 _ID, _INPUTS, _RAW_INPUT_CONTENTS = 3, 5, 7  # The fields' numbers, of the request,
@@ -127,6 +127,8 @@ def _divided(data: Buffer) -> tuple[Any, list[memoryview], list[list[memoryview]
     contents = []
     try:
         small, large = cut(data, _INPUTS, _RAW_INPUT_CONTENTS)
+        if (inputs := len(large[_INPUTS])) > MAX_TENSORS:  # Each may hold as many fields as the whole.
+            raise RefusedError(Kind.INVALID, f"{inputs} inputs: send at most {MAX_TENSORS}")
         for entry in large[_INPUTS]:
             others, lists = split(entry, _CONTENTS)
             contents.append(lists)

@@ -1,5 +1,6 @@
 """The repository's calls: which models there are, load this one, unload that one."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from secrets import token_hex
 from typing import Any
@@ -65,8 +66,10 @@ def check_parameters(parameters: Any) -> None:
     """Check that a load brings no model of its own.
 
     Raises:
-        RefusedError: it does, or has another one.
+        RefusedError: it does, or has another one, or they are no parameters.
     """
+    if not isinstance(parameters, Mapping):
+        raise RefusedError(Kind.INVALID, f"parameters are {str(parameters)[:40]!r}: send an object, or leave them out")
     if unknown := [name for name in parameters if name != "unload_dependents"]:
         raise RefusedError(
             Kind.INVALID,

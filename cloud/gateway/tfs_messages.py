@@ -12,7 +12,7 @@ from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
 from shared.large_fields import FieldsError, cut, split
 from shared.tensorflow_tensors import STRING, dtype_name
-from shared.tensors import MAX_DIMENSIONS
+from shared.tensors import MAX_DIMENSIONS, MAX_TENSORS
 from shared.varints import VarintsError, unpack_bytes
 
 UINT8 = 4
@@ -38,10 +38,12 @@ def read_predict(data: bytes) -> PredictRequest:
     """Read a PredictRequest.
 
     Raises:
-        RefusedError: it is none, or a tensor is no uint8 and no list of strings.
+        RefusedError: it is none, has too many inputs, or a tensor is no uint8 and no list of strings.
     """
     try:
         others, entries = split(data, _INPUTS)
+        if len(entries) > MAX_TENSORS:  # Each may hold as many fields as the whole.
+            raise RefusedError(Kind.INVALID, f"{len(entries)} inputs: send at most {MAX_TENSORS}")
         request = parse("tensorflow.serving.PredictRequest", others)
         inputs = dict(_entry(entry) for entry in entries)
     except FieldsError as error:

@@ -28,8 +28,11 @@ Says = Callable[[Any], bytes]  # What a method answers; it gets the call's conte
 
 
 @contextmanager
-def engine(form: str, says: dict[str, Says]) -> Iterator[Any]:
-    """An engine whose server says so, by the method's name; what it says of the model is right where that is left out."""
+def engine(form: str, says: dict[str, Says], **section: Any) -> Iterator[Any]:
+    """An engine whose server says so, by the method's name; what it says of the model is right where that is left out.
+
+    `section`: of the manifest's input.
+    """
     methods = {"ModelMetadata": lambda _: triton_told(), "GetModelMetadata": lambda _: serving_told(), **says}
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is Any here.
@@ -44,7 +47,7 @@ def engine(form: str, says: dict[str, Says]) -> Iterator[Any]:
         server.start()
         try:
             kind = TritonEngine if form == "open_inference" else TfServingEngine
-            opened = kind(Path("model.yaml"), manifest(form, address), Placement())
+            opened = kind(Path("model.yaml"), manifest(form, address, **section), Placement())
             try:
                 yield opened
             finally:
@@ -53,14 +56,14 @@ def engine(form: str, says: dict[str, Says]) -> Iterator[Any]:
             server.stop(0).wait()
 
 
-def manifest(form: str, address: str) -> Manifest:
+def manifest(form: str, address: str, **section: Any) -> Manifest:
     """Of a model of two raw tensors."""
     return Manifest.model_validate(
         {
             "task": "tensors",
             "format": form,
             "remote": {"address": address, "model": "there"},
-            "input": {"tensor": "input", "height": HEIGHT, "width": WIDTH},
+            "input": {"tensor": "input", "height": HEIGHT, "width": WIDTH, **section},
             "outputs": {name: {"tensor": name, "kind": "tensor"} for name in ("one", "two")},
         }
     )
@@ -125,6 +128,7 @@ def predicted(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
         ("tensorflow_serving", b"\x0a\x00" * 100_000, "more than 4096 fields"),
         ("tensorflow_serving", predicted("one", sides=(1 << 62,) * 300), "300 sides"),
         ("tensorflow_serving", predicted("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
+        ("tensorflow_serving", predicted("one", "two", sides=(0, 1 << 62, 1 << 62)), "more than 268435456"),
         ("tensorflow_serving", predicted("one", int_val=[1]), "of shape .. to 1 pictures"),
     ],
     ids=lambda given: f"{len(given)} bytes" if isinstance(given, bytes) else given,  # A map's order differs by process.
@@ -154,6 +158,24 @@ def test_an_answer_that_would_break_the_worker_fails_its_batch(form: str, answer
 def test_what_a_server_says_of_its_model_is_bounded(told_of_it: bytes, told: str) -> None:
     """It stands in messages, logs and hashes, and is kept."""
     with pytest.raises(EngineError, match=told), engine("open_inference", {"ModelMetadata": lambda _: told_of_it}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "told"),
+    [
+        ("BYTES", [1], "'scale' takes strings"),
+        ("BF16", [1], "'scale' takes a type that is not spoken here"),
+        ("FP32", [1, 1 << 50], "'scale' takes more than 268435456 bytes"),
+    ],
+)
+def test_a_constant_that_no_call_carries_is_refused_at_once(datatype: str, shape: list[int], told: str) -> None:
+    """It is made for each batch: of such an input that ended the worker, or took its memory."""
+    says = METADATA.FromString(triton_told())
+    says.inputs.add(name="scale", datatype=datatype, shape=shape)
+    answer = bytes(says.SerializeToString())
+    opened = engine("open_inference", {"ModelMetadata": lambda _: answer}, constants={"scale": 1.0})
+    with pytest.raises(EngineError, match=told), opened:
         pass
 
 

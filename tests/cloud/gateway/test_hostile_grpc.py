@@ -95,3 +95,10 @@ def test_a_stranger_is_refused_before_its_message_is_waited_for(
         call = begin.future(never())
         assert call.exception(WAIT_S).code() is grpc.StatusCode.UNAUTHENTICATED
         assert is_served(doors)
+
+
+def test_a_worker_of_one_call_at_a_time_answers_it() -> None:
+    """Half of one place is none, for which the first call ended the worker."""
+    settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=1)
+    with open_doors(model(), gateway=settings) as doors:
+        assert is_served(doors)

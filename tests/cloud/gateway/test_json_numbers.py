@@ -74,3 +74,18 @@ def test_masks_are_written_as_the_json_module_would(shape: tuple[int, ...]) -> N
     """Compact, and with nothing in it that a strict reader minds."""
     mask = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     assert write_array(mask) == json.dumps(mask.tolist(), separators=(",", ":")).encode()
+
+
+def test_a_long_list_is_written_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the json module writes no other thread runs: a map of scores in one go held the whole worker for seconds."""
+    sizes: list[int] = []
+    dumps = json.dumps
+
+    def counted(values: list[float], **more: Any) -> str:
+        sizes.append(len(values))
+        return dumps(values, **more)
+
+    given = np.linspace(0, 1, 10_001, dtype=np.float32)
+    monkeypatch.setattr(json, "dumps", counted)
+    assert json.loads(write_array(given)) == given.tolist()
+    assert max(sizes) <= 4096  # As many as take a millisecond.

@@ -116,6 +116,7 @@ UNREADABLE = {
     "garbage": (b"\xff\xff", "not an inference.ModelInferRequest"),
     "garbage within": (b"\x0a\x02\xff\xff", "not an inference.ModelInferRequest"),
     "many parameters": (entry(b"\x22\0" * (1 << 20)), "more than 4096 fields"),
+    "many inputs": (entry(b"\x0a\x01x") * 65, "65 inputs: send at most 64"),
     "many sides": (entry(head(3, 1 << 20) + b"\1" * (1 << 20)), "at most 1048576 are read"),
     "short": (request(raw_input_contents=[RAW[1:]]), "takes 72 bytes, not 71"),
     "long": (request(raw_input_contents=[RAW + b"\0"]), "takes 72 bytes, not 73"),

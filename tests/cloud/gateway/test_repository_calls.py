@@ -90,3 +90,10 @@ def test_the_index_tells_states_as_triton_does() -> None:
     assert [each["state"] for each in index(entries, ready_alone=True)] == ["READY", "READY"]
     broken = ModelEntry("net", "1", ModelState.BROKEN, detail="no file")
     assert index((broken,), ready_alone=False)[0]["reason"] == "no file"
+
+
+@pytest.mark.parametrize("parameters", [5, True, [1], [{}], "model"])
+def test_parameters_that_are_none_are_refused(parameters: Any) -> None:
+    """They come as JSON from anybody, and an error of ours would end the worker."""
+    with pytest.raises(RefusedError, match="send an object"):
+        check_parameters(parameters)

@@ -116,3 +116,12 @@ def test_a_shape_with_nothing_in_it_takes_no_memory() -> None:
         request.inputs["input"].tensor_shape.dim.add(size=size)
     with pytest.raises(RefusedError, match="holds 0 numbers"):
         read_predict(request.SerializeToString())
+
+
+def test_strings_of_more_inputs_than_any_model_has_are_not_read() -> None:
+    """Two bytes are a string and take two hundred: four thousand inputs of as many took gigabytes and minutes."""
+    request = REQUEST()
+    for place in range(65):
+        request.inputs[f"input {place}"].CopyFrom(to_tensor_proto(bytes_array([b""] * 3)))
+    with pytest.raises(RefusedError, match="65 inputs: send at most 64"):
+        read_predict(request.SerializeToString())
