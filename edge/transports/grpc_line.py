@@ -42,6 +42,7 @@ _REFUSALS = {
     "UNIMPLEMENTED": Status.REJECTED,
     "RESOURCE_EXHAUSTED": Status.OVERLOADED,
 }
+_CLOSED = "the line is closed"  # gRPC then raises ValueError.
 _BY_NAME = "dns:///"  # Before a host; without it gRPC would take one called `unix` for a file.
 _KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
 
@@ -88,7 +89,11 @@ class GrpcLine:
                 except PackedError:
                     echoed(b"", returned_ns)
 
-        self._probe.future(pack(payload), timeout=_PROBE_S, metadata=self._metadata).add_done_callback(ended)
+        try:
+            asked = self._probe.future(pack(payload), timeout=_PROBE_S, metadata=self._metadata)
+        except ValueError:  # The channel is closed.
+            return
+        asked.add_done_callback(ended)
 
     def echo(self, payload: bytes) -> bytes:
         """See Line."""
@@ -99,10 +104,15 @@ class GrpcLine:
             raise _line_error(error) from error
         except PackedError as error:
             raise LineError(str(error)) from error
+        except ValueError as error:
+            raise LineError(_CLOSED) from error
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
         """See Line."""
-        told = self._status(b"", metadata=self._metadata)
+        try:
+            told = self._status(b"", metadata=self._metadata)
+        except ValueError as error:
+            raise LineError(_CLOSED) from error
         over = threading.Thread(target=_cancel_when, args=(stop, told), name="grpc-status", daemon=True)
         over.start()
         try:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from edge.transports.grpc_line import GrpcLine
 from edge.transports.http_line import HttpLine
-from edge.transports.line import Outcome, Refused, Silent
+from edge.transports.line import Line, LineError, Outcome, Refused, Silent
+from edge.transports.native import Native
 from edge.transports.security import Security
 from edge.transports.tensorflow_serving import RestPredict
 from edge.transports.transport import Parcel, Transport
@@ -226,3 +228,20 @@ def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
     """Both ports stand side by side in every command; its first bytes would tell a user nothing."""
     with grpc_server(lambda *_: b"") as address, pytest.raises(NoWorkerError, match="the address of its HTTP door"):
         reach("oip-rest", address).wait_for_card(0.5)
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+def test_a_closed_line_says_so_to_whoever_is_just_about_to_ask(kind: str) -> None:
+    """A vehicle that leaves while a thread of it turns to a worker must not end with that thread's traceback."""
+    where, security = Endpoint("127.0.0.1", 1), Security()
+    line: Line = (
+        GrpcLine(where, Native(), security, "car", most_calls=1)
+        if kind == "grpc"
+        else HttpLine(where, RestPredict("tiny"), security, "car", most_calls=1)
+    )
+    line.close()
+    with pytest.raises(LineError, match="closed"):
+        next(iter(line.statuses(threading.Event())))
+    with pytest.raises(LineError, match="closed"):
+        line.echo(b"")
+    line.probe(b"", lambda *_: pytest.fail("nobody was there to echo it"))
