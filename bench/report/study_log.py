@@ -17,6 +17,7 @@ from shared.latency_log import COLUMNS, CSV_NAME, LogError
 from shared.run_manifest import read_manifest
 
 KIND: Final = "study"
+AS_SAID: Final = "as said"  # By the study or the scenario, where an axis has no value of its own.
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_FIGURES: Final = (
@@ -182,19 +183,28 @@ def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) 
     def placed(column: pd.Series) -> pd.Series:
         values = known.get(str(column.name))
         places = {str(value): place for place, value in enumerate(values if isinstance(values, list) else ())}
-        return column.astype(str).map(places).fillna(len(places))
+        return pd.Series([places.get(str(_value(told)), len(places)) for told in column], column.index)
 
     cells = runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable")
     for _, first in (cells.sort_values([*axes], kind="stable", key=placed) if axes else cells).iterrows():
-        values = {axis: first[axis] for axis in axes}
+        values = {axis: _value(first[axis]) for axis in axes}
         name = " · ".join(_named(axis, value) for axis, value in values.items())
         yield Cell(str(first["cell"]), name or str(first["cell"]), values)
 
 
+def _value(told: Any) -> Any:
+    """A value as the study's file has it: where one of a column is none, the table makes fractions of whole numbers."""
+    if pd.isna(told):
+        return None
+    return int(told) if isinstance(told, float) and told.is_integer() else told
+
+
 def _named(axis: str, value: Any) -> str:
-    """A value that says by itself what it is of: `jpeg`, `4 vehicles`, `batch 8`."""
+    """A value that says by itself what it is of: `jpeg`, `4 vehicles`, `batch 8`, `frames as said`."""
     if isinstance(value, str):
         return value
+    if value is None:
+        return f"{axis} {AS_SAID}"
     if axis in _COUNTED:
         return f"{value} {axis if value > 1 else axis.removesuffix('s')}"
     return f"{axis} {value}"

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.content import Part, Prose, Row, Section, Table, numbers, texts
-from bench.report.study_log import Cell, StudyLog
+from bench.report.study_log import AS_SAID, Cell, StudyLog
 
 _TITLE = "What the journey adds to the inference"
 _SPREAD = "±: the standard deviation of the runs' means, – of a single run."
@@ -69,7 +69,8 @@ def _table(study: StudyLog, name: str, figures: dict[str, _Figure], caption: str
         if len(frames):
             frames = frames.assign(**{_ADDED: frames["total_ms"] - frames["inferred_ms"]})
             rows.append((*_settings(study, cell), *(figure(frames) for figure in figures.values())))
-    return Table(name, caption, (*texts(*(study.axes or ("cell",))), *numbers(*figures)), tuple(rows))
+    settings = [f"{axis} (axis)" if axis in figures else axis for axis in study.axes or ("cell",)]
+    return Table(name, caption, (*texts(*settings), *numbers(*figures)), tuple(rows))
 
 
 def _settings(study: StudyLog, cell: Cell) -> list[str]:
@@ -78,4 +79,4 @@ def _settings(study: StudyLog, cell: Cell) -> list[str]:
 
 
 def _told(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return AS_SAID if value is None else str(value)

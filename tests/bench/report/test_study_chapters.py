@@ -180,3 +180,21 @@ def test_values_come_in_the_order_of_the_studys_file_and_the_first_is_what_other
     study = load_study(_study(tmp_path, cells, {}))
     assert [cell.name for cell in study.cells] == ["none", "4g", "3g"]
     assert [(a.name, b.name) for a, b in study.pairs("link")] == [("none", "4g"), ("none", "3g")]
+
+
+def test_an_axis_without_a_value_of_its_own_in_some_cells_is_an_axis_like_others(tmp_path: Path) -> None:
+    """`frames` may be given to some cells alone; those without are the same to each other, and numbers stay whole."""
+    cells = {f"{w}.{n}": {"workers": w, "frames": n, **_SCENARIO} for n in (None, 49, 22) for w in (1, 2)}
+    folder = _study(tmp_path, cells, {})
+    study = load_study(folder)
+    told = ("frames as said", "49 frames", "22 frames")
+    assert [cell.name for cell in study.cells] == [f"{w} · {n}" for w in ("1 worker", "2 workers") for n in told]
+    assert [(a.name, b.name) for a, b in study.pairs("workers")] == [
+        (f"1 worker · {n}", f"2 workers · {n}") for n in told
+    ]
+    assert {a.settings["frames"] for a, _ in study.pairs("frames")} == {None}
+    assert all(np.isfinite(row["speed-up"]) for row in _rows(folder, bursts.chapter))
+    rows = _rows(folder, overhead.chapter, "overhead")
+    assert [row["frames (axis)"] for row in rows] == 2 * ["as said", "49", "22"]  # Apart from how many were answered.
+    assert all(row["frames"] == 3 * 24 - 1 for row in rows)  # One was lost.
+    of_study(study)
