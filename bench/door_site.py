@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from bench import overhead
-from bench.ports import free_port
+from bench.ports import free_ports
 from bench.worker import Worker
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
@@ -41,8 +41,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         Raises:
             SkylaneError: the broker or the worker did not get ready.
         """
-        self.grpc = f"127.0.0.1:{free_port()}"
-        self.http = f"127.0.0.1:{free_port()}"
+        self.grpc, self.http = (f"127.0.0.1:{port}" for port in free_ports(2))
         faces = {"--grpc": (self.grpc, GRPC_DOORS), "--http": (self.http, HTTP_DOORS)}
         opened = [word for flag, (at, its) in faces.items() if set(its) & set(doors) for word in (flag, at)]
         with ExitStack() as stack:

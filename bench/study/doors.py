@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from bench.door_site import HTTP_DOORS, MQTT
-from bench.ports import free_port
+from bench.ports import free_ports
 from bench.study.cell import Cell, WorkerSetup
 
 HOST = "127.0.0.1"
@@ -19,9 +19,10 @@ class Doors:
     http: int
 
     @classmethod
-    def free(cls) -> Self:
-        """Ports that nobody listens on."""
-        return cls(free_port(), free_port())
+    def free(cls, workers: int) -> list[Self]:
+        """Of so many workers, each at ports that nobody listens on."""
+        ports = free_ports(2 * workers)
+        return [cls(*pair) for pair in zip(ports[::2], ports[1::2], strict=True)]
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
-        doors = [Doors.free() for _ in range(setup.workers)] if are_wanted(setup, cells(plan)) else []
+        doors = Doors.free(setup.workers) if are_wanted(setup, cells(plan)) else []
         workers = [
             stack.enter_context(
                 Worker(

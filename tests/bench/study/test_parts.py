@@ -141,6 +141,12 @@ def test_doors_are_opened_where_a_cell_comes_in_by_them(tmp_path: Path) -> None:
     ]
 
 
+def test_no_two_doors_of_a_session_are_at_one_port() -> None:
+    """Asked for one after the other, the same port comes twice now and then: that worker would fail its whole session."""
+    doors = Doors.free(200)
+    assert len({port for each in doors for port in (each.grpc, each.http)}) == 2 * len(doors) == 400
+
+
 def test_a_device_that_is_missing_is_told_with_its_reason() -> None:
     """The CPU needs no TensorFlow to be found; of a GPU TensorFlow knows best."""
     assert missing(["cpu"]) == {}
