@@ -68,13 +68,15 @@ class Asked:
     card: ModelCard  # As it was when the pictures were handed in.
     heads: tuple[str, ...]  # Empty: `result_bytes` is wanted.
     futures: tuple[Future[Answered], ...]
+    largest: int  # Bytes that the answers may have together.
     is_vehicle: bool
 
     def reply(self) -> Reply:
         """The answer, once all futures are done.
 
         Raises:
-            RefusedError: a picture was not answered. A vehicle's frame is told what became of it instead.
+            RefusedError: a picture was not answered, or all answers together are too large. A vehicle's frame is told
+                what became of it instead.
         """
         answers = [future.result() for future in self.futures]
         first = answers[0].message
@@ -85,6 +87,7 @@ class Asked:
             if answer.message.status is not Status.ANSWERED:
                 raise RefusedError.by_status(answer.message.status, answer.message.reason)
         card = self._answering(answers)
+        self._check_size(answers)
         if not self.heads:
             return Reply(card, {RESULTS: [answer.message.data for answer in answers]}, replace(first, data=b""))
         return Reply(card, {head: _stacked(answers, head) for head in self.heads}, first)
@@ -102,6 +105,16 @@ class Asked:
         if lacks or len(versions) > 1:
             raise RefusedError(Kind.BUSY, f"{self.card.name} became another version while it was asked: ask again")
         return self.door.card(self.card.name, answers[0].message.model_version)
+
+    def _check_size(self, answers: Sequence[Answered]) -> None:
+        """Check that they fit the way back together, as each of them does, before they are put together."""
+        outputs = (answer.outputs[head] for answer in answers if answer.outputs is not None for head in self.heads)
+        size = sum(values.nbytes for values in outputs) + sum(len(answer.message.data) for answer in answers)
+        if size > self.largest:
+            raise RefusedError(
+                Kind.UNPROCESSABLE,
+                f"an answer of {size} bytes: at most {self.largest} are sent; ask for fewer outputs or pictures",
+            )
 
     def cancel(self) -> None:
         """Nobody waits for it any more: what has not begun need not be done."""
@@ -122,7 +135,7 @@ def ask(door: Door, call: Call) -> Asked:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
         future = _put(door, call, _own(call.frame, data[0], call), heads=False)
-        return Asked(door, card, (), (future,), is_vehicle=True)
+        return Asked(door, card, (), (future,), call.largest_answer, is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
     if len(data) > door.most_pictures:
@@ -132,7 +145,7 @@ def ask(door: Door, call: Call) -> Asked:
     heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
     futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
-    return Asked(door, card, heads, futures, is_vehicle=False)
+    return Asked(door, card, heads, futures, call.largest_answer, is_vehicle=False)
 
 
 def stages_ms(message: MaskMessage) -> dict[str, float]:

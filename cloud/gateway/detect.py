@@ -108,7 +108,9 @@ def router(parts: WorkerParts) -> APIRouter:
         result = _result(reply)
         annotated = None
         if wanted or output or order.output:
-            annotated = await aside(_annotated, picture, reply, result, wanted or "image/jpeg", size=picture.nbytes)
+            drawn_bytes = round(picture.nbytes * _scale(picture, result) ** 2)
+            Passage.of(request.scope).hold(_WORKED_BYTES * (drawn_bytes - picture.nbytes) // 3)
+            annotated = await aside(_annotated, picture, reply, result, wanted or "image/jpeg", size=drawn_bytes)
         if wanted and annotated is not None:
             return await response(call, annotated, wanted, reply)
         times_ms = _times_ms(call, reply, prepared_ms)
@@ -224,10 +226,10 @@ def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) 
         budget_ms=call.budget_ms,
         want=Want(mask_codec="raw"),
     )
-    future = parts.door.put(
-        message, received_ns=clock.now_ns(), largest_answer=parts.settings.max_message_bytes
-    )  # Received now: what decoding took is told by itself.
-    return Asked(parts.door, card, (), (future,), is_vehicle=False)
+    largest = parts.settings.max_message_bytes
+    # Received now: what decoding took is told by itself.
+    future = parts.door.put(message, received_ns=clock.now_ns(), largest_answer=largest)
+    return Asked(parts.door, card, (), (future,), largest, is_vehicle=False)
 
 
 def _result(reply: Reply) -> Result:
@@ -252,13 +254,19 @@ def _annotated(picture: Picture, reply: Reply, result: Result, kind: str) -> byt
         )
     if isinstance(result, np.ndarray):
         result = geometry.lay_back(result, made, UNSEEN)
-    elif (scale := min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height)) > 1:
+    elif (scale := _scale(picture, result)) > 1:
         size = (round(width * scale), round(height * scale))
         picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC), np.uint8)
     whole = geometry.plan(Resize.STRETCH, height, width, height, width)
     drawn = draw(picture, result, reply.card.labels, whole, _OPACITY)
     told = drawn if reply.card.trained else stamp_untrained(drawn)
     return bytes(images.encode(told, Layout.RGB8, _PICTURES[kind], _QUALITY))
+
+
+def _scale(picture: Picture, result: Result) -> float:
+    """How many times larger a picture is drawn on than it came: where text is to be read, as wide as that takes."""
+    height, width = picture.shape[:2]
+    return 1.0 if isinstance(result, np.ndarray) else max(1.0, min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height))
 
 
 def _times_ms(call: HttpCall, reply: Reply, prepared_ms: float) -> dict[str, float]:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import gzip
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ _FOLDED_FROM_BYTES = 1 << 10
 _MOST_MEMBERS = 16  # Of a folded body: what is behind each is copied.
 _JSON = "application/json"
 _CODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+_NEVER = re.compile(r"q=0(\.0*)?")  # How a caller says that it does not take a coding.
 
 T = TypeVar("T")
 
@@ -209,7 +211,8 @@ def _wanted_coding(call: HttpCall, media_type: str, size: int) -> str | None:
     """
     if size < _FOLDED_FROM_BYTES:
         return None
-    taken = [each.partition(";")[0].strip() for each in call.headers.get("accept-encoding", "").lower().split(",")]
+    listed = (each.replace(" ", "").split(";") for each in call.headers.get("accept-encoding", "").lower().split(","))
+    taken = [coding for coding, *weights in listed if not any(map(_NEVER.fullmatch, weights))]
     known = [coding for coding in ("gzip", "deflate") if coding in taken]
     if not known or (media_type != _JSON and len(taken) > 1):
         return None

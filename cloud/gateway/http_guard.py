@@ -52,8 +52,13 @@ class Passage:
         """The call holds so many bytes more.
 
         Raises:
-            RefusedError: all calls together would hold too many.
+            RefusedError: all calls together would hold too many, or this one alone.
         """
+        if self._bytes + size > self._capacity.max_bytes:  # No other call's end makes room for it.
+            raise RefusedError(
+                Kind.TOO_LARGE,
+                f"the call takes {self._bytes + size} bytes of memory, all together may {self._capacity.max_bytes}: send less",
+            )
         if self._capacity.bytes + size > self._capacity.max_bytes:
             raise RefusedError(
                 Kind.BUSY, f"the calls under way hold {self._capacity.bytes} bytes: ask again when some are answered"

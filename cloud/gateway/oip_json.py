@@ -39,7 +39,7 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
     Raises:
         RefusedError: it is none, or a tensor is not of its shape and datatype.
     """
-    end = len(body) if header_length is None else _header_end(header_length, len(body))
+    end = json_bytes(body, header_length)
     given = read_with_arrays(body[:end], _DATA)
     binary = _Binary(memoryview(body)[end:])
     inputs = tuple(_input(each, binary) for each in _objects(given, "inputs"))
@@ -52,6 +52,15 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
         inputs=inputs,
         outputs=tuple(WantedOutput(_name(each), _parameters(each)) for each in _objects(given, "outputs")),
     )
+
+
+def json_bytes(body: bytes, header_length: str | None) -> int:
+    """How many bytes of a request's body are to be read as JSON.
+
+    Raises:
+        RefusedError: its header says what cannot be.
+    """
+    return len(body) if header_length is None else _header_end(header_length, len(body))
 
 
 def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...]) -> Written:

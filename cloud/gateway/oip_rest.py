@@ -10,7 +10,7 @@ from cloud.gateway.calls import Reply, ask
 from cloud.gateway.http_call import HttpCall, answered, aside, read, response
 from cloud.gateway.json_body import read_object
 from cloud.gateway.oip_answer import outputs
-from cloud.gateway.oip_json import Written, listed_bytes, read_request, write_answer
+from cloud.gateway.oip_json import Written, json_bytes, listed_bytes, read_request, write_answer
 from cloud.gateway.oip_request import InferRequest
 from cloud.gateway.worker_parts import WorkerParts
 from shared.control import ControlReply, Verb
@@ -96,8 +96,9 @@ def _add_infer(routes: APIRouter, parts: WorkerParts) -> None:
     async def infer(request: Request, model: str, version: str | None = None) -> Response:
         call = await read(request, parts)
         header_length = call.headers.get(_HEADER_LENGTH)
-        json_size = len(call.body) if header_length is None else 0
-        wanted = await aside(read_request, call.body, header_length, model, version, size=json_size)
+        wanted = await aside(
+            read_request, call.body, header_length, model, version, size=json_bytes(call.body, header_length)
+        )
         asked = ask(
             parts.door,
             wanted.call(

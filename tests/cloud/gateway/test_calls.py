@@ -266,3 +266,14 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     unloading.join(WAIT_S)
     assert asked.futures[0].done()
     asked.reply()
+
+
+@pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])
+def test_pictures_whose_answers_are_too_large_together_are_refused(door: Door, outputs: tuple[str, ...]) -> None:
+    """Each alone is within the bound: of a model of large outputs sixty-four such answers would take gigabytes."""
+    one = _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs)).outputs[outputs[0]]
+    most = max(HEIGHT * WIDTH, len(one[0]))
+    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, largest_answer=most)).outputs
+    with pytest.raises(RefusedError, match=f"at most {most} are sent; ask for fewer") as raised:
+        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, largest_answer=most))
+    assert raised.value.kind is Kind.UNPROCESSABLE

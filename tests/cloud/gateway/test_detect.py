@@ -189,11 +189,14 @@ def test_small_files_of_large_pictures_are_counted_as_what_they_become(folder: P
     with open_doors(model(), gateway=settings) as doors:
         assert detect(doors, files={"file": png(np.zeros((600, 600, 3), np.uint8))}).status_code == 200
         answer = detect(doors, files={"file": png(np.zeros((700, 700, 3), np.uint8))})
-    assert (answer.status_code, "ask again" in answer.json()["error"]) == (429, True)
+    assert (answer.status_code, "send less" in answer.json()["error"]) == (
+        413,
+        True,
+    )  # Not 429: it would never be taken.
 
 
-def test_boxes_lie_on_the_picture_that_was_sent() -> None:
-    """The picture is larger than the model's input: its sender knows nothing of that."""
+def detector() -> Model:
+    """A model of boxes."""
     made = model(engine=_Detector())
     manifest = made.manifest.model_copy(
         update={
@@ -205,7 +208,21 @@ def test_boxes_lie_on_the_picture_that_was_sent() -> None:
             },
         }
     )
-    served = Model(manifest, replace(made.card, task=Task.DETECTION), _Detector())
-    with open_doors(served, gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
+    return Model(manifest, replace(made.card, task=Task.DETECTION), _Detector())
+
+
+def test_a_narrow_picture_is_counted_as_wide_as_it_is_drawn() -> None:
+    """Of five pixels' width it is drawn on at 480: a hundred bytes became thirty million pixels that nobody counted."""
+    settings = GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)
+    narrow = png(np.zeros((200, 5, 3), np.uint8))
+    with open_doors(detector(), gateway=settings) as doors:
+        assert detect(doors, files={"file": narrow}).status_code == 200
+        answer = detect(doors, files={"file": narrow}, data={"output": "1"})
+    assert (answer.status_code, "send less" in answer.json()["error"]) == (413, True)
+
+
+def test_boxes_lie_on_the_picture_that_was_sent() -> None:
+    """The picture is larger than the model's input: its sender knows nothing of that."""
+    with open_doors(detector(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
         told = detect(doors, files={"file": png(np.zeros((HEIGHT * 10, WIDTH * 10, 3), np.uint8))}).json()
     assert told["detections"][0]["box"] == [0, 0, WIDTH * 5, HEIGHT * 10]

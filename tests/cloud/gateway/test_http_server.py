@@ -176,7 +176,11 @@ def test_a_folded_body_is_unfolded_and_an_answer_folded_where_it_is_asked(doors:
     folded = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip, deflate"})
     binary = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "gzip, deflate"})
     alone = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "deflate"})
+    refused = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip; Q=0.0, identity"})
+    weighed = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip;q=0, deflate;q=0.5"})
     assert "content-encoding" not in plain.headers
+    assert "content-encoding" not in refused.headers
+    assert weighed.headers["content-encoding"] == "deflate"
     assert folded.headers["content-encoding"] == "gzip"
     assert folded.json()["mask"] == plain.json()["mask"]
     assert "content-encoding" not in binary.headers

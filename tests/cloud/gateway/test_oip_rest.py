@@ -2,6 +2,7 @@
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
+from cloud.gateway.oip_json import read_request
+from cloud.gateway.oip_request import InferRequest
 from cloud.gateway.settings import GatewaySettings
 from shared import masks
 from shared.messages import Status, pack_frame, unpack_mask
@@ -76,6 +79,24 @@ def test_plain_json_is_answered_in_plain_json(client: httpx.Client) -> None:
     }
     assert answer.headers["content-type"] == "application/json"
     assert "inferred;dur=" in answer.headers["server-timing"]
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0"])
+def test_large_json_holds_nobody_up_even_with_binary_data_behind_it(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, behind: bytes
+) -> None:
+    """Read on the server's own thread, it would keep all other callers waiting."""
+    threads: list[str] = []
+
+    def watched(*given: Any) -> InferRequest:
+        threads.append(threading.current_thread().name)
+        return read_request(*given)
+
+    monkeypatch.setattr("cloud.gateway.oip_rest.read_request", watched)
+    told = json.dumps({"inputs": [], "id": "x" * (1 << 17)}).encode()
+    answer = client.post(INFER, content=told + behind, headers={LENGTH: str(len(told))})
+    assert answer.status_code == 400
+    assert "http" not in threads
 
 
 def test_a_vehicles_call_is_answered_with_its_own_mask_message(client: httpx.Client) -> None:
