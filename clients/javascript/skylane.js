@@ -16,7 +16,12 @@ const Skylane = (() => {
       throw new Error(`no broker at ${url}: is it there, and does it take websockets?`);
     });
     const client = new Client(broker, vehicle, timeoutMs);
-    await broker.subscribeAsync([`${PREFIX}/status/worker/+`, `${PREFIX}/masks/${vehicle}/${CAMERA}`], { qos: 1 });
+    const topics = [`${PREFIX}/status/worker/+`, `${PREFIX}/masks/${vehicle}/${CAMERA}`];
+    const silent = `the broker at ${url} acknowledges no subscription within ${timeoutMs} ms: is it one of MQTT 5?`;
+    await within(timeoutMs, silent, broker.subscribeAsync(topics, { qos: 1 })).catch((error) => {
+      broker.end(true);
+      throw error;
+    });
     return client;
   }
 
@@ -26,6 +31,7 @@ const Skylane = (() => {
     #timeoutMs;
     #session = crypto.getRandomValues(new Uint32Array(2)).join("");
     #sequence = 0;
+    #unacknowledged = 0; // Frames that the broker may never take: a farewell would wait for them.
     #workers = new Map(); // Their model cards, by the worker's name.
     #waiting = new Map(); // Who waits for an answer, by the frame's id.
     #announced = new EventTarget();
@@ -77,7 +83,7 @@ const Skylane = (() => {
       };
       const answered = new Promise((resolve) => this.#waiting.set(id, resolve));
       const payload = MessagePack.encode(message, WIDE);
-      await this.#broker.publishAsync(`${PREFIX}/frames/${model}/${this.#vehicle}/${CAMERA}`, payload, {
+      const sent = this.#broker.publishAsync(`${PREFIX}/frames/${model}/${this.#vehicle}/${CAMERA}`, payload, {
         qos: 1,
         properties: {
           contentType: FRAME_TYPE,
@@ -86,8 +92,10 @@ const Skylane = (() => {
           ...(deadlineMs && { messageExpiryInterval: Math.ceil(deadlineMs / 1000) }),
         },
       });
+      this.#unacknowledged++;
+      const taken = sent.then(() => (this.#unacknowledged--, answered));
       const late = `no answer within ${this.#timeoutMs} ms: the frame is lost, send it again`;
-      const answer = await within(this.#timeoutMs, late, answered).finally(() => this.#waiting.delete(id));
+      const answer = await within(this.#timeoutMs, late, taken).finally(() => this.#waiting.delete(id));
       if (answer.status !== "answered") throw new Error(`${answer.status}: ${answer.reason}`);
       const stamps = [...answer.stamps, ["returned", node, answer.returned]];
       const mask = unpackMask(answer);
@@ -96,7 +104,7 @@ const Skylane = (() => {
     }
 
     close() {
-      return this.#broker.endAsync();
+      return this.#broker.endAsync(this.#unacknowledged > 0);
     }
 
     #heard(topic, payload) {

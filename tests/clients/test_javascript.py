@@ -23,6 +23,36 @@ from tests.pipeline.rig import connect, worker
 __all__ = ["browser"]
 
 pytestmark = pytest.mark.mosquitto
+# A broker that takes nobody's subscription, or no frame, against the client in Node.js; a PNG's header is picture enough.
+SILENT = """
+const [folder, mute] = process.argv.slice(1);
+const load = (name) => require(`${folder}/node_modules/${name}`);
+[globalThis.mqtt, globalThis.MessagePack] = [load("mqtt"), load("@msgpack/msgpack")];
+const card = { name: "tiny", task: "segmentation", resize: "crop", height: 64, width: 96 };
+const status = Buffer.from(MessagePack.encode({ v: 1, state: "online", cards: [card] }));
+const topic = Buffer.from("skylane/v1/status/worker/w");
+const told = Buffer.concat([Buffer.from([0x30, 3 + topic.length + status.length, 0, topic.length]), topic, Buffer.from([0]), status]);
+const kinds = { 1: () => [0x20, 3, 0, 0, 0], 8: (packet) => mute === "frame" && [0x90, 5, packet[2], packet[3], 0, 1, 1] };
+const server = require("net").createServer((socket) => {
+  socket.on("error", () => {}).on("data", (packet) => {
+    const answer = kinds[packet[0] >> 4]?.(packet);
+    if (answer) socket.write(Buffer.concat([Buffer.from(answer), answer[0] === 0x90 ? told : Buffer.from([])]));
+  });
+});
+server.listen(0, "127.0.0.1", async () => {
+  const { connect } = eval(require("fs").readFileSync(`${folder}/skylane.js`, "utf8") + "; Skylane");
+  const png = Buffer.from("89504e470d0a1a0a0000000d4948445200000060000000400802000000", "hex");
+  let client;
+  try {
+    client = await connect(`mqtt://127.0.0.1:${server.address().port}`, { timeoutMs: 700 });
+    await client.send(new Blob([png]), { model: "tiny" });
+  } catch (error) {
+    await client?.close();
+    console.log(error.message);
+    process.exit();
+  }
+});
+"""
 LIBRARIES = ("package.json", "package-lock.json", ".npmrc")
 
 
@@ -117,3 +147,17 @@ def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, t
         assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
     page.locator("[name=broker]").fill("ws://127.0.0.1:1")
     assert send(page, grey) == "no broker at ws://127.0.0.1:1: is it there, and does it take websockets?"
+
+
+@pytest.mark.parametrize(
+    ("mute", "told"),
+    [
+        ("subscription", "acknowledges no subscription within 700 ms: is it one of MQTT 5?"),
+        ("frame", "no answer within 700 ms: the frame is lost, send it again"),
+    ],
+)
+def test_a_broker_that_falls_silent_is_not_waited_for(page_file: Path, mute: str, told: str) -> None:
+    """A link that dies in the middle of a picture sends no word of it: the page would say "sending …" until it is closed."""
+    need("node")
+    done = run("node", "-e", SILENT, page_file.parent, mute, timeout_s=10)
+    assert done.stdout.strip().endswith(told), done.stderr
