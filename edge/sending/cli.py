@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ from edge.sending.picture_files import found, sort_out
 from edge.sending.spread import Ended, Spread
 from edge.transports.security import worker_address
 from shared import clock
+from shared.errors import SkylaneError
 from shared.registry import Entry, load
 from shared.topics import checked
 
@@ -25,6 +27,10 @@ CALLERS = {
     "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
     "http": Entry("edge.sending.http_caller:HttpCaller", "transports"),
 }
+
+
+class UnwritableError(SkylaneError):
+    """What a picture was answered cannot be kept."""
 
 
 @click.command()
@@ -109,13 +115,32 @@ def send(
 
 
 def _write(each: Ended, number: int, lines: IO[str] | None, output: Path | None) -> None:
-    """What became of a picture, as a line and as a picture."""
+    """What became of a picture, as a line and as a picture.
+
+    Raises:
+        UnwritableError: the disk does not take it.
+    """
     if lines is not None:
-        lines.write(json.dumps(_line(each), ensure_ascii=False) + "\n")
-        lines.flush()
+        with _kept("--json", lines.name, lines.close):
+            lines.write(json.dumps(_line(each), ensure_ascii=False) + "\n")
+            lines.flush()
     if output is not None and each.told is not None and each.told.annotated is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / f"{number:05d}-{each.picture.stem}.jpg").write_bytes(each.told.annotated)
+        with _kept("--output", output):
+            output.mkdir(parents=True, exist_ok=True)
+            (output / f"{number:05d}-{each.picture.stem}.jpg").write_bytes(each.told.annotated)
+
+
+@contextmanager
+def _kept(flag: str, path: str | Path, give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """`give_up`: what is to be done where it cannot be written; what that says of the same is not told again."""
+    try:
+        yield
+    except OSError as error:
+        with suppress(OSError):
+            give_up()
+        raise UnwritableError(
+            f"{path} cannot be written: {error.strerror}: make room or choose another {flag}"
+        ) from error
 
 
 def _line(each: Ended) -> Mapping[str, Any]:

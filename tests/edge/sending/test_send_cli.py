@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloud.gateway.settings import GatewaySettings
-from edge.sending.cli import send
+from edge.sending.cli import UnwritableError, send
 from shared.pictures import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
@@ -58,6 +58,20 @@ def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folde
     assert "cut.png" in done.output
     assert "no.jpg" in done.output
     assert "2 corrupt" in done.output
+
+
+@pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])
+def test_a_disk_that_takes_no_answer_ends_the_run_with_the_flag_to_mend(
+    lines: str, output: str | None, folder: Path, tmp_path: Path
+) -> None:
+    """Not with a traceback, in the middle of a folder of thousands."""
+    with open_doors(model()) as doors:
+        more = () if output is None else ("--output", output)
+        done = sent(folder, tmp_path / lines, "--nodes", doors.grpc, *more)
+    assert isinstance(done.exception, UnwritableError), done.exception
+    flag = "--json" if output is None else "--output"
+    assert f"{output or lines} cannot be written: " in str(done.exception)
+    assert str(done.exception).endswith(f"make room or choose another {flag}")
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
