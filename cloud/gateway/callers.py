@@ -13,7 +13,7 @@ from shared.topics import checked, part_of_name
 TOKEN_VARIABLE = tokens.GATEWAY
 ANYONE = "*"  # In the place of a name: the bearer may speak for any vehicle.
 
-_BEARER = "Bearer "
+_BEARER = "bearer "  # In any case (RFC 9110, 11.1).
 _LEAST_TOKEN = 16  # Characters; a shorter one can be guessed.
 
 
@@ -86,9 +86,9 @@ class Callers:
         return own
 
     def _own(self, authorization: str | None) -> str:
-        if authorization is None or not authorization.startswith(_BEARER):
+        if authorization is None or not authorization.lower().startswith(_BEARER):
             raise RefusedError(Kind.UNAUTHENTICATED, "no token: send the header 'Authorization: Bearer TOKEN'")
-        given = authorization.removeprefix(_BEARER).strip().encode()
+        given = authorization[len(_BEARER) :].strip().encode()
         found = None
         for token, name in self._names.items():  # All are compared, so that time tells nothing of them.
             if hmac.compare_digest(token, given):

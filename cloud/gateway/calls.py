@@ -172,7 +172,8 @@ def _own(frame: FrameMessage, data: Buffer, call: Call) -> FrameMessage:
     if frame.id.vehicle != call.caller:
         raise RefusedError(Kind.FORBIDDEN, f"the frame is {frame.id.vehicle}'s: {call.caller} may send its own only")
     if frame.model != call.model or call.version not in (None, frame.version):
-        raise RefusedError(Kind.INVALID, f"the frame is for {frame.model}, the call for {call.model}: they must agree")
+        told = [" ".join(filter(None, each)) for each in ((frame.model, frame.version), (call.model, call.version))]
+        raise RefusedError(Kind.INVALID, f"the frame is for {told[0]}, the call for {told[1]}: they must agree")
     return replace(frame, data=data)
 
 

@@ -32,6 +32,7 @@ def test_a_token_is_a_name(callers: Callers) -> None:
     """Nobody takes another's turn in the queue, or gets another's masks, by saying so."""
     assert callers.name(f"Bearer {CAR}", None, "10.0.0.7") == "car-1"
     assert callers.name(f"Bearer {CAR}", "car-1", "10.0.0.7") == "car-1"
+    assert callers.name(f"bearer {CAR}", None, "10.0.0.7") == "car-1"  # RFC 9110: the scheme in any case.
     with pytest.raises(RefusedError) as raised:
         callers.name(f"Bearer {CAR}", "car-2", "10.0.0.7")
     assert raised.value.kind is Kind.FORBIDDEN

@@ -148,6 +148,7 @@ def test_every_answer_tells_the_workers_stages(door: Door) -> None:
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, Kind.INVALID, "2 pictures come with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, Kind.FORBIDDEN, "the frame is car's"),
         ({IMAGES: [b""]}, {"frame": frame(1, "other")}, Kind.INVALID, "they must agree"),
+        ({IMAGES: [b""]}, {"frame": frame(1), "version": "1"}, Kind.INVALID, "for tiny, the call for tiny 1: they"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_is_expected(
