@@ -17,6 +17,7 @@ import paho.mqtt.client as paho
 from bench.baselines import bare_mqtt
 from bench.baselines.child import file_of, serve
 from bench.baselines.pictures import in_colour, read
+from bench.overhead import BenchError
 from shared.frames import Layout
 from shared.opencv import cv2
 
@@ -35,6 +36,9 @@ class Publisher:
         """Send frame `frame`, wait for the picture that comes back, and tell what took how long.
 
         `keep`: a folder that receives both pictures, or None.
+
+        Raises:
+            BenchError: none comes back.
         """
         number = int(errand["frame"])
         begun_ns = perf_counter_ns()
@@ -44,7 +48,10 @@ class Publisher:
         picture = encoded.tobytes()
         encoded_ns = perf_counter_ns()
         self._client.publish(bare_mqtt.FRAMES, picture)
-        answer, returned_ns, decoded_ns = self._answers.get(timeout=_ANSWER_S)
+        try:
+            answer, returned_ns, decoded_ns = self._answers.get(timeout=_ANSWER_S)
+        except queue.Empty:  # QoS 0 sends nothing again.
+            raise BenchError(f"no picture came back for frame {number} within {_ANSWER_S:g} s: run it again") from None
         if errand.get("keep"):
             folder = Path(errand["keep"])
             file_of(folder, "sent", number).write_bytes(picture)
