@@ -41,8 +41,9 @@ class Peer:
     library: str  # Whose version stands beside the figures.
     command: Callable[[Seat], list[str]]
     ways: tuple[Way, ...]
-    ready_path: str  # Of its HTTP port: answers 200 once the model is loaded, before it has inferred anything.
+    ready_path: str  # Answers 200 over HTTP once the model is loaded, before it has inferred anything.
     ready_word: str = ""  # And says this, where 200 alone tells nothing.
+    ready_port: int = 0  # Which of the seat's.
     variables: Mapping[str, str] = field(default_factory=dict)  # Of its environment.
     is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
     is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
@@ -120,9 +121,9 @@ PEERS = {
         "ray",
         _module("ray_server"),
         (_http("/"),),
-        "/-/routes",
-        '"/"',
-        {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+        "/ready",
+        variables={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+        ready_port=1,
         is_alone=True,
     ),
     "bentoml": Peer(

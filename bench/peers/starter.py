@@ -72,7 +72,7 @@ class Starter:
         server = stack.enter_context(Server(peer.command(seat), folder, variables, made.server_log))
         connects = {way: partial(way.connect, seat) for way in peer.ways}
         if is_cold:
-            server.await_ready(seat.ports[0], peer.ready_path, peer.ready_word, _READY_S)
+            server.await_ready(seat.ports[peer.ready_port], peer.ready_path, peer.ready_word, _READY_S)
         else:
             server.await_answer(connects[peer.ways[0]], self._job, _READY_S)
         server.tree.freeze()

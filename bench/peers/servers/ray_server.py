@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from threading import Event
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import ray
 from ray import serve
@@ -25,8 +25,17 @@ class Road:
         return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
 
 
+class Ready(BaseHTTPRequestHandler):
+    """Answers once the replica is up: the proxy's own routes are there before it."""
+
+    def do_GET(self) -> None:
+        """Say no more than 200."""
+        self.send_response(200)
+        self.end_headers()
+
+
 if __name__ == "__main__":
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=tempfile.gettempdir())
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
     serve.run(serve.deployment(Road, max_ongoing_requests=64).bind())
-    Event().wait()
+    HTTPServer(("127.0.0.1", int(sys.argv[2])), Ready).serve_forever()
