@@ -18,7 +18,7 @@ from cloud.gateway.worker_parts import WorkerParts
 from shared import clock
 
 _GRACE_S = 5.0
-_LOOK_S = 1.0  # How often it is looked for messages that do not come.
+_LOOK_S = 1.0  # How often it is looked for messages that do not come, and answers that are not taken.
 _HANDSHAKE_MS = 10_000  # Within which a connection must have begun to speak.
 _MAX_METADATA_BYTES = 1 << 16
 
@@ -48,6 +48,7 @@ class GrpcServer:
             OpenInferenceService(parts),
         ]
         self._awaited = Places(max(1, settings.max_calls // 2))
+        self._untaken = Places(settings.max_calls)
         most_streams = max(1, settings.max_calls // 4)
         self._readers = ThreadPoolExecutor(most_streams, "grpc reader")
         terms = Terms(
@@ -55,12 +56,13 @@ class GrpcServer:
             _counter(parts),
             parts.callers,
             self._awaited,
+            self._untaken,
             streams=Places(most_streams),
             conversations=grpc_conversation.Terms(self._readers, self._stopping, settings.silent_s),
         )
         self._server.add_generic_rpc_handlers(tuple(handlers(service, terms) for service in services))
         self._address = settings.grpc or ""
-        self._body_s = settings.body_s
+        self._body_s, self._answer_s = settings.body_s, settings.answer_s
         self._thread = threading.Thread(target=self._look, name="grpc look", daemon=True)
         self.port = self._bound(settings)
 
@@ -79,8 +81,9 @@ class GrpcServer:
             self._thread.join()
 
     def _look(self) -> None:
-        """End calls whose message does not come; the body of a thread."""
-        while not self._stopping.wait(min(_LOOK_S, self._body_s)):
+        """End calls whose message does not come, or whose answer is not taken; the body of a thread."""
+        while not self._stopping.wait(min(_LOOK_S, self._body_s, self._answer_s)):
+            self._untaken.end_those_before(clock.now_ns() - round(self._answer_s * 1e9))
             self._awaited.end_those_before(clock.now_ns() - round(self._body_s * 1e9))
 
     def _bound(self, settings: GatewaySettings) -> int:

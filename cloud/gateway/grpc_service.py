@@ -55,6 +55,7 @@ class Terms:
     count: Count
     callers: Callers
     awaited: Places  # For calls whose message has not come whole.
+    untaken: Places  # For those whose answer its caller has not taken: it waits in memory.
     streams: Places  # For those that are answered as long as they like.
     conversations: grpc_conversation.Terms
 
@@ -97,6 +98,7 @@ def _answering(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]
     def answer(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> bytes:
         with _told(terms, context):
             answered: bytes = method.answer(read(requests, context))
+            terms.untaken.keep(context)
         return answered
 
     def stream(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -44,6 +44,13 @@ class Places:
         finally:
             with self._lock:
                 self._held.pop(place, None)
+
+    def keep(self, context: grpc.ServicerContext) -> None:
+        """A place for a call until it is over: its caller has taken the answer, or has gone."""
+        place = ExitStack()
+        place.enter_context(self.held(context))
+        if not context.add_callback(place.close):  # It is so already.
+            place.close()
 
     def end_those_before(self, since_ns: int) -> None:
         """End the calls that have held a place since before then."""

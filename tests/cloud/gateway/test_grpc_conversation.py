@@ -17,8 +17,10 @@ from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_conversation import MOST_UNDER_WAY, Begun
 from cloud.gateway.grpc_service import Conversing, Method, Terms, handlers
 from cloud.gateway.places import Places
+from shared import clock
 
 WAIT_S = 20.0
+VAST = 3 << 20  # Bytes: more than the network holds for a caller that does not read.
 
 
 @dataclass
@@ -28,12 +30,19 @@ class Talk:
     name: str = "test.Talk"
     begun: "queue.SimpleQueue[Future[None]]" = field(default_factory=queue.SimpleQueue)
     act: Callable[[bytes], bytes] = lambda data: data
+    over: "queue.SimpleQueue[bytes]" = field(default_factory=queue.SimpleQueue)  # What began a call that is.
+    vast: Any = None  # The method of a large answer, once there is a server.
     faults: "queue.SimpleQueue[BaseException]" = field(default_factory=queue.SimpleQueue)
+    untaken: Places = field(default_factory=lambda: Places(2))
     counts: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
 
     def methods(self) -> dict[str, Method | Conversing]:
         """See Service."""
-        return {"Talk": Conversing(lambda _: self)}
+        return {"Talk": Conversing(lambda _: self), "Vast": Method(self._vast)}
+
+    def _vast(self, call: GrpcCall) -> bytes:
+        call.when_over(lambda: self.over.put(call.data))
+        return bytes(VAST)
 
     def begin(self, call: GrpcCall) -> Begun:
         """See Speaker."""
@@ -55,11 +64,12 @@ def talking(talk: Talk) -> Iterator[Any]:
     with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(4) as readers:
         server = grpc.server(threads)
         conversations = grpc_conversation.Terms(readers, stopping, silent_s=WAIT_S)
-        terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), Places(4), conversations)
+        terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), talk.untaken, Places(4), conversations)
         server.add_generic_rpc_handlers((handlers(talk, terms),))
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            talk.vast = channel.unary_stream("/test.Talk/Vast")
             yield channel.stream_stream("/test.Talk/Talk")
         server.stop(None).wait()
 
@@ -125,3 +135,16 @@ def test_a_fault_of_ours_is_told(message: bytes) -> None:
         with pytest.raises(grpc.RpcError):
             next(answers)
         assert isinstance(talk.faults.get(timeout=WAIT_S), AssertionError)
+
+
+def test_answers_that_are_not_taken_are_of_a_bounded_number_and_time() -> None:
+    """They wait in memory: a caller that asked and asked and read nothing filled it, far beyond the calls at a time."""
+    talk = Talk()
+    with talking(talk):
+        calls = []
+        for asked in (b"a", b"b", b"c"):
+            calls.append(talk.vast(asked, timeout=WAIT_S))
+            assert talk.counts.get(timeout=WAIT_S) == "OK"  # Answered, as far as the worker is concerned.
+        assert talk.over.get(timeout=WAIT_S / 2) == b"a"  # It left for the third.
+        talk.untaken.end_those_before(clock.now_ns())
+        assert {talk.over.get(timeout=WAIT_S / 2) for _ in range(2)} == {b"b", b"c"}
