@@ -14,13 +14,12 @@ from bench.peers import contest, network, result, table, trial, trial_result, tr
 from bench.peers.catalogue import PEERS
 from bench.peers.client import PeerError
 from bench.peers.environments import environment
-from bench.peers.plan import OURS, Plan
+from bench.peers.plan import MASK_CODEC, OURS, Plan
 from bench.peers.scenarios import SCENARIOS
 from bench.peers.work import CODECS
 from bench.sample import sample_bag
 from cloud.repository import default_root
 from shared.masks import MASK_CODECS
-from shared.messages import Want
 
 _ALL = "all"
 
@@ -47,7 +46,7 @@ _ALL = "all"
 @click.option(
     "--mask-codec",
     type=click.Choice(list(MASK_CODECS)),
-    default=Want().mask_codec,
+    default=MASK_CODEC,
     show_default=True,
     help="Of Skylane's answers; the peers send theirs unpacked.",
 )
