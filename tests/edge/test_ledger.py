@@ -121,9 +121,9 @@ def test_a_refusal_is_the_workers_word(
 @pytest.mark.parametrize(
     "lie",
     [
-        lambda stamp, i: replace(stamp, at_ns=stamp.at_ns - 200 * i),
-        lambda stamp, i: replace(stamp, at_ns=stamp.at_ns + i * SECOND_NS),
-        lambda stamp, i: replace(stamp, at_ns=[0, 1 << 62][i % 2]),
+        lambda stamp, i: stamp._replace(at_ns=stamp.at_ns - 200 * i),
+        lambda stamp, i: stamp._replace(at_ns=stamp.at_ns + i * SECOND_NS),
+        lambda stamp, i: stamp._replace(at_ns=[0, 1 << 62][i % 2]),
     ],
     ids=["backwards", "longer than it was away", "absurd"],
 )
