@@ -131,12 +131,25 @@ class Admission:
                     chosen = choose(entry.request)
                     if chosen is not None:
                         self._remove(entry)
-                        if not isinstance(chosen, Refusal):
-                            self._turns[entry.request.vehicle] = next(self._services)
+                        self._served(entry.request, chosen)
                         return entry.request, chosen
                 if self._closed and not self._waiting:
                     return None
                 self._condition.wait(self._until_next_end_s())
+
+    def pass_by(self, request: Request, choose: Callable[[Request], T | Refusal | None]) -> T | Refusal | None:
+        """What `choose` says of a frame that was not offered, where it would be the next to be handed out: none waits.
+
+        None where it has to be offered like any other.
+        """
+        with self._condition:
+            if self._closed or self._waiting or len(request.payload) > self._max_bytes:
+                return None
+            chosen = choose(request)
+            if chosen is not None:
+                self._forget_turns()
+                self._served(request, chosen)
+            return chosen
 
     def wake(self) -> None:
         """Have everyone who waits choose again: there is room where there was none."""
@@ -148,6 +161,10 @@ class Admission:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+
+    def _served(self, request: Request, chosen: object) -> None:
+        if not isinstance(chosen, Refusal):
+            self._turns[request.vehicle] = next(self._services)
 
     def _candidates(self) -> Iterator[_Entry]:
         """Whose turn it is, best first: expired frames, then of every vehicle in turn each camera's first."""

@@ -145,8 +145,15 @@ class CloudNode:
             hold_off=self._hold_off,
             give_up=self.end,
         )
+        limits = PictureLimits(max_pixels=self._settings.max_pixels)
+        decoder = Decoder(self._admission, self._replier, self._serving, limits)
         door = self._door = Door(
-            self._admission, self._serving, self._hold_off, session=self._settings.session, refuse=intake.refuse
+            self._admission,
+            self._serving,
+            self._hold_off,
+            session=self._settings.session,
+            refuse=intake.refuse,
+            carry=decoder.carry,
         )
         exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:
@@ -155,7 +162,7 @@ class CloudNode:
         for model in self._models:
             self._serving.place(self._open_lane(model))
         self._models = ()  # What is unloaded must be held by nobody.
-        rooms = self._start(intake)
+        rooms = self._start(intake, decoder)
         try:
             self._echoes.open(bus)  # First, for vehicles probe a worker as soon as it is announced.
             intake.open()
@@ -181,14 +188,8 @@ class CloudNode:
         if self._end is not None:
             raise self._end
 
-    def _start(self, intake: Intake) -> list[Room]:
+    def _start(self, intake: Intake, decoder: Decoder) -> list[Room]:
         """Start all threads; the rooms come back in the order in which frames pass them."""
-        decoder = Decoder(
-            self._admission,
-            self._replier,
-            self._serving,
-            PictureLimits(max_pixels=self._settings.max_pixels),
-        )
         settings = self._settings
         control: list[Room] = []
         if self._control:

@@ -28,7 +28,7 @@ _START_OF_FRAME = (0xC0, 0xC1, 0xC2)  # Baseline, extended, progressive: what Op
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # Lossless, hierarchical, arithmetic.
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
-_LOOKED_AT = 1 << 20  # Bytes at a time.
+_LOOKED_AT = 1 << 16  # Bytes at a time: what NumPy makes of more is fetched from the kernel anew each time.
 _FRAME_HEADER = struct.Struct(">BHHB")  # Bits a sample, height, width, components.
 
 

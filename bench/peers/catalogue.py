@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.peers.bare_grpc import FloorClient
 from bench.peers.client import Client, HttpClient
 from bench.peers.environments import Environment
 from bench.peers.function import MODEL
@@ -41,11 +42,12 @@ class Peer:
     library: str  # Whose version stands beside the figures.
     command: Callable[[Seat], list[str]]
     ways: tuple[Way, ...]
-    ready_path: str  # Answers 200 over HTTP once the model is loaded, before it has inferred anything.
+    ready_path: str = ""  # Answers 200 over HTTP once the model is loaded, before it has inferred anything.
     ready_word: str = ""  # And says this, where 200 alone tells nothing.
     ready_port: int = 0  # Which of the seat's.
     variables: Mapping[str, str] = field(default_factory=dict)  # Of its environment.
     is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
+    is_floor: bool = False  # No serving system, and nobody's rival: what a call of gRPC's own costs at the least.
     is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
     note: str = ""
 
@@ -150,5 +152,12 @@ PEERS = {
         f"/models/{MODEL}",
         '"READY"',
         is_torch=True,
+    ),
+    "grpcio": Peer(
+        "bare gRPC",
+        "grpcio",
+        _module("grpcio_server"),
+        (Way("grpc", lambda seat: FloorClient(seat.ports[1])),),
+        is_floor=True,
     ),
 }

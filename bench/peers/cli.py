@@ -70,7 +70,10 @@ def peers(
     """
     if scenarios and codec == "raw":
         raise click.UsageError("the pictures of scenarios are JPEGs: leave --codec raw out")
-    chosen = tuple(dict.fromkeys(names or PEERS))
+    floors = {name for name in PEERS if PEERS[name].is_floor}
+    if scenarios and floors & set(names):
+        raise click.UsageError(f"{', '.join(floors)} is the floor of a call, and has no scenarios: leave it out")
+    chosen = tuple(dict.fromkeys(names or (name for name in PEERS if not scenarios or name not in floors)))
     console = Console(stderr=True)
     if prepare:
         _prepare(chosen, console)

@@ -17,6 +17,7 @@ class Contestant:
     connect: Callable[[], Client]
     tree: ProcessTree
     over_tcp: bool = True
+    is_floor: bool = False  # As of a Peer.
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ def result(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         },
         "cells": cells,
         "ratios": {codec: _ratios(figures) for codec, figures in cells.items()},
+        "floors": {codec: _floor(figures) for codec, figures in cells.items()},
         "wins": [line for codec, figures in cells.items() for line in _wins(codec, figures, plan.clients)],
         "skipped": outcome.skipped,
         "versions": outcome.versions,
@@ -43,6 +44,7 @@ def _figures(contestant: Contestant, turns: Turns) -> Figures:
     return {
         "server": contestant.server,
         "over_tcp": contestant.over_tcp,
+        "is_floor": contestant.is_floor,
         "n": len(alone),
         "overhead_ms": spread([taken.overhead_ms for taken in alone]),
         "overhead_by_round_ms": [median(taken.overhead_ms for taken in part) for part in turns.alone],
@@ -76,10 +78,19 @@ def _ratios(figures: Mapping[str, Figures]) -> dict[str, Any]:
     }
 
 
+def _floor(figures: Mapping[str, Figures]) -> dict[str, Any]:
+    """The least that a call costs, and how much of the others' overhead that is."""
+    floor = _best((name for name in figures if figures[name]["is_floor"]), figures)
+    if floor is None:
+        return {}
+    least_ms = _overhead_ms(figures[floor])
+    return {"name": floor, "of": {name: least_ms / _overhead_ms(each) for name, each in figures.items()}}
+
+
 def _wins(codec: str, figures: Mapping[str, Figures], clients: int) -> list[str]:
     """A sentence for each comparison in which a peer was better than the best of our ways."""
     ours = [name for name in figures if figures[name]["server"] == OURS]
-    theirs = [name for name in figures if figures[name]["server"] != OURS]
+    theirs = [name for name, each in figures.items() if each["server"] != OURS and not each["is_floor"]]
     lines = []
     own = _best(ours, figures)
     for name in theirs if own else ():
@@ -101,7 +112,7 @@ def _wins(codec: str, figures: Mapping[str, Figures], clients: int) -> list[str]
 
 
 def _is_rival(each: Figures) -> bool:
-    return bool(each["server"] != OURS and each["over_tcp"])
+    return bool(each["server"] != OURS and each["over_tcp"] and not each["is_floor"])
 
 
 def _best(names: Iterable[str], figures: Mapping[str, Figures]) -> str | None:

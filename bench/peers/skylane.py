@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import grpc
 import numpy as np
 
 from bench.door_site import DOORS, MQTT, DoorSite
+from bench.peers.bare_grpc import BareCall
 from bench.peers.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
@@ -34,19 +33,13 @@ _ENGINE = "tensorflow"  # That the peers' function is made of.
 _INSTANCES = 2  # Two cores have no gaps left for a third; the peers infer as many calls at a time as come.
 _CALL = "grpc"  # A bare call,
 _VEHICLE = "grpc by a vehicle"  # and the same door by a vehicle's transport.
-_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # A connection of its own for each client.
-)
 
 
 class CallClient:
     """A blocking call of `skylane.v1.Worker`, as plain a client as the peers'."""
 
     def __init__(self, address: str, vehicle: str, session: str, want: Want) -> None:
-        self._channel: Any = grpc.insecure_channel(address, options=_OPTIONS)
-        self._call: Any = self._channel.unary_unary(Native.method)
+        self._call = BareCall(address, Native.method)
         self._dialect = Native()
         self._vehicle, self._session, self._want = vehicle, session, want
         self._numbers = count()
@@ -55,15 +48,12 @@ class CallClient:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, want=self._want, stamps=())
-        try:
-            body = self._call(self._dialect.pack(message).body, timeout=PATIENCE_S)
-        except grpc.RpcError as error:
-            raise PeerError(f"no answer over gRPC: {error.details()}") from error
+        body = self._call(self._dialect.pack(message).body)
         return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
         """As `Client.close`."""
-        self._channel.close()
+        self._call.close()
 
 
 class SkylaneClient:

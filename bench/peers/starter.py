@@ -76,7 +76,10 @@ class Starter:
         else:
             server.await_answer(connects[peer.ways[0]], self._job, _READY_S)
         server.tree.freeze()
-        return [Contestant(name, way.name, connect, server.tree, way.over_tcp) for way, connect in connects.items()]
+        return [
+            Contestant(name, way.name, connect, server.tree, way.over_tcp, peer.is_floor)
+            for way, connect in connects.items()
+        ]
 
     def _graph(self) -> Path:
         """The graph of Skylane's engine, in a file."""

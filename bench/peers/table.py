@@ -20,6 +20,8 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             console.print(_cells(result, codec, figures))
         if result["ratios"][codec]:
             console.print(_ratios(codec, result["ratios"][codec]))
+        if floor := result["floors"][codec]:
+            console.print(_floor(codec, figures, result["ratios"][codec], floor), highlight=False)
     for line in result["wins"]:
         console.print(f"A peer wins. {line}.", highlight=False)
     for name, reason in result["skipped"].items():
@@ -51,6 +53,17 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
             str(each["wrong_pixels"]),
         )
     return table
+
+
+def _floor(codec: str, figures: Mapping[str, Any], ratios: Mapping[str, Any], floor: Mapping[str, Any]) -> str:
+    """What no server over gRPC can be better than, and how far that is from the target."""
+    name = floor["name"]
+    told = f"The floor. {codec}: {name}, the function behind a bare gRPC server, adds "
+    told += f"{figures[name]['overhead_ms']['median']:.2f} ms to a call"
+    for other in (_TARGET_WAY, ratios.get(_TARGET_WAY, {}).get("to")):
+        if other in floor["of"]:
+            told += f", {floor['of'][other]:.2f} of what {other} adds"
+    return f"{told}."
 
 
 def _ratios(codec: str, ratios: Mapping[str, Any]) -> Table:

@@ -40,9 +40,11 @@ class NativeService:
             raise RefusedError(Kind.INVALID, str(error)) from error
         call.caller(self._parts.callers, message.id.vehicle)
         future = self._parts.door.put(
-            message, received_ns=call.received_ns, largest_answer=self._parts.settings.max_message_bytes
+            message,
+            received_ns=call.received_ns,
+            largest_answer=self._parts.settings.max_message_bytes,
+            when_over=call.when_over,
         )
-        call.when_over(future.cancel)
         try:
             answer = future.result().message
         except CancelledError as error:

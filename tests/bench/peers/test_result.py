@@ -15,8 +15,8 @@ from bench.peers.table import show
 PLAN = Plan(Path("bag"), Path("models"), codecs=("raw",), rounds=2, frames=2)
 
 
-def _contestant(server: str, way: str, *, over_tcp: bool = True) -> Contestant:
-    return Contestant(server, way, lambda: pytest.fail("nobody calls"), ProcessTree([]), over_tcp)
+def _contestant(server: str, way: str, *, over_tcp: bool = True, is_floor: bool = False) -> Contestant:
+    return Contestant(server, way, lambda: pytest.fail("nobody calls"), ProcessTree([]), over_tcp, is_floor)
 
 
 def _turns(overheads_ms: tuple[float, float], answers_hz: float, wrong: int = 0) -> Turns:
@@ -52,6 +52,20 @@ def test_every_comparison_that_a_peer_wins_is_told() -> None:
         "raw, one in flight: triton shm adds 2.00 ms to a call, skylane grpc 6.00 ms",
         "raw, 8 clients: triton grpc answers 21.00/s, skylane grpc 20.00/s",
     ]
+
+
+def test_the_floor_is_nobodys_rival_and_is_told_beside_the_target() -> None:
+    """A bare server would win every comparison; how far it lies below tells what a target can ask for."""
+    with_floor = {**OUTCOME.turns["raw"], _contestant("grpcio", "grpc", is_floor=True): _turns((3.0, 3.0), 22.0)}
+    found = result(PLAN, Outcome({"raw": with_floor}, {}, {}))
+    assert found["ratios"] == result(PLAN, OUTCOME)["ratios"]
+    assert found["wins"] == result(PLAN, OUTCOME)["wins"]
+    assert found["floors"]["raw"]["of"]["skylane grpc"] == pytest.approx(0.5)
+    console = Console(file=io.StringIO(), width=200)
+    show(found, console)
+    assert isinstance(console.file, io.StringIO)
+    told = "adds 3.00 ms to a call, 0.50 of what skylane grpc adds, 0.40 of what triton grpc adds."
+    assert told in console.file.getvalue()
 
 
 def test_wrong_pixels_are_summed_over_all_masks() -> None:

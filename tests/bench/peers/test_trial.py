@@ -48,6 +48,7 @@ def test_each_server_has_a_way_over_tcp() -> None:
         "bentoml": ("http",),
         "litserve": ("http",),
         "mlserver": ("grpc",),
+        "grpcio": ("grpc",),
         "torchserve": ("http",),
     }
 
