@@ -49,7 +49,10 @@ class Callers:
             if len(parts) != 2:  # noqa: PLR2004  A name and a token.
                 raise TokensError(f"{file}, line {number}: is not NAME TOKEN")
             name = parts[0] if parts[0] == ANYONE else checked("name", parts[0])
-            names[_token(parts[1], f"{file}, line {number}")] = name
+            token = _token(parts[1], f"{file}, line {number}")
+            if names.get(token, name) != name:
+                raise TokensError(f"{file}, line {number}: is the token of {names[token]} too: give each its own")
+            names[token] = name
         if file is not None and not names:  # Without any, everybody would be let in.
             raise TokensError(
                 f"{file} holds no token: write a NAME TOKEN a line, or leave the file out to let anyone in"

@@ -63,19 +63,22 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
 
 
 def odd_values(values: Sequence[Any]) -> list[Any]:
-    """Some of what is neither number nor truth value in lists of lists; none where all is.
+    """Some of what is neither number nor truth value in lists of lists, or a truth value among numbers; none else.
 
-    To be asked before NumPy is: of one long string among numbers it makes a long string of each of them.
+    To be asked before NumPy is: of one long string among numbers it makes a long string of each of them, and of a truth
+    value a 1.
     """
     waiting = [values]
+    seen: set[type] = set()
     while waiting:
         each = waiting.pop()
         kinds = set(map(type, each))
+        seen |= kinds
         if kinds == {list}:
             waiting += each
         elif odd := kinds - {int, float, bool, list, np.ndarray}:
             return [next(value for value in each if type(value) in odd)]
-    return []
+    return [True] if bool in seen and seen & {int, float, np.ndarray} else []
 
 
 def _closed(characters: Pixels, commas: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.int8] | None:

@@ -18,9 +18,8 @@ from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, Wan
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.compression import Buffer
 from shared.open_inference_tensors import BYTES, check_shape, dtype_name
-from shared.tensors import TensorsError, in_bounds
+from shared.tensors import MAX_TENSORS, TensorsError, in_bounds
 
-_MAX_TENSORS = 64
 _DATA = re.compile(rb'"data"\s*:\s*\[')  # With which an input's values begin.
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
@@ -207,10 +206,8 @@ def _written(value: Any) -> bytes:
 
 def _objects(given: dict[str, Any], key: str) -> list[dict[str, Any]]:
     found = _of(given, key, list, "a list") or []
-    if len(found) > _MAX_TENSORS or not all(isinstance(each, dict) for each in found):
-        raise RefusedError(
-            Kind.INVALID, f"{key}: {len(found)} are there: send a list of at most {_MAX_TENSORS} objects"
-        )
+    if len(found) > MAX_TENSORS or not all(isinstance(each, dict) for each in found):
+        raise RefusedError(Kind.INVALID, f"{key}: {len(found)} are there: send a list of at most {MAX_TENSORS} objects")
     return found
 
 

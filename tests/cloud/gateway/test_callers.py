@@ -73,7 +73,12 @@ def test_an_empty_token_in_the_environment_is_no_open_door(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [("car-1\n", "is not NAME TOKEN"), ("car-1 short\n", "at least 16"), (f"car/1 {CAR}\n", "is not allowed")],
+    [
+        ("car-1\n", "is not NAME TOKEN"),
+        ("car-1 short\n", "at least 16"),
+        (f"car/1 {CAR}\n", "is not allowed"),
+        (f"car-1 {CAR}\ncar-2 {CAR}\n", "line 2: is the token of car-1 too"),
+    ],
 )
 def test_a_file_that_lets_the_wrong_ones_in_is_refused_at_the_start(tmp_path: Path, text: str, wrong: str) -> None:
     """A line that is not understood would be a door left open, or shut, in silence."""

@@ -114,6 +114,7 @@ REFUSED: dict[str, tuple[bytes, str | None, str]] = {
     "fraction": (body(tensor([0.5], shape=[1])), None, "data holds what is no UINT8"),
     "beyond any": (body(tensor([10**30], shape=[1])), None, "data holds what is no UINT8"),
     "texts": (body(tensor(["a"], shape=[1])), None, "data holds what is no UINT8"),
+    "truth among numbers": (body(tensor([1, True], shape=[2])), None, "data holds what is no UINT8"),
     "null": (body(tensor([None], shape=[1])), None, "data holds what is no UINT8"),
     "numbers for strings": (body(tensor([1], "BYTES", [1])), None, "no list of 1 strings"),
     "base64": (body(tensor(["%"], "BYTES", [1], name="image_bytes")), None, "a string is no base64"),
