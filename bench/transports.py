@@ -111,7 +111,10 @@ def transports(bag: Path | None, models: Path | None, doors: tuple[str, ...], pa
 def _print(result: Mapping[str, Any], console: Console) -> None:
     plan = result["plan"]
     n = plan["frames"] * plan["rounds"]
-    table = Table(title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, n each {n}")
+    table = Table(
+        title=f"Overhead by transport, ms; {plan['model']}, {plan['codec']}, one frame in flight, n each {n}",
+        caption="vehicle, crossing, cloud: the median of each part, which need not add up to that of the whole.",
+    )
     for heading in ("transport", "min", "median", "p95", "÷ grpc", "vehicle", "crossing", "cloud"):
         is_name = heading == "transport"
         table.add_column(heading, justify="left" if is_name else "right", min_width=9 if is_name else 5)

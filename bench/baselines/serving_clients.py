@@ -29,7 +29,7 @@ _OK = 200
 
 
 @dataclass(slots=True)
-class Laps:
+class LapTimer:
     """What took how long, milliseconds by name, in order."""
 
     took_ms: dict[str, float] = field(default_factory=dict)
@@ -56,24 +56,24 @@ class RestClient:
     def __init__(self, address: str, model: str, output: str) -> None:  # noqa: ARG002  Of one output JSON has no name.
         self._url = f"http://{address}/v1/models/{model}:predict"
 
-    def predict(self, picture: Picture, laps: Laps) -> Answer:
+    def predict(self, picture: Picture, timer: LapTimer) -> Answer:
         """The mask of a picture (H×W×3 uint8).
 
         Raises:
             BenchError: the door refused it.
         """
         instances = [picture.tolist()]
-        laps.lap("to_lists")
+        timer.lap("to_lists")
         body = json.dumps({"signature_name": "serving_default", "instances": instances})
-        laps.lap("to_json")
+        timer.lap("to_json")
         response = requests.post(self._url, data=body, timeout=_ANSWER_S)
-        laps.lap("away")
+        timer.lap("away")
         if response.status_code != _OK:
             raise BenchError(f"{self._url} answered {response.status_code}: {response.text[:200]}")
         answer = response.json()
-        laps.lap("from_json")
+        timer.lap("from_json")
         mask = np.array(answer["predictions"], np.uint8)[0]
-        laps.lap("from_lists")
+        timer.lap("from_lists")
         return Answer(mask, served_ms(response.headers.get("Server-Timing", "")))
 
 
@@ -94,14 +94,14 @@ class GrpcClient:
         self._model = model
         self._output = output
 
-    def predict(self, picture: Picture, laps: Laps) -> Answer:
+    def predict(self, picture: Picture, timer: LapTimer) -> Answer:
         """The mask of a picture (H×W×3 uint8).
 
         Raises:
             BenchError: the door refused it.
         """
         numbers = picture.reshape(-1).tolist()
-        laps.lap("to_lists")
+        timer.lap("to_lists")
         request = self._request()
         request.model_spec.name = self._model
         request.model_spec.signature_name = "serving_default"
@@ -110,20 +110,20 @@ class GrpcClient:
         for side in (1, *picture.shape):
             tensor.tensor_shape.dim.add(size=side)
         tensor.int_val.extend(numbers)
-        laps.lap("to_message")
+        timer.lap("to_message")
         try:
             response, call = self._predict.with_call(request, timeout=_ANSWER_S)
         except grpc.RpcError as error:
             raise BenchError(f"Predict of {self._model} failed: {error}") from error
-        laps.lap("away")
+        timer.lap("away")
         output = response.outputs[self._output]
         answered = list(output.float_val if self._output == SCORES else output.int_val)
-        laps.lap("from_message")
+        timer.lap("from_message")
         shape = [side.size for side in output.tensor_shape.dim]
         found = np.array(answered, np.float32 if self._output == SCORES else np.uint8).reshape(shape)[0]
-        laps.lap("from_lists")
+        timer.lap("from_lists")
         mask = found.argmax(axis=-1).astype(np.uint8) if self._output == SCORES else found
-        laps.lap("arg_max")
+        timer.lap("arg_max")
         trailing = {pair[0]: pair[1] for pair in call.trailing_metadata() or ()}
         return Answer(mask, served_ms(str(trailing.get("server-timing", ""))))
 

@@ -9,7 +9,7 @@ import click
 
 from bench.baselines.child import serve
 from bench.baselines.pictures import fitted, in_colour, read
-from bench.baselines.serving_clients import CLIENTS, GrpcClient, Laps, RestClient, in_lists
+from bench.baselines.serving_clients import CLIENTS, GrpcClient, LapTimer, RestClient, in_lists
 from cloud.repository import Repository
 from shared.frames import Frame
 from shared.model_card import ModelCard
@@ -26,16 +26,16 @@ class ServingVehicle:
     def send(self, errand: Mapping[str, Any]) -> Mapping[str, float]:
         """Have frame `frame` answered, and tell what took how long."""
         begun_ns = perf_counter_ns()
-        laps = Laps()
+        timer = LapTimer()
         colour = in_colour(self._frames[int(errand["frame"]) % len(self._frames)], self._card.layout)
-        laps.lap("demosaiced")
+        timer.lap("demosaiced")
         picture = fitted(colour, self._card.height, self._card.width)
-        laps.lap("preprocessed")
-        answer = self._client.predict(picture, laps)
+        timer.lap("preprocessed")
+        answer = self._client.predict(picture, timer)
         total_ms = (perf_counter_ns() - begun_ns) / 1e6
         inferred_ms = answer.served_ms["inferred"]
-        beside_ms = laps.took_ms.pop("away") - inferred_ms  # The link, and the door's own work.
-        parts = {**laps.took_ms, "link_and_door": beside_ms, "in_lists": in_lists(laps.took_ms)}
+        beside_ms = timer.took_ms.pop("away") - inferred_ms  # The link, and the door's own work.
+        parts = {**timer.took_ms, "link_and_door": beside_ms, "in_lists": in_lists(timer.took_ms)}
         return {**parts, "inferred": inferred_ms, "total": total_ms}
 
 

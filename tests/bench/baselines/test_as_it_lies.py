@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.baselines.as_it_lies import as_it_lies
-from bench.baselines.serving_clients import SCORES, GrpcClient, Laps
+from bench.baselines.serving_clients import SCORES, GrpcClient, LapTimer
 from bench.overhead import BenchError
 from cloud.repository import Repository
 from tests.cloud.engines import tiny
@@ -19,9 +19,9 @@ def test_scores_that_come_back_as_lists_give_the_same_mask(tmp_path: Path) -> No
         truth = whole.predict(picture[None])[0]
     with Repository(as_it_lies(tmp_path, name, tmp_path / "bare")).load(name) as model, open_doors(model) as doors:
         client = GrpcClient(doors.grpc, name, SCORES)
-        laps = Laps()
-        assert np.array_equal(client.predict(picture, laps).mask, truth)
-        assert laps.took_ms["arg_max"] > 0
+        timer = LapTimer()
+        assert np.array_equal(client.predict(picture, timer).mask, truth)
+        assert timer.took_ms["arg_max"] > 0
         client.close()
 
 
