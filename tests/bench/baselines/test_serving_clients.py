@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.baselines.pictures import read
-from bench.baselines.serving_clients import CLIENTS, GrpcClient, Laps, in_lists, served_ms
+from bench.baselines.serving_clients import CLIENTS, GrpcClient, LapTimer, in_lists, served_ms
 from bench.baselines.serving_vehicle import ServingVehicle
 from bench.overhead import BenchError
 from cloud.repository import Repository
@@ -19,17 +19,17 @@ def test_lists_come_back_as_the_models_own_mask(way: str, models: Path, bag: Pat
     with Repository(models).load("tiny") as model, open_doors(model) as doors:
         truth = model.predict(picture[None])[0]
         client = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "tiny", "mask")
-        laps = Laps()
-        answer = client.predict(picture, laps)
+        timer = LapTimer()
+        answer = client.predict(picture, timer)
         assert np.array_equal(answer.mask, truth)
         assert answer.served_ms["inferred"] > 0
-        assert {"to_lists", "away", "from_lists"} <= laps.took_ms.keys()
+        assert {"to_lists", "away", "from_lists"} <= timer.took_ms.keys()
         times = ServingVehicle(client, model.card, read(bag, 1)).send({"frame": 0})
         assert times["total"] > times["inferred"] + times["in_lists"]
         assert {"demosaiced", "preprocessed", "link_and_door"} <= times.keys()
         lost = CLIENTS[way](doors.http if way == "rest" else doors.grpc, "absent", "mask")
         with pytest.raises(BenchError, match="absent"):
-            lost.predict(picture, Laps())
+            lost.predict(picture, LapTimer())
         for each in (client, lost):
             if isinstance(each, GrpcClient):
                 each.close()
