@@ -26,7 +26,7 @@ from shared.topics import FrameId
 _ANSWERED_WITHIN_S = 10.0
 
 
-Carry = Callable[[Request], bool]
+DecodeNow = Callable[[Request], bool]
 WhenOver = Callable[[Callable[[], object]], None]  # Told what to do when nobody waits any more.
 
 
@@ -48,18 +48,18 @@ class Door:
         *,
         session: str,
         refuse: Callable[[Request, Status, str], None],
-        carry: Carry,
+        decode_now: DecodeNow,
     ) -> None:
         """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out.
 
-        `carry`: as Decoder.carry.
+        `decode_now`: as of a Decoder.
         """
         self._admission = admission
         self._serving = serving
         self._hold_off = hold_off
         self._session = session
         self._refuse = refuse
-        self._carry = carry
+        self._decode_now = decode_now
         self._sequence = itertools.count()
         self._unanswered = Unanswered()
         self._dismissed: frozenset[str] = frozenset()
@@ -151,8 +151,7 @@ class Door:
         """Hand a frame in; the future is done when the frame has its answer, whatever became of it.
 
         `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more. `when_over`:
-        of a caller who would but wait for the future: this thread may then do the work itself, and comes back when it is
-        done.
+        of a caller who would but wait for the future: this thread may then decode the frame itself.
 
         Raises:
             RefusedError: the worker is stopping, or unloads the model.
@@ -182,7 +181,7 @@ class Door:
             return future
         if when_over is not None:
             when_over(future.cancel)
-            if self._carry(request):
+            if self._decode_now(request):
                 return future
         for refused in self._admission.offer(request):
             if refused.is_expired:

@@ -127,8 +127,7 @@ def _frame(payload: bytes) -> None:
         head=peek(payload),
     )
     assert request.ends_ns is None or request.ends_ns > 0
-    if _decoder._is_decoded(request, _lane):
-        _lane.batcher.put(request)
+    _decoder._fill(_lane, request)
     with suppress(MessageError):
         message = unpack_frame(payload)
         assert unpack_frame(pack_frame(message)) == message
