@@ -49,7 +49,6 @@ class Peer:
     is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
     is_floor: bool = False  # No serving system, and nobody's rival: what a call of gRPC's own costs at the least.
     is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
-    note: str = ""
 
 
 def _module(name: str) -> Callable[[Seat], list[str]]:

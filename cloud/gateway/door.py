@@ -27,7 +27,6 @@ _ANSWERED_WITHIN_S = 10.0
 
 
 DecodeNow = Callable[[Request], bool]
-WhenOver = Callable[[Callable[[], object]], None]  # Told what to do when nobody waits any more.
 
 
 class Answered(NamedTuple):
@@ -146,12 +145,12 @@ class Door:
         received_ns: int,
         largest_answer: int,
         heads: bool = False,
-        when_over: WhenOver | None = None,
+        waits: bool = False,
     ) -> Future[Answered]:
         """Hand a frame in; the future is done when the frame has its answer, whatever became of it.
 
-        `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more. `when_over`:
-        of a caller who would but wait for the future: this thread may then decode the frame itself.
+        `heads`: answer with the model's outputs as they are. `waits`: whether this thread does nothing but wait for the
+        future: it may decode the frame, then. Cancel the future where nobody waits any more.
 
         Raises:
             RefusedError: the worker is stopping, or unloads the model.
@@ -179,10 +178,8 @@ class Door:
         if held := self._hold_off.reason(request.vehicle):
             self._refuse(request, Status.REJECTED, held)
             return future
-        if when_over is not None:
-            when_over(future.cancel)
-            if self._decode_now(request):
-                return future
+        if waits and self._decode_now(request):
+            return future
         for refused in self._admission.offer(request):
             if refused.is_expired:
                 self._refuse(refused, Status.EXPIRED, "its budget ended while it waited")
