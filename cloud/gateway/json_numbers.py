@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cloud.gateway.room import Room
+
 Pixels = npt.NDArray[np.uint8]
 
 _OPEN, _CLOSE, _COMMA, _ZERO = b"[],0"[0], b"[],0"[1], b"[],0"[2], b"[],0"[3]
@@ -18,6 +20,7 @@ _SPACE = b" \t\r\n"
 _HIGHEST = 255
 _LONGEST = 3  # Digits of a number up to that.
 _TURN = 4096  # Numbers that the json module writes at a time: no other thread runs meanwhile.
+_PIXEL_TURN = 1 << 20  # Pixels that NumPy writes at a time: it takes ten bytes of memory for each.
 _CELL = 4  # Characters: as many digits, and a comma.
 _CELLS = np.frombuffer("".join(f"{number:>{_LONGEST}}," for number in range(256)).encode(), "V4")
 
@@ -41,17 +44,32 @@ def read_array(text: bytes) -> Pixels | None:
     return None if numbers is None else numbers.reshape(_shape(closed, depth))
 
 
-def write_array(array: npt.NDArray[Any]) -> bytes:
-    """An array as JSON: lists of lists, every number exactly."""
+def write_array(array: npt.NDArray[Any], room: Room) -> bytes:
+    """An array as JSON: lists of lists, every number exactly.
+
+    Raises:
+        RefusedError: there is no room for it.
+    """
+    if array.ndim == 0:
+        return room.text(_number_text(array))
     are_pixels = array.dtype == np.uint8 and array.size > 0
-    if array.ndim > 2 or (array.ndim > 1 and not are_pixels):  # noqa: PLR2004  Rows of pixels are written at once.
-        return b"[" + b",".join(write_array(each) for each in array) + b"]"
-    if array.ndim > 0 and not are_pixels and array.size > _TURN:
-        turns = (write_array(array[at : at + _TURN]) for at in range(0, array.size, _TURN))
-        return b"[" + b",".join(each[1:-1] for each in turns) + b"]"
-    if array.ndim == 0 or not are_pixels:
-        return json.dumps(array.tolist(), separators=(",", ":")).encode()
-    rows = np.atleast_2d(array)
+    write, turn = (_pixel_text, _PIXEL_TURN) if are_pixels else (_number_text, _TURN)
+    of_each = array[:1].size
+    if array.ndim > 2 or (array.ndim > 1 and (not are_pixels or of_each > turn)):  # noqa: PLR2004  Rows of pixels are written together.
+        return b"[" + b",".join(write_array(each, room) for each in array) + b"]"
+    most = turn // max(1, of_each)
+    turns = (room.text(write(array[at : at + most])[1:-1]) for at in range(0, len(array), most))
+    return b"[" + b",".join(turns) + b"]"
+
+
+def _number_text(numbers: npt.NDArray[Any]) -> bytes:
+    """As JSON, by its module."""
+    return json.dumps(numbers.tolist(), separators=(",", ":")).encode()
+
+
+def _pixel_text(pixels: Pixels) -> bytes:
+    """A row of pixels, or a list of them, as JSON."""
+    rows = np.atleast_2d(pixels)
     width = rows.shape[1] * _CELL
     lines = np.empty((len(rows), width + 2), np.uint8)
     lines[:, 0] = _OPEN
@@ -59,7 +77,7 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
     lines[:, -2] = _CLOSE
     lines[:, -1] = _COMMA
     written = lines.tobytes().translate(None, b" ")[:-1]
-    return b"[" + written + b"]" if array.ndim > 1 else written
+    return b"[" + written + b"]" if pixels.ndim > 1 else written
 
 
 def odd_values(values: Sequence[Any]) -> list[Any]:

@@ -16,6 +16,7 @@ from cloud.gateway.json_numbers import odd_values, write_array
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, check_here, read_input, told
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.room import Room
 from shared.compression import Buffer
 from shared.open_inference_tensors import BYTES, check_shape, dtype_name
 from shared.tensors import MAX_TENSORS, TensorsError, in_bounds
@@ -62,8 +63,13 @@ def json_bytes(body: bytes, header_length: str | None) -> int:
     return len(body) if header_length is None else _header_end(header_length, len(body))
 
 
-def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...]) -> Written:
-    """The body of an answer: binary the outputs that were asked for so, the others in its JSON."""
+def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...], largest: int) -> Written:
+    """The body of an answer: binary the outputs that were asked for so, the others in its JSON.
+
+    Raises:
+        RefusedError: the values would take more than `largest` bytes.
+    """
+    room = Room(largest, "in its JSON and behind it", f", or with {_ALL_BINARY}")
     entries: list[bytes] = []
     parts: list[Buffer] = []
     for output in outputs:
@@ -71,15 +77,17 @@ def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTenso
         data = None
         if _is_binary(request, output.name):
             raw = output.raw()
-            entry["parameters"] = {_SIZE: sum(len(part) for part in raw)}
+            size = sum(len(part) for part in raw)
+            room.take(size)
+            entry["parameters"] = {_SIZE: size}
             parts += raw
         elif isinstance(output.values, np.ndarray):
-            data = write_array(output.values.reshape(-1))
+            data = write_array(output.values.reshape(-1), room)
         elif output.name == RESULTS:
             entry["parameters"] = _BASE64
-            data = _written([base64.b64encode(each).decode() for each in output.values])
+            data = room.text(_written([base64.b64encode(each).decode() for each in output.values]))
         else:
-            data = _written([bytes(each).decode(errors="replace") for each in output.values])
+            data = room.text(_written([bytes(each).decode(errors="replace") for each in output.values]))
         entries.append(_with(entry, "data", data))
     told = {"model_name": request.model, "model_version": version} | ({"id": request.id} if request.id else {})
     head = _with(told, "outputs", b"[" + b",".join(entries) + b"]")

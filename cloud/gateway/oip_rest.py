@@ -110,12 +110,13 @@ def _add_infer(routes: APIRouter, parts: WorkerParts) -> None:
                 frame=call.frame,
             ),
         )
-        return await _answer(call, wanted, await answered(asked, request))
+        return await _answer(call, wanted, await answered(asked, request), parts.settings.max_message_bytes)
 
 
-async def _answer(call: HttpCall, wanted: InferRequest, reply: Reply) -> Response:
+async def _answer(call: HttpCall, wanted: InferRequest, reply: Reply, largest: int) -> Response:
     found = outputs(wanted, reply)
-    written: Written = await aside(write_answer, wanted, reply.card.version, found, size=listed_bytes(wanted, found))
+    size = listed_bytes(wanted, found)
+    written: Written = await aside(write_answer, wanted, reply.card.version, found, largest, size=size)
     if written.header_length is None:
         return await response(call, written.body, _JSON, reply)
     answer = await response(call, written.body, _BINARY, reply)

@@ -8,6 +8,7 @@ import numpy as np
 
 from cloud.gateway.calls import Tensor
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.room import Room
 from cloud.gateway.tfs_signatures import type_of
 from shared.compression import Buffer
 from shared.large_fields import head
@@ -49,11 +50,12 @@ def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest:
     Raises:
         RefusedError: it would take more, or an output is of a type that is not spoken here.
     """
-    room = _Room(largest, form)
+    instead = "" if form is Form.CONTENT else f", or send the metadata {FORM_KEY}: {Form.CONTENT}"
+    room = Room(largest, form, instead)
     parts: list[Buffer] = []
     for name, tensor in outputs.items():
         key = name.encode()
-        value = _tensor_parts(name, tensor, room)
+        value = _tensor_parts(name, tensor, form, room)
         size = sum(map(len, value))
         before = b"".join((head(_KEY, len(key)), key, head(_VALUE, size)))
         parts += (head(_OUTPUTS, len(before) + size), before, *value)
@@ -62,44 +64,26 @@ def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest:
     return b"".join(parts)
 
 
-class _Room:
-    """What an answer may still take. In a list a number takes up to ten times its bytes, and is written bit by bit."""
-
-    def __init__(self, largest: int, form: Form) -> None:
-        self.form = form
-        self._largest = self._left = largest
-
-    def take(self, parts: Iterable[Buffer]) -> list[Buffer]:
-        """All of the parts.
-
-        Raises:
-            RefusedError: there are more than there is room for; no more of them are written.
-        """
-        taken: list[Buffer] = []
-        for part in parts:
-            self._left -= len(part)
-            if self._left < 0:
-                raise RefusedError(Kind.UNPROCESSABLE, self._problem)
-            taken.append(part)
-        return taken
-
-    @property
-    def _problem(self) -> str:
-        problem = f"outputs of more than {self._largest} bytes, {self.form}: ask for fewer, or of fewer pictures"
-        return problem if self.form is Form.CONTENT else f"{problem}, or send the metadata {FORM_KEY}: {Form.CONTENT}"
-
-
-def _tensor_parts(name: str, tensor: Tensor, room: _Room) -> list[Buffer]:
+def _tensor_parts(name: str, tensor: Tensor, form: Form, room: Room) -> list[Buffer]:
     """A TensorProto in parts."""
     dtype = type_of(name, tensor)
     if not isinstance(tensor, np.ndarray):
-        return [_announced(dtype, (len(tensor),)), *room.take(_strings(tensor))]
+        return [_announced(dtype, (len(tensor),)), *_within(room, _strings(tensor))]
     told = _announced(dtype, tensor.shape)
     if dtype == STRING:
-        return [told, *room.take(_strings(tensor.ravel()))]
-    number, parts = (_CONTENT, iter([content(tensor)])) if room.form is Form.CONTENT else typed_list(tensor)
-    numbers = room.take(parts)
+        return [told, *_within(room, _strings(tensor.ravel()))]
+    number, parts = (_CONTENT, iter([content(tensor)])) if form is Form.CONTENT else typed_list(tensor)
+    numbers = _within(room, parts)
     return [told, head(number, sum(map(len, numbers))), *numbers]
+
+
+def _within(room: Room, parts: Iterable[Buffer]) -> list[Buffer]:
+    """All of the parts; where there is no room for them, no more are written."""
+    taken: list[Buffer] = []
+    for part in parts:
+        room.take(len(part))
+        taken.append(part)
+    return taken
 
 
 def _announced(dtype: int, shape: tuple[int, ...]) -> bytes:

@@ -14,6 +14,7 @@ from cloud.gateway.calls import Tensor
 from cloud.gateway.json_arrays import read_with_arrays
 from cloud.gateway.json_numbers import odd_values, write_array
 from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.room import Room
 from cloud.gateway.tfs_signatures import Signature, signature, type_of
 from shared.compression import Buffer
 
@@ -53,22 +54,23 @@ def read_predict(body: bytes, *, is_vehicle: bool = False) -> PredictBody:
     return PredictBody(chosen, {key: _tensor(key, value) for key, value in inputs.items()}, is_row)
 
 
-def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool) -> bytes:
+def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool, largest: int) -> bytes:
     """The answer: one output bare, several by their names; in row format of each picture by itself.
 
     Raises:
-        RefusedError: an output is of a type that is not spoken here.
+        RefusedError: the values would take more than `largest` bytes, or an output is of a type that is not spoken here.
     """
     for name, tensor in outputs.items():
         type_of(name, tensor)
+    room = Room(largest, "as JSON", ", or call by gRPC")
     key = (_ROWS if is_row else _COLUMNS)[1]
     if len(outputs) == 1 or not outputs:
-        told = _written(next(iter(outputs.values()), []))
+        told = _written(next(iter(outputs.values()), []), room)
     elif is_row:
         rows = zip(*outputs.values(), strict=True)
-        told = b"[" + b",".join(_object(dict(zip(outputs, row, strict=True))) for row in rows) + b"]"
+        told = b"[" + b",".join(_object(dict(zip(outputs, row, strict=True)), room) for row in rows) + b"]"
     else:
-        told = _object(outputs)
+        told = _object(outputs, room)
     return b'{"' + key.encode() + b'":' + told + b"}"
 
 
@@ -151,21 +153,22 @@ def _pixels(name: str, values: Sequence[Any]) -> npt.NDArray[np.uint8]:
 _OUTSIDE = "send uint8 pixels, whole numbers 0 to 255"
 
 
-def _object(values: Mapping[str, Any]) -> bytes:
-    return b"{" + b",".join(json.dumps(name).encode() + b":" + _written(value) for name, value in values.items()) + b"}"
+def _object(values: Mapping[str, Any], room: Room) -> bytes:
+    members = (json.dumps(name).encode() + b":" + _written(value, room) for name, value in values.items())
+    return b"{" + b",".join(members) + b"}"
 
 
-def _written(value: Any) -> bytes:
+def _written(value: Any, room: Room) -> bytes:
     """A tensor, or one picture's part of it; byte strings in base64, as TensorFlow Serving writes those of `…_bytes`."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        return _written(value.tolist()) if value.dtype == object else write_array(value)
+        return _written(value.tolist(), room) if value.dtype == object else write_array(value, room)
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return b'{"b64":"' + base64.b64encode(value) + b'"}'
-    return b"[" + b",".join(map(_written, value)) + b"]"
+        return room.text(b'{"b64":"' + base64.b64encode(value) + b'"}')
+    return b"[" + b",".join(_written(each, room) for each in value) + b"]"
 
 
 def _kind(value: Any) -> str:

@@ -1,5 +1,6 @@
 """TensorFlow Serving's REST, answered by the worker."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -64,7 +65,8 @@ def _add_predict(routes: APIRouter, parts: WorkerParts) -> None:
             ),
         )
         reply = await answered(asked, request)
-        body = await aside(_write, reply.outputs, told.is_row, size=listed_bytes(reply.outputs))
+        write = partial(write_predict, is_row=told.is_row, largest=parts.settings.max_message_bytes)
+        body = await aside(write, reply.outputs, size=listed_bytes(reply.outputs))
         return await response(call, body, _JSON, reply)
 
     async def unspoken(request: Request) -> Response:
@@ -115,10 +117,6 @@ def _add_models(routes: APIRouter, parts: WorkerParts) -> None:
 
 def _read(call: HttpCall) -> PredictBody:
     return read_predict(call.body, is_vehicle=call.frame is not None)
-
-
-def _write(outputs: Any, is_row: bool) -> bytes:  # noqa: FBT001  Called by its place, in a thread.
-    return write_predict(outputs, is_row=is_row)
 
 
 def _version(parts: WorkerParts, model: str, version: str | None, label: str | None) -> str | None:

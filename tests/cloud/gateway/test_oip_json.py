@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_json import listed_bytes, read_request, write_answer
-from cloud.gateway.oip_request import InferRequest, WantedOutput
+from cloud.gateway.oip_request import InferRequest, Parameters, WantedOutput
 from cloud.gateway.refusal import Kind, RefusedError
 
 
@@ -193,7 +193,7 @@ def answer(wanted: tuple[WantedOutput, ...], **parameters: Any) -> tuple[Any, by
         OutputTensor("result_bytes", "BYTES", (2,), [b"\xff", b"ab"]),
     )
     listed = listed_bytes(request, outputs)
-    written = write_answer(request, "1", outputs)
+    written = write_answer(request, "1", outputs, 1000)
     told = json.loads(written.body[: written.header_length])
     assert listed == sum({"mask": 6, "result_bytes": 3}[each["name"]] for each in told["outputs"] if "data" in each)
     return told, written.body[written.header_length :] if written.header_length else b""
@@ -222,3 +222,13 @@ def test_text_beyond_ascii_is_read_within_a_bound() -> None:
         with pytest.raises(RefusedError, match="text beyond ASCII") as raised:
             read(b'{"id": "' + letter + b"x" * (16 << 20) + b'"}')
         assert raised.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(("most", "parameters"), [(12, {}), (16, {"binary_data_output": True})])
+def test_an_answer_that_is_too_large_is_refused(most: int, parameters: Parameters) -> None:
+    """As it is over gRPC; its text counts, and not only the numbers that it tells."""
+    request = InferRequest("m", None, "", parameters, (), ())
+    outputs = tuple(OutputTensor(name, "UINT8", MASK.shape, MASK) for name in ("mask", "other", "third"))
+    write_answer(request, "1", outputs[:1], most)
+    with pytest.raises(RefusedError, match=f"more than {most} bytes, in its JSON and behind it: ask for fewer"):
+        write_answer(request, "1", outputs, most)

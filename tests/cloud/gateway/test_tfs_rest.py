@@ -239,3 +239,33 @@ def test_more_values_than_are_read_one_by_one_are_refused(client: httpx.Client) 
     answer = client.post("/tiny:predict", content=b'{"instances": [' + b"[]," * (5 << 20) + b"[]]}")
     assert answer.status_code == 413
     assert "send encoded pictures" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("keys", [("instances", "v1/models/net:predict"), ("inputs", "v2/models/net/infer")])
+def test_an_answer_whose_text_is_too_large_is_refused_alone(workshop: Workshop, keys: tuple[str, str]) -> None:
+    """Its numbers would fit: a third of one takes four bytes, and as text twenty."""
+    workshop.add(
+        "net",
+        workshop.graph(lambda scores: tf.cast(scores, tf.float32) * 0 + 1 / 3),
+        task="tensors",
+        outputs={"of": {"tensor": "prediction:0", "kind": "tensor"}},
+        output=None,
+        labels=[],
+    )
+    name, path = keys
+    settings = replace(HTTP_ALONE, max_message_bytes=12 << 10)
+
+    def body(count: int) -> Any:
+        pictures = np.zeros((count, 8, 12, 3), np.uint8)
+        told = {"name": "input", "datatype": "UINT8", "shape": pictures.shape, "data": pictures.ravel().tolist()}
+        return {name: pictures.tolist() if name == "instances" else [told]}
+
+    with (
+        workshop.repository.load("net", Placement(device="cpu")) as net,
+        open_doors(net, gateway=settings) as doors,
+        httpx.Client(base_url=f"http://{doors.http}", timeout=WAIT_S) as client,
+    ):
+        refused = client.post(path, json=body(2))  # 3,840 bytes of numbers.
+        assert refused.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+        assert "outputs of more than 12288 bytes" in refused.text
+        assert client.post(path, json=body(1)).status_code == httpx.codes.OK
