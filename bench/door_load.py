@@ -1,11 +1,9 @@
 """Clients at the doors of one worker, in threads of one light process: pictures encoded before, every answer compared."""
 
-import os
 import queue
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -110,17 +108,9 @@ class DoorClient:
             self._answered_ns.append(reply.returned_ns)
 
 
-def giving_way(nice: int) -> ThreadPoolExecutor:
-    """One thread that gives way to others by so much, as do all the threads that it starts.
-
-    Linux keeps a nice value of every thread, its children begin with it, and an ordinary user may not lower it again: so
-    what must not give way stays in the caller's thread.
-    """
-    return ThreadPoolExecutor(1, initializer=partial(os.nice, nice))
-
-
-def run_together(clients: Sequence[DoorClient], seconds: float, stop: threading.Event) -> tuple[int, int]:
-    """Have all clients send for so long, or until `stop` is set; when that began and ended, by `shared.clock`."""
+def run_together(clients: Sequence[DoorClient], seconds: float) -> tuple[int, int]:
+    """Have all clients send for so long; when that began and ended, by `shared.clock`."""
+    stop = threading.Event()
     threads = ThreadGroup(stop.set)
     begun_ns = clock.now_ns()
     for client in clients:

@@ -2,13 +2,9 @@
 
 Rounds alternate: the bare engine in a loop, then the clients, each of which keeps a few frames unanswered. Their pictures
 are encoded before, and every mask that comes back is held against the direct call's, pixel by pixel.
-
-Vehicles bring processors of their own, and these clients have the worker's: they give way to it, and work in the gaps that
-it leaves.
 """
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import overhead
-from bench.door_load import ClientTally, DoorClient, Sample, giving_way, run_together
+from bench.door_load import ClientTally, DoorClient, Sample, run_together
 from bench.door_site import DOORS, DoorSite
 from bench.fairness import jain
 from bench.machine_line import machine_line
@@ -58,7 +54,6 @@ class Plan:
     bare_frames: int = 30  # Of each instance.
     instances: int = 1  # Batches at the engine at a time, in the worker and alone.
     codec: str = "jpeg"
-    nice: int = 10  # Of the clients' threads; the worker's have 0.
     bag: Path | None = None  # None: a synthetic drive.
 
 
@@ -163,18 +158,6 @@ def _bare_hz(plan: Plan, model: Model, pictures: Sequence[Any]) -> float:
 
 
 def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[ClientTally], tuple[int, int]]:
-    """What the clients counted, and when they began and ended; ends early where it is interrupted."""
-    stop = threading.Event()
-    with giving_way(plan.nice) as beside:
-        try:
-            return beside.submit(_load, plan, site, samples, stop).result()
-        finally:
-            stop.set()
-
-
-def _load(
-    plan: Plan, site: DoorSite, samples: Sequence[Sample], stop: threading.Event
-) -> tuple[list[ClientTally], tuple[int, int]]:
     with ExitStack() as stack:
         clients = []
         for number, door in enumerate(islice(cycle(plan.doors), plan.clients)):
@@ -182,7 +165,7 @@ def _load(
             transport = stack.enter_context(closing(site.transport(door, name, session, plan.model)))
             transport.wait_for_card(_READY_S)
             clients.append(DoorClient(name, door, session, transport, samples, plan.window))
-        span_ns = run_together(clients, plan.seconds + _SETTLING_S, stop)
+        span_ns = run_together(clients, plan.seconds + _SETTLING_S)
     return [client.tally() for client in clients], span_ns
 
 
@@ -197,9 +180,6 @@ def _load(
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1, 3600), default=20.0, show_default=True, help="Of a round.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option(
-    "--nice", type=click.IntRange(0, 19), default=10, show_default=True, help="Of the clients; 0: as the worker."
-)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
 def doors(models: Path | None, doors: tuple[str, ...], path: Path | None, **how: Any) -> None:
     """Let clients in by all doors at once: the worker's throughput, its fairness, and every mask compared."""
@@ -234,6 +214,5 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         console.print(f"{name}: {value:.3f} (median of rounds; target {target}, {verdict})", highlight=False)
     told = "every mask is the direct call's" if not result["wrong_pixels"] else "NOT every mask is the direct call's"
     console.print(f"{told}: {result['wrong_pixels']} pixels differ", highlight=False)
-    console.print(f"the clients run on the worker's processors, at nice {plan['nice']}", highlight=False)
     console.print(machine_line(result["machine"], result["broker"]), highlight=False)
     console.print(result["engine"], highlight=False)

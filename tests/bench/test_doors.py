@@ -1,14 +1,11 @@
-import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from bench.door_load import ClientTally, DoorClient, Sample, giving_way, run_together
+from bench.door_load import ClientTally, DoorClient, Sample, run_together
 from bench.doors import judged
 from bench.instant import InstantSettings, InstantWorker, expected_labels
 from edge.transports.mqtt import MqttTransport, vehicle_will
@@ -84,7 +81,7 @@ def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: s
         transport.wait_for_card(_WAIT_S)
         clients.append(DoorClient(f"{name}-{model}", "mqtt", "s1", transport, given, window=2))
     with closing(clients[0].transport), closing(clients[1].transport):
-        begun_ns, ended_ns = run_together(clients, 0.3, threading.Event())
+        begun_ns, ended_ns = run_together(clients, 0.3)
     right, broken = (client.tally() for client in clients)
     assert begun_ns < ended_ns
     for tally in (right, broken):
@@ -101,21 +98,7 @@ def test_a_frame_that_nobody_takes_is_counted(mosquitto_url: str) -> None:
     bus = Connection(mosquitto_url).open(name, vehicle_will(name, "s1"))
     with closing(MqttTransport(bus, vehicle=name, session="s1", model=name)) as transport:
         client = DoorClient(name, "mqtt", "s1", transport, [_sample(name, 1)], window=1)
-        run_together([client], 0.2, threading.Event())
+        run_together([client], 0.2)
     outcomes = client.tally().outcomes
     assert outcomes["unreachable"] >= 1
     assert "answered" not in outcomes
-
-
-def test_what_gives_way_are_the_clients_threads_alone() -> None:
-    """The bare engine runs in this process, too, and must be what it is without them."""
-
-    def nice_of_a_child() -> int:
-        with ThreadPoolExecutor(1) as child:
-            return child.submit(os.nice, 0).result()
-
-    own = os.nice(0)
-    with giving_way(3) as beside:
-        assert beside.submit(os.nice, 0).result() == min(own + 3, 19)
-        assert beside.submit(nice_of_a_child).result() == min(own + 3, 19)
-    assert os.nice(0) == own
