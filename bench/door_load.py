@@ -40,6 +40,7 @@ class ClientTally:
     name: str
     door: str
     answered_ns: tuple[int, ...]  # When each answer came.
+    inferences: tuple[tuple[int, int], ...]  # When each was at the engine, from when to when, by the worker's clock.
     outcomes: Mapping[str, int]  # By status; `answered` among them.
     wrong_pixels: int  # Of all masks together.
 
@@ -57,6 +58,7 @@ class DoorClient:
     _sequence: int = 0
     _open: dict[FrameId, Sample] = field(default_factory=dict)
     _answered_ns: list[int] = field(default_factory=list)
+    _inferences: list[tuple[int, int]] = field(default_factory=list)
     _outcomes: Counter[str] = field(default_factory=Counter)
     _wrong_pixels: int = 0
     _refused: "queue.SimpleQueue[FrameId]" = field(default_factory=queue.SimpleQueue)
@@ -74,7 +76,14 @@ class DoorClient:
 
     def tally(self) -> ClientTally:
         """What became of all, once `run` is over."""
-        return ClientTally(self.name, self.door, tuple(self._answered_ns), dict(self._outcomes), self._wrong_pixels)
+        return ClientTally(
+            self.name,
+            self.door,
+            tuple(self._answered_ns),
+            tuple(self._inferences),
+            dict(self._outcomes),
+            self._wrong_pixels,
+        )
 
     def _send(self) -> None:
         self._sequence += 1
@@ -106,6 +115,8 @@ class DoorClient:
             mask = results.decode(Task.SEGMENTATION, answer.data, answer.codec, answer.shape)
             self._wrong_pixels += int(np.count_nonzero(np.asarray(mask) != sample.mask))
             self._answered_ns.append(reply.returned_ns)
+            at_ns = {stamp.stage: stamp.at_ns for stamp in answer.stamps}
+            self._inferences.append((at_ns[Stage.BATCHED], at_ns[Stage.INFERRED]))
 
 
 def run_together(clients: Sequence[DoorClient], seconds: float) -> tuple[int, int]:

@@ -20,7 +20,7 @@ _SPACE = b" \t\r\n"
 _HIGHEST = 255
 _LONGEST = 3  # Digits of a number up to that.
 _TURN = 4096  # Numbers that the json module writes at a time: no other thread runs meanwhile.
-_PIXEL_TURN = 1 << 20  # Pixels that NumPy writes at a time: it takes ten bytes of memory for each.
+_PIXEL_TURN = 1 << 20  # Pixels that NumPy writes at a time: it takes up to sixteen bytes of memory for each.
 _CELL = 4  # Characters: as many digits, and a comma.
 _CELLS = np.frombuffer("".join(f"{number:>{_LONGEST}}," for number in range(256)).encode(), "V4")
 

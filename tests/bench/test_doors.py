@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.door_load import ClientTally, DoorClient, Sample, run_together
-from bench.doors import judged
+from bench.doors import covered, judged
 from bench.instant import InstantSettings, InstantWorker, expected_labels
 from edge.transports.mqtt import MqttTransport, vehicle_will
 from shared import geometry, images
@@ -22,7 +22,7 @@ _WAIT_S = 20.0
 
 
 def _tally(name: str, answered_s: list[float], **outcomes: int) -> ClientTally:
-    return ClientTally(name, "mqtt", tuple(round(at * _S) for at in answered_s), outcomes, 0)
+    return ClientTally(name, "mqtt", tuple(round(at * _S) for at in answered_s), (), outcomes, 0)
 
 
 def test_only_answers_within_the_round_count() -> None:
@@ -68,6 +68,21 @@ def _sample(model: str, seed: int) -> Sample:
     return Sample(message, picture, expected_labels(picture))
 
 
+@pytest.mark.parametrize(
+    ("spans", "share"),
+    [
+        ([], 0.0),
+        ([(5, 9)], 1.0),
+        ([(10, 20), (0, 10)], 1.0),
+        ([(0, 10), (30, 40)], 0.5),
+        ([(0, 10), (0, 10), (5, 15), (15, 20), (2, 3), (30, 40)], 0.75),
+    ],
+)
+def test_the_engines_share_counts_no_moment_twice(spans: list[tuple[int, int]], share: float) -> None:
+    """Frames of a batch are there together, and several batches may be."""
+    assert covered(spans) == share
+
+
 @pytest.mark.mosquitto
 def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: str) -> None:
     """A mask of another frame, or one pixel of it, must show in the count; of the right ones none may."""
@@ -86,7 +101,8 @@ def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: s
     assert begun_ns < ended_ns
     for tally in (right, broken):
         assert {name for name, count in tally.outcomes.items() if count} == {"answered"}
-        assert len(tally.answered_ns) == tally.outcomes["answered"] >= 2
+        assert len(tally.answered_ns) == len(tally.inferences) == tally.outcomes["answered"] >= 2
+        assert all(begun_ns <= begin <= end <= tally.answered_ns[-1] for begin, end in tally.inferences)
     assert right.wrong_pixels == 0
     assert broken.wrong_pixels == len(broken.answered_ns)
 
