@@ -4,7 +4,7 @@ Rounds alternate: the bare engine in a loop, then the clients, each of which kee
 are encoded before, and every mask that comes back is held against the direct call's, pixel by pixel.
 
 Where a machine's speed changes from one minute to the next, so does the ratio to the bare engine. The share of the time
-that the worker had its engine at work does not: both are of the same seconds.
+that the worker kept its engine busy does not: both are of the same seconds.
 """
 
 import json
@@ -67,7 +67,7 @@ class Round:
     bare_hz: float  # The mean of the bare loops before and after.
     answered_hz: float
     ratio: float
-    engine_share: float  # Of the time from the first inference to the last, that in which there was one.
+    engine_busy: float  # Of the time from the first inference to the last, that in which there was one.
     jain: float  # Of the answers that each client got.
     least_to_most: float
     answers: Mapping[str, int]  # By client.
@@ -112,7 +112,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             "clients": {tally.name: tally.door for tally in tallies},
             "rounds": [asdict(each) for each in rounds],
             "ratio": median(each.ratio for each in rounds),
-            "engine_share": median(each.engine_share for each in rounds),
+            "engine_busy": median(each.engine_busy for each in rounds),
             "jain": median(each.jain for each in rounds),
             "wrong_pixels": sum(each.wrong_pixels for each in rounds),
             "engine": model.describe(),
@@ -134,7 +134,7 @@ def judged(tallies: Sequence[ClientTally], span_ns: tuple[int, int], bare_hz: fl
         bare_hz=bare_hz,
         answered_hz=answered_hz,
         ratio=answered_hz / bare_hz,
-        engine_share=covered([inference for tally in tallies for inference in tally.inferences]),
+        engine_busy=covered([inference for tally in tallies for inference in tally.inferences]),
         jain=jain(list(answers.values())),
         least_to_most=min(answers.values()) / most if most else 0.0,
         answers=answers,
@@ -217,7 +217,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         "bare /s",
         "answered /s",
         "ratio",
-        "engine",
+        "engine busy",
         "Jain",
         "least ÷ most",
         "outcomes",
@@ -226,7 +226,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         table.add_column(heading, justify="left" if heading == "outcomes" else "right")
     for number, each in enumerate(result["rounds"], start=1):
         outcomes = ", ".join(f"{name} {count}" for name, count in each["outcomes"].items())
-        figures = [each[key] for key in ("bare_hz", "answered_hz", "ratio", "engine_share", "jain", "least_to_most")]
+        figures = [each[key] for key in ("bare_hz", "answered_hz", "ratio", "engine_busy", "jain", "least_to_most")]
         table.add_row(str(number), *(f"{value:.3f}" for value in figures), outcomes, str(each["wrong_pixels"]))
     shares = Table(title="Answers by client")
     for heading in ("client", "door", *(f"round {number + 1}" for number in range(len(result["rounds"])))):
@@ -242,7 +242,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         verdict = "met" if value >= target else "NOT met"
         console.print(f"{name}: {value:.3f} (median of rounds; target {target}, {verdict})", highlight=False)
     console.print(
-        f"the engine was at work for {result['engine_share']:.2%} of the time (median of rounds)", highlight=False
+        f"the engine was busy for {result['engine_busy']:.2%} of the time (median of rounds)", highlight=False
     )
     told = "every mask is the direct call's" if not result["wrong_pixels"] else "NOT every mask is the direct call's"
     console.print(f"{told}: {result['wrong_pixels']} pixels differ", highlight=False)

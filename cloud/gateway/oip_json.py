@@ -69,7 +69,8 @@ def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTenso
     Raises:
         RefusedError: the values would take more than `largest` bytes.
     """
-    room = Room(largest, "in its JSON and behind it", f", or with {_ALL_BINARY}")
+    is_listed = any(not _is_binary(request, output.name) for output in outputs)
+    room = Room(largest, "in its JSON and behind it", f", or with {_ALL_BINARY}" if is_listed else "")
     entries: list[bytes] = []
     parts: list[Buffer] = []
     for output in outputs:

@@ -230,5 +230,8 @@ def test_an_answer_that_is_too_large_is_refused(most: int, parameters: Parameter
     request = InferRequest("m", None, "", parameters, (), ())
     outputs = tuple(OutputTensor(name, "UINT8", MASK.shape, MASK) for name in ("mask", "other", "third"))
     write_answer(request, "1", outputs[:1], most)
-    with pytest.raises(RefusedError, match=f"more than {most} bytes, in its JSON and behind it: ask for fewer"):
+    with pytest.raises(
+        RefusedError, match=f"more than {most} bytes, in its JSON and behind it: ask for fewer"
+    ) as raised:
         write_answer(request, "1", outputs, most)
+    assert ("or with binary_data_output" in str(raised.value)) is not bool(parameters), "it is said to whom it helps"
