@@ -36,6 +36,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
 
 _GRPC_LOG = "GRPC_VERBOSITY"
 _RUN_MODELS = {"bench", "cloud", "demo", "model", "study"}  # Which huge pages make faster.
+_MOVE_FRAMES = _RUN_MODELS | {"edge", "send"}  # Which take megabytes for each.
 
 
 class FrontDoor(click.Group):
@@ -74,10 +75,8 @@ def skylane() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
     os.environ.setdefault(_GRPC_LOG, "NONE")  # Read when its library is loaded: a line for each stranger fills a disk.
-    if arguments is None and sys.argv[1:2] and sys.argv[1] in _RUN_MODELS:
-        from shared import huge_pages  # noqa: PLC0415 (the same as below)
-
-        huge_pages.enter()
+    if arguments is None and sys.argv[1:2]:
+        _set_memory_up(sys.argv[1])
     try:
         code: Any = skylane.main(args=arguments, standalone_mode=False)
     except click.ClickException as error:
@@ -93,6 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"skylane: {error}\n")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _set_memory_up(command: str) -> None:
+    """Before a command allocates anything. What it needs is imported here: `skylane --help` is to be quick."""
+    if command in _RUN_MODELS:
+        from shared import huge_pages  # noqa: PLC0415 (see above)
+
+        huge_pages.enter()
+    if command in _MOVE_FRAMES:
+        from shared import freed_memory  # noqa: PLC0415 (see above)
+
+        freed_memory.keep()
 
 
 if __name__ == "__main__":

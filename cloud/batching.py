@@ -37,6 +37,9 @@ class _Running(NamedTuple):
 class Batcher:
     """The only caller of its model's engine, which it has run as many batches at a time as the model takes. Frames wait decoded, so that the engine never waits for a decoder.
 
+    Batches are run by the engine's threads; a frame that comes alone while the engine has a place is, by `carry`, run by
+    the thread that brings it, which would but wait.
+
     No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Where
     budgets cut batches short, so few wait, and one more after every batch that was not cut. Whoever decodes a frame has
     reserved a place for it before, and fills it or gives it back.
@@ -83,6 +86,7 @@ class Batcher:
         self._closed = False
         self._abandoned = False
         self._had_company = True
+        self._carriers = 0  # Threads that run the frame they brought.
         self._places = model.instances  # Batches that may be at the engine at a time, and
         self._running: dict[int, _Running] = {}  # those that are, by thread.
         self._decoding = Estimate()
@@ -108,12 +112,33 @@ class Batcher:
 
     def put(self, request: Request) -> None:
         """Fill a reserved place with a decoded frame."""
-        self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
         with self._condition:
-            self._reserved -= 1
-            if not self._abandoned:
-                self._decoded.append(request)
+            self._fill(request)
             self._condition.notify_all()
+
+    def carry(self, request: Request) -> None:
+        """As `put`, and infer it in this thread where it is alone and nothing would be gained by a wait.
+
+        Only of an engine that many threads may call: another may keep threads, or memory, for each that ever did.
+        """
+        with self._condition:
+            self._fill(request)
+            is_alone = len(self._decoded) == 1 and not self._reserved and self._has_place
+            if not (is_alone and self._model.is_reentrant) or (self._max_wait_s and self._may_more_come()):
+                self._condition.notify_all()
+                return
+            batch = self._begun(self._fitting())
+            self._carriers += 1
+        try:
+            if self._admission.depth:
+                self._admission.wake()
+            self._infer(batch)
+        finally:
+            with self._condition:
+                self._carriers -= 1
+                self._running.pop(threading.get_ident())
+                if self._decoded or self._closed:  # Else whoever wakes takes time from the answer that is to be packed.
+                    self._condition.notify_all()
 
     def release(self) -> None:
         """Give a reserved place back."""
@@ -139,6 +164,29 @@ class Batcher:
             self._abandoned = True
             self._admission.wake()
 
+    @property
+    def _has_place(self) -> bool:
+        """Whether one more batch may be at the engine. To its own threads it is so, but for carriers."""
+        return len(self._running) < self._places
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no more frames can come, nor is one carried."""
+        return self._closed and not (self._reserved or self._carriers)
+
+    def _fill(self, request: Request) -> None:
+        """Fill a reserved place; call it with the lock."""
+        self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
+        self._reserved -= 1
+        if not self._abandoned:
+            self._decoded.append(request)
+
+    def _begun(self, batch: list[Request]) -> list[Request]:
+        """The same, from now on at the engine by this thread; call it with the lock."""
+        self._running[threading.get_ident()] = _Running(clock.now_ns(), len(batch))
+        self._had_company = len(batch) > 1
+        return batch
+
     def _busy_ns(self) -> int:
         """How long until there is a place at the engine, as far as can be told."""
         running = list(self._running.values())
@@ -153,7 +201,7 @@ class Batcher:
         with self._condition:
             self._running.pop(threading.get_ident(), None)
             while not batch:  # Another thread may take those with which this one waits for more.
-                self._condition.wait_for(lambda: self._decoded or (self._closed and not self._reserved))
+                self._condition.wait_for(lambda: (self._decoded and self._has_place) or self._is_over)
                 if not self._decoded:
                     return batch
                 until_ns = clock.now_ns() + round(self._max_wait_s * 1e9)
@@ -162,10 +210,8 @@ class Batcher:
                     if wait_ns <= 0:
                         break
                     self._condition.wait(wait_ns / 1e9)
-                batch = self._fitting()
-            self._running[threading.get_ident()] = _Running(clock.now_ns(), len(batch))
-            self._had_company = len(batch) > 1
-        return batch
+                batch = self._fitting() if self._has_place else batch
+            return self._begun(batch)
 
     def _fitting(self) -> list[Request]:
         """The first frames, as many as end together in time; among them such as would not even end alone."""

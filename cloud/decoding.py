@@ -38,27 +38,30 @@ class Decoder:
     def run(self) -> None:
         """Decode until admission closes; the body of a decoding thread."""
         while (taken := self._admission.take(self._choose)) is not None:
-            self._begin(*taken)
+            request, chosen = taken
+            if lane := self._begin(request, chosen):
+                lane.batcher.put(request)
 
-    def decode_now(self, request: Request) -> bool:
-        """Decode a frame that was not offered, in this thread, where none waits before it; whether that was so.
+    def carry(self, request: Request) -> bool:
+        """Take a frame that was not offered as far as it goes at once, in this thread; whether it needed not be offered.
 
-        For a caller that can but wait: to wake a decoder takes longer than to be one. The engine is left to its own
-        threads, for one that hangs would keep the caller's.
+        That is to its answer, where nothing is in its way. It is for a caller that can but wait: to wake a thread in
+        each room takes longer than the rooms' own work.
         """
         chosen = self._admission.pass_by(request, self._choose)
         if chosen is None:
             return False
-        self._begin(request, chosen)
+        if lane := self._begin(request, chosen):
+            lane.batcher.carry(request)
         return True
 
-    def _begin(self, request: Request, chosen: Lane | Refusal) -> None:
-        """Decode a frame that has left the queue, and hand it to the batcher of its lane."""
+    def _begin(self, request: Request, chosen: Lane | Refusal) -> Lane | None:
+        """Decode a frame that has left the queue; the lane where it has a place, None where it was refused."""
         request.stamp(Stage.DEQUEUED)
         if isinstance(chosen, Refusal):
             self._refuse(request, *chosen)
-        else:
-            self._fill(chosen, request)
+            return None
+        return chosen if self._is_decoded(request, chosen) else None
 
     def _choose(self, request: Request) -> Lane | Refusal | None:
         """The lane that has a place for a frame, now taken; None while it has none."""
@@ -74,18 +77,18 @@ class Decoder:
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 
-    def _fill(self, lane: Lane, request: Request) -> None:
-        """Decode a frame into the place that it has on a lane."""
+    def _is_decoded(self, request: Request, lane: Lane) -> bool:
+        """Decode a frame for the place that it has on a lane, or refuse it and give the place back."""
         try:
             self._decode(request, lane)
         except SkylaneError as error:
             lane.batcher.release()
             self._replier.refuse(request, Status.REJECTED, str(error))
-            return
+            return False
         except BaseException:
             lane.batcher.release()
             raise
-        lane.batcher.put(request)
+        return True
 
     def _refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer a frame without decoding it; its message is read all the same, for an answer echoes its stamps."""

@@ -153,7 +153,7 @@ class CloudNode:
             self._hold_off,
             session=self._settings.session,
             refuse=intake.refuse,
-            decode_now=decoder.decode_now,
+            carry=decoder.carry,
         )
         exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:

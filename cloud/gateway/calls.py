@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.door import Answered, Door
+from cloud.gateway.door import Answered, Door, WhenOver
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import geometry, images
 from shared.compression import Buffer
@@ -50,7 +50,7 @@ class Call:
     mask_codec: str = "png"  # Of `result_bytes`.
     budget_ms: int | None = None
     frame: FrameMessage | None = None  # A vehicle's own, without data.
-    waits: bool = False  # Whether its thread does nothing but wait for the answer.
+    when_over: WhenOver | None = None  # As of Door.put; of a call with several pictures it is not asked.
 
 
 class Reply(NamedTuple):
@@ -135,7 +135,7 @@ def ask(door: Door, call: Call) -> Asked:
     if call.frame is not None:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
-        future = _put(door, call, _own(call.frame, data[0], call), heads=False, waits=call.waits)
+        future = _put(door, call, _own(call.frame, data[0], call), heads=False, when_over=call.when_over)
         return Asked(door, card, (), (future,), call.largest_answer, is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
@@ -145,8 +145,8 @@ def ask(door: Door, call: Call) -> Asked:
         )
     heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
-    waits = call.waits and len(messages) == 1  # Several would be decoded one after the other.
-    futures = tuple(_put(door, call, message, heads=bool(heads), waits=waits) for message in messages)
+    when_over = call.when_over if len(messages) == 1 else None  # The others would come one after the other.
+    futures = tuple(_put(door, call, message, heads=bool(heads), when_over=when_over) for message in messages)
     return Asked(door, card, heads, futures, call.largest_answer, is_vehicle=False)
 
 
@@ -161,13 +161,13 @@ def server_timing(message: MaskMessage) -> str:
     return ", ".join(f"{stage};dur={taken:.3f}" for stage, taken in stages_ms(message).items())
 
 
-def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool, waits: bool) -> Future[Answered]:
+def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool, when_over: WhenOver | None) -> Future[Answered]:
     return door.put(
         message,
         received_ns=call.received_ns,
         largest_answer=call.largest_answer,
         heads=heads,
-        waits=waits,
+        when_over=when_over,
     )
 
 

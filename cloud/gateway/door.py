@@ -26,7 +26,8 @@ from shared.topics import FrameId
 _ANSWERED_WITHIN_S = 10.0
 
 
-DecodeNow = Callable[[Request], bool]
+Carry = Callable[[Request], bool]
+WhenOver = Callable[[Callable[[], object]], None]  # Told what to do when nobody waits any more.
 
 
 class Answered(NamedTuple):
@@ -47,18 +48,18 @@ class Door:
         *,
         session: str,
         refuse: Callable[[Request, Status, str], None],
-        decode_now: DecodeNow,
+        carry: Carry,
     ) -> None:
         """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out.
 
-        `decode_now`: as of a Decoder.
+        `carry`: as Decoder.carry.
         """
         self._admission = admission
         self._serving = serving
         self._hold_off = hold_off
         self._session = session
         self._refuse = refuse
-        self._decode_now = decode_now
+        self._carry = carry
         self._sequence = itertools.count()
         self._unanswered = Unanswered()
         self._dismissed: frozenset[str] = frozenset()
@@ -145,12 +146,13 @@ class Door:
         received_ns: int,
         largest_answer: int,
         heads: bool = False,
-        waits: bool = False,
+        when_over: WhenOver | None = None,
     ) -> Future[Answered]:
         """Hand a frame in; the future is done when the frame has its answer, whatever became of it.
 
-        `heads`: answer with the model's outputs as they are. `waits`: whether this thread does nothing but wait for the
-        future: it may decode the frame, then. Cancel the future where nobody waits any more.
+        `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more. `when_over`:
+        of a caller who would but wait for the future: this thread may then do the work itself, and comes back when it is
+        done.
 
         Raises:
             RefusedError: the worker is stopping, or unloads the model.
@@ -178,8 +180,10 @@ class Door:
         if held := self._hold_off.reason(request.vehicle):
             self._refuse(request, Status.REJECTED, held)
             return future
-        if waits and self._decode_now(request):
-            return future
+        if when_over is not None:
+            when_over(future.cancel)
+            if self._carry(request):
+                return future
         for refused in self._admission.offer(request):
             if refused.is_expired:
                 self._refuse(refused, Status.EXPIRED, "its budget ended while it waited")

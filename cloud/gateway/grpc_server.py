@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import grpc
 
@@ -16,6 +17,7 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tfs_grpc import ModelService, PredictionService
 from cloud.gateway.worker_parts import WorkerParts
 from shared import clock
+from shared.call_threads import CallThreads
 
 _GRACE_S = 5.0
 _LOOK_S = 1.0  # How often it is looked for messages that do not come, and answers that are not taken.
@@ -28,9 +30,9 @@ class GrpcServer:
 
     def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
         settings = parts.settings
-        self._threads = ThreadPoolExecutor(settings.max_calls, "grpc")
+        self._threads = CallThreads("grpc", settings.max_calls, _GRACE_S)
         self._server = grpc.server(
-            self._threads,
+            cast(ThreadPoolExecutor, self._threads),  # Of which it calls `submit` alone.
             options=[
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -75,7 +77,7 @@ class GrpcServer:
         """End streams, give calls under way a moment, and let go of the port."""
         self._stopping.set()
         self._server.stop(_GRACE_S).wait()
-        self._threads.shutdown()
+        self._threads.close()
         self._readers.shutdown()
         if self._thread.ident is not None:
             self._thread.join()

@@ -3,6 +3,7 @@
 from functools import partial
 
 from cloud.gateway.calls import Asked, Reply, ask, server_timing
+from cloud.gateway.door import WhenOver
 from cloud.gateway.grpc_call import FRAME_KEY, GrpcCall
 from cloud.gateway.grpc_conversation import Begun
 from cloud.gateway.oip_answer import outputs
@@ -28,7 +29,7 @@ class Inference:
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_request(call.data)
-        return b"".join(self.written(request, call.reply(self.asked(call, request, caller, waits=True))))
+        return b"".join(self.written(request, call.reply(self.asked(call, request, caller, call.when_over))))
 
     def stream(self, call: GrpcCall) -> "InferenceStream":
         """Answer a stream of them.
@@ -40,8 +41,8 @@ class Inference:
             raise RefusedError(Kind.INVALID, f"{FRAME_KEY} tells of one frame: send it with ModelInfer")
         return InferenceStream(self, call.caller(self._parts.callers), self._parts)
 
-    def asked(self, call: GrpcCall, request: InferRequest, caller: str, *, waits: bool = False) -> Asked:
-        """Hand a request's pictures in; `waits`: as of a Call."""
+    def asked(self, call: GrpcCall, request: InferRequest, caller: str, when_over: WhenOver | None = None) -> Asked:
+        """Hand a request's pictures in; `when_over`: as of a Call."""
         return ask(
             self._parts.door,
             request.call(
@@ -51,7 +52,7 @@ class Inference:
                 largest_answer=self._parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
-                waits=waits,
+                when_over=when_over,
             ),
         )
 

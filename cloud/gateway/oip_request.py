@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from cloud.gateway.calls import Call, Tensor
+from cloud.gateway.door import WhenOver
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.compression import Buffer
 from shared.messages import FrameMessage
@@ -57,7 +58,7 @@ class InferRequest:
         largest_answer: int,
         budget_ms: int | None,
         frame: FrameMessage | None,
-        waits: bool = False,
+        when_over: WhenOver | None = None,
     ) -> Call:
         """The same in the words of no protocol.
 
@@ -86,7 +87,7 @@ class InferRequest:
             largest_answer=largest_answer,
             budget_ms=budget_ms,
             frame=frame,
-            waits=waits,
+            when_over=when_over,
         )
 
 

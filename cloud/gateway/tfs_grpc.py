@@ -60,7 +60,7 @@ class PredictionService:
                 mask_codec=call.text(MASK_CODEC_KEY) or "png",
                 budget_ms=call.budget_ms,
                 frame=frame,
-                waits=True,
+                when_over=call.when_over,
             ),
         )
         reply = call.reply(asked)

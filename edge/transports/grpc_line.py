@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.transports.call_threads import CallThreads
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.security import Security
 from edge.transports.transport import Parcel
 from shared import clock
+from shared.call_threads import CallThreads
 from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import Status

@@ -49,11 +49,19 @@ class Gated:
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.sizes: list[int] = []
+        self.most = 0  # Batches at a time.
+        self._now = 0
+        self._lock = threading.Lock()
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
         self.entered.set()
         assert self.gate.wait(WAIT_S)
+        with self._lock:
+            self._now -= 1
         self.sizes.append(len(batch))
         if self.error and (not self.poison or np.isin(batch[:, 0, 0, 0], self.poison).any()):
             raise self.error
@@ -119,6 +127,17 @@ class Line:
         for request in requests:
             assert self.batcher.reserve()
             self.batcher.put(request)
+
+    def carry(self, request: Request) -> None:
+        """What a caller does who would but wait."""
+        assert self.batcher.reserve()
+        self.batcher.carry(request)
+
+    def carry_in_a_thread(self, request: Request) -> threading.Thread:
+        """The same beside this thread."""
+        thread = threading.Thread(target=self.carry, args=(request,))
+        thread.start()
+        return thread
 
     def start(self) -> None:
         """Start the engine's threads."""

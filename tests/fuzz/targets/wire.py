@@ -127,7 +127,8 @@ def _frame(payload: bytes) -> None:
         head=peek(payload),
     )
     assert request.ends_ns is None or request.ends_ns > 0
-    _decoder._fill(_lane, request)
+    if _decoder._is_decoded(request, _lane):
+        _lane.batcher.put(request)
     with suppress(MessageError):
         message = unpack_frame(payload)
         assert unpack_frame(pack_frame(message)) == message

@@ -4,16 +4,27 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _JOIN_S = 0.5
 
 
 class CallThreads:
-    """Runs calls, each on a thread of its own while there is one. Whoever hangs at the end holds nobody up."""
+    """Runs calls, each on a thread of its own while there is one. Whoever hangs at the end holds nobody up.
 
-    def __init__(self, name: str, most: int) -> None:
+    That is what a `ThreadPoolExecutor` does not: Python waits for its threads before it ends.
+    """
+
+    def __init__(self, name: str, most: int, patience_s: float = _JOIN_S) -> None:
+        """`patience_s`: how long `close` waits for calls that are under way."""
         self._name = name
         self._most = most
+        self._patience_s = patience_s
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -33,13 +44,19 @@ class CallThreads:
                 thread.start()
         self._waiting.put(call)
 
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `run`, and tell what came of it; this is all that a gRPC server asks of its threads."""
+        future: Future[T] = Future()
+        self.run(partial(_settle, future, partial(call, *args, **kwargs)))
+        return future
+
     def close(self) -> None:
-        """Take no more, forget what waits, and wait for a moment for those that are under way."""
+        """Take no more, forget what waits, and wait for those that are under way, if not for ever."""
         with self._lock:
             self._closed = True
         for _ in self._threads:
             self._waiting.put(None)
-        until_s = time.monotonic() + _JOIN_S
+        until_s = time.monotonic() + self._patience_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 
@@ -47,5 +64,15 @@ class CallThreads:
         while (call := self._waiting.get()) is not None:
             if not self._closed:
                 call()
+            del call  # What it holds, a frame's megabytes, is not kept until the next one comes.
             with self._lock:
                 self._calls -= 1
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the future tells it)
+        future.set_exception(error)

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+from tests.cloud.gateway.rig import WAIT_S
+
+_WORKER = """
+import threading
+import grpc
+import cloud.node, cloud.serving
+from cloud.gateway import grpc_server
+from cloud.gateway.settings import GatewaySettings
+from shared.messages import pack_frame
+from shared.packed import pack
+from tests.cloud.channel import Engine, frame, model
+from tests.cloud.gateway.rig import WAIT_S, open_doors
+
+cloud.node._DRAIN_S = cloud.serving._DRAIN_S = grpc_server._GRACE_S = 0.1
+entered = threading.Event()
+
+class Hung(Engine):
+    is_reentrant = True
+
+    def infer(self, batch):
+        print(threading.current_thread().name, flush=True)
+        entered.set()
+        threading.Event().wait()
+
+with open_doors(model(engine=Hung()), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with grpc.insecure_channel(doors.grpc) as channel:
+        asked = channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(1))))
+        assert entered.wait(WAIT_S)
+"""
+
+
+def test_an_engine_that_hangs_in_a_calls_thread_keeps_no_worker_from_ending() -> None:
+    """Else only a kill would end it, and what supervises it would not learn why."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WORKER], capture_output=True, text=True, timeout=3 * WAIT_S, check=False
+    )
+    assert done.stdout.startswith("grpc-"), "the call's own thread infers"
+    assert "SkylaneError: thread engine-tiny-1-0 did not end" in done.stderr
+    assert done.returncode == 1

@@ -1,0 +1,51 @@
+import threading
+
+import pytest
+
+from shared.call_threads import CallThreads
+
+WAIT_S = 10.0
+
+
+def test_a_call_is_told_of_as_it_ended() -> None:
+    """A server that hands a call in has to learn when its place is free, and of what."""
+    threads = CallThreads("call", 2)
+    assert threads.submit(divmod, 7, 2).result(WAIT_S) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(divmod, 7, 0).result(WAIT_S)
+    threads.close()
+
+
+def test_a_call_that_was_cancelled_before_its_turn_is_not_made() -> None:
+    """Nobody waits for it."""
+    threads = CallThreads("call", 1)
+    gate = threading.Event()
+    first = threads.submit(gate.wait, WAIT_S)
+    second = threads.submit(pytest.fail, "was made")
+    third = threads.submit(threading.current_thread)
+    assert second.cancel()
+    gate.set()
+    assert first.result(WAIT_S)
+    assert third.result(WAIT_S).name == "call-0"
+    threads.close()
+
+
+def test_as_many_calls_are_made_at_a_time_as_there_are_threads() -> None:
+    """Each waits for the other; more would wait for a thread."""
+    threads = CallThreads("call", 2)
+    both = threading.Barrier(2)
+    calls = [threads.submit(both.wait, WAIT_S) for _ in range(4)]
+    assert sorted(call.result(WAIT_S) for call in calls) == [0, 0, 1, 1]
+    threads.close()
+
+
+def test_a_call_that_hangs_holds_up_neither_a_close_nor_the_end_of_python() -> None:
+    """Its thread is left behind."""
+    threads = CallThreads("call", 1, patience_s=0.01)
+    begun, gate = threading.Event(), threading.Event()
+    hung = threads.submit(lambda: (begun.set(), gate.wait())[1])
+    assert begun.wait(WAIT_S)
+    threads.close()
+    assert not hung.done()
+    gate.set()
+    assert hung.result(WAIT_S)
