@@ -272,7 +272,7 @@ class Batcher:
             self._replier.refuse(request, *UNWANTED)
         elif request.is_expired:
             self._replier.refuse(request, Status.EXPIRED, "its budget ended before inference")
-        elif not request.can_end_in(self._ends_after_ns(1)):
+        elif not request.can_end_in(lambda: self._ends_after_ns(1)):
             self._replier.refuse(request, Status.EXPIRED, "its inference would end after its budget")
         else:
             return True

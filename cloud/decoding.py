@@ -73,7 +73,7 @@ class Decoder:
             lane = self._serving.find(request.model, request.head.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_end_in(lane.batcher.needs_ns):
+        if not request.can_end_in(lambda: lane.batcher.needs_ns):
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 

@@ -8,6 +8,7 @@ from cloud.engines.engine import Outputs
 from cloud.request import Request
 from cloud.tally import Tally
 from shared import clock, results
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import FrameMessage, MaskMessage, Status
 from shared.model_card import ModelCard, Task
@@ -87,7 +88,7 @@ class Replier:
         )
 
     def _answered(
-        self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: bytes
+        self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer
     ) -> MaskMessage:
         return MaskMessage(
             id=message.id,

@@ -57,12 +57,12 @@ class Request:
     @property
     def is_expired(self) -> bool:
         """Whether its budget is used up."""
-        return not self.can_end_in(0)
+        return not self.can_end_in(lambda: 0)
 
-    def can_end_in(self, duration_ns: int) -> bool:
-        """Whether what takes so long from now ends within its budget."""
+    def can_end_in(self, takes_ns: Callable[[], int]) -> bool:
+        """Whether what takes so long from now ends within its budget; without one nobody is asked how long."""
         ends_ns = self.ends_ns
-        return ends_ns is None or clock.now_ns() + duration_ns <= ends_ns
+        return ends_ns is None or clock.now_ns() + takes_ns() <= ends_ns
 
     def stamp(self, stage: Stage) -> None:
         """The frame leaves a stage now."""

@@ -26,13 +26,12 @@ class MaskCodecError(SkylaneError):
     """A mask that cannot be encoded as asked, or data that is not the mask it says."""
 
 
-def encode(mask: Mask, codec: str) -> bytes:
+def encode(mask: Mask, codec: str) -> Buffer:
     """Encode a mask: H×W uint8 class ids, sides from 1 to 65535.
 
-    `raw`: the ids, row by row. `png`: an 8-bit grey PNG. `zstd`: a Zstandard frame of the raw ids, the smallest. `lz4`:
-    an LZ4 block of them, without its size, the soonest packed. `rle`: runs of one
-    id, none longer than a row: first the id of every run, a byte each, then the length of every run, two bytes each,
-    little-endian.
+    `raw`: the ids, row by row, a flat view of the mask itself. `png`: an 8-bit grey PNG. `zstd`: a Zstandard frame of the
+    raw ids, the smallest. `lz4`: an LZ4 block of them, without its size, the soonest packed. `rle`: runs of one id, none
+    longer than a row: first the id of every run, a byte each, then the length of every run, two bytes each, little-endian.
 
     Raises:
         UnknownNameError: there is no such codec.
@@ -59,8 +58,8 @@ def decode(data: Buffer, codec: str, shape: tuple[int, int]) -> Mask:
     return decoder(data, *shape)
 
 
-def _encode_raw(mask: Mask) -> bytes:
-    return mask.tobytes()
+def _encode_raw(mask: Mask) -> Buffer:
+    return mask.data.cast("B")
 
 
 def _decode_raw(data: Buffer, height: int, width: int) -> Mask:
@@ -141,7 +140,7 @@ def _decode_folded(unfold: Callable[[Buffer, int], bytes], data: Buffer, height:
 
 
 class _Codec(NamedTuple):
-    encode: Callable[[Mask], bytes]
+    encode: Callable[[Mask], Buffer]
     decode: Callable[[Buffer, int, int], Mask]
 
 

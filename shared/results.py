@@ -61,7 +61,7 @@ def codecs(task: Task) -> tuple[str, ...]:
     return tuple(MASK_CODECS if task is Task.SEGMENTATION else TENSOR_CODECS)
 
 
-def encode(result: Result, codec: str) -> bytes:
+def encode(result: Result, codec: str) -> Buffer:
     """Pack a result.
 
     A mask as `shared.masks` does, all others as named arrays (`shared.tensors`): a classification as `class_ids`

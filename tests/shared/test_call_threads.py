@@ -43,7 +43,12 @@ def test_a_call_that_hangs_holds_up_neither_a_close_nor_the_end_of_python() -> N
     """Its thread is left behind."""
     threads = CallThreads("call", 1, patience_s=0.01)
     begun, gate = threading.Event(), threading.Event()
-    hung = threads.submit(lambda: (begun.set(), gate.wait())[1])
+
+    def hang() -> bool:
+        begun.set()
+        return gate.wait()
+
+    hung = threads.submit(hang)
     assert begun.wait(WAIT_S)
     threads.close()
     assert not hung.done()

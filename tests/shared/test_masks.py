@@ -110,7 +110,7 @@ def test_what_is_no_mask_is_not_encoded(mask: Any) -> None:
             zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100_000_000)),
             "does not unfold to 720",
         ),
-        ("zstd", encode(np.zeros(SHAPE, np.uint8), "zstd") + b"more", "does not unfold to 720"),
+        ("zstd", bytes(encode(np.zeros(SHAPE, np.uint8), "zstd")) + b"more", "does not unfold to 720"),
         ("png", cv2.imencode(".png", np.zeros((9000, 9000), np.uint8))[1].tobytes(), "9000×9000"),
         ("png", cv2.imencode(".png", np.zeros((*SHAPE, 3), np.uint8))[1].tobytes(), "3 × 8 bits"),
         ("png", cv2.imencode(".jpg", np.zeros(SHAPE, np.uint8))[1].tobytes(), "jpeg"),

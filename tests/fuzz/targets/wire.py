@@ -23,6 +23,7 @@ from edge.probing import Probes
 from edge.workers import Workers
 from shared import clock, geometry, images, results, tensors, topics
 from shared.bus import Delivery, MemoryBus
+from shared.compression import Buffer
 from shared.control import (
     ControlReply,
     ControlRequest,
@@ -243,7 +244,7 @@ def _mask_seeds() -> Iterator[bytes]:
             yield _mask_of(task, codec, results.encode(result, codec))
 
 
-def _mask_of(task: Task, codec: str, data: bytes) -> bytes:
+def _mask_of(task: Task, codec: str, data: Buffer) -> bytes:
     return pack_mask(
         MaskMessage(
             ID,
