@@ -48,6 +48,8 @@ class Replier:
                 f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.largest_answer} that the way "
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
+        if request.batch_size > 1:
+            data = bytes(data)  # A view would keep the whole batch for whoever takes its answer last.
         request.stamp(Stage.MASK_ENCODED)
         shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
         self._send(request, self._answered(request, message, card, shape, data))

@@ -20,11 +20,9 @@ class CallThreads:
     That is what a `ThreadPoolExecutor` does not: Python waits for its threads before it ends.
     """
 
-    def __init__(self, name: str, most: int, patience_s: float = _JOIN_S) -> None:
-        """`patience_s`: how long `close` waits for calls that are under way."""
+    def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._most = most
-        self._patience_s = patience_s
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -45,18 +43,18 @@ class CallThreads:
         self._waiting.put(call)
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As `run`, and tell what came of it; this is all that a gRPC server asks of its threads."""
+        """As `run`, and tell what came of it, if anything; this is all that a gRPC server asks of its threads."""
         future: Future[T] = Future()
         self.run(partial(_settle, future, partial(call, *args, **kwargs)))
         return future
 
     def close(self) -> None:
-        """Take no more, forget what waits, and wait for those that are under way, if not for ever."""
+        """Take no more, forget what waits, and wait for a moment for those that are under way."""
         with self._lock:
             self._closed = True
         for _ in self._threads:
             self._waiting.put(None)
-        until_s = time.monotonic() + self._patience_s
+        until_s = time.monotonic() + _JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 

@@ -48,6 +48,7 @@ class Gated:
         self.poison = poison
         self.gate = threading.Event()
         self.entered = threading.Event()
+        self.begun = threading.Semaphore(0)  # Once for each batch.
         self.sizes: list[int] = []
         self.most = 0  # Batches at a time.
         self._now = 0
@@ -59,6 +60,7 @@ class Gated:
             self._now += 1
             self.most = max(self.most, self._now)
         self.entered.set()
+        self.begun.release()
         assert self.gate.wait(WAIT_S)
         with self._lock:
             self._now -= 1

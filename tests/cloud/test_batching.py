@@ -50,9 +50,12 @@ def test_no_more_batches_are_at_the_engine_than_it_takes_whoever_brings_them(ins
     """An engine that takes one batch at a time is damaged by two."""
     line = Line(Gated(is_reentrant=True), max_size=1, instances=instances, decoders=8)
     line.start()
-    carriers = [line.carry_in_a_thread(line.request(number)) for number in range(instances + 1)]
+    carriers = []
+    for number in range(instances):
+        carriers.append(line.carry_in_a_thread(line.request(number)))
+        assert line.engine.begun.acquire(timeout=WAIT_S)
+    line.carry(line.request(instances))
     line.put(line.request(instances + 1))
-    assert line.engine.entered.wait(WAIT_S)
     line.finish()
     for carrier in carriers:
         carrier.join(WAIT_S)

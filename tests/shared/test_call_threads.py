@@ -41,7 +41,7 @@ def test_as_many_calls_are_made_at_a_time_as_there_are_threads() -> None:
 
 def test_a_call_that_hangs_holds_up_neither_a_close_nor_the_end_of_python() -> None:
     """Its thread is left behind."""
-    threads = CallThreads("call", 1, patience_s=0.01)
+    threads = CallThreads("call", 1)
     begun, gate = threading.Event(), threading.Event()
 
     def hang() -> bool:
