@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shared.freed_memory import TUNABLES
+from shared.huge_pages import VARIABLE
 
 pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 
@@ -24,7 +24,7 @@ for turn in range(TURNS + 1):
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // TURNS)
 """
 _PAGES = 2 * (3 << 20) // os.sysconf("SC_PAGE_SIZE")
-_OF_THE_OPERATOR = {TUNABLES, "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
+_OF_THE_OPERATOR = {VARIABLE, "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
 
 
 def _faults(*flags: str, **environment: str) -> int:
@@ -41,7 +41,7 @@ def test_the_memory_of_a_frame_is_used_for_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(TUNABLES, "glibc.malloc.trim_threshold=4096"), ("MALLOC_TRIM_THRESHOLD_", "4096")]
+    ("name", "value"), [(VARIABLE, "glibc.malloc.trim_threshold=4096"), ("MALLOC_TRIM_THRESHOLD_", "4096")]
 )
 def test_what_an_operator_says_of_memory_stays(name: str, value: str) -> None:
     """On a small board it may be worth more than time."""
