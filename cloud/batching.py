@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import UNWANTED, Request
 from shared import clock
+from shared.call_threads import afterwards
 from shared.errors import SkylaneError
 from shared.fields import MAX_NS
 from shared.messages import Status
@@ -292,7 +294,8 @@ class Batcher:
         for request in batch:
             request.stamp(Stage.INFERRED)
             request.picture = None
-        self._inference.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
+        took_ns = batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED]
+        afterwards(partial(self._inference.add, len(batch), took_ns))
         for place, request in enumerate(batch):
             request.outputs = {head: values[place] for head, values in outputs.items()}
             is_the_last = request is batch[-1] and not (self._decoded or self._reserved)

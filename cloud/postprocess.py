@@ -1,10 +1,13 @@
 """Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
 
+from functools import partial
+
 from cloud.estimate import Estimate
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.tasks.task import TASKS
+from shared.call_threads import afterwards
 from shared.errors import SkylaneError
 from shared.messages import Status
 from shared.stages import Stage
@@ -48,6 +51,6 @@ class Postprocessor:
                 request.outputs = None
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.result(request, model.card, result)
-            self.finishing.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
+            afterwards(partial(self.finishing.add, request.times[Stage.REPLIED] - request.times[Stage.INFERRED]))
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))

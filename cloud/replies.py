@@ -1,6 +1,7 @@
 """Replies: every frame that came in is answered through the door it came by, and counted."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from cloud.engines.engine import Outputs
 from cloud.request import Request
 from cloud.tally import Tally
 from shared import clock, results
+from shared.call_threads import afterwards
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import FrameMessage, MaskMessage, Status
@@ -52,7 +54,9 @@ class Replier:
             data = bytes(data)  # A view would keep the whole batch for whoever takes its answer last.
         request.stamp(Stage.MASK_ENCODED)
         shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
-        self._send(request, self._answered(request, message, card, shape, data))
+        answered = self._answered(request, message, card, shape, data)
+        request.answer(answered)
+        afterwards(partial(self._count, request, answered))
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
@@ -67,27 +71,26 @@ class Replier:
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")
         take(answered, outputs)
-        self._count(request, answered)
+        afterwards(partial(self._count, request, answered))
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
         if request.id is None:
             self._counts.add("unreadable")
             return
-        self._send(
-            request,
-            MaskMessage(
-                id=request.id,
-                attempt=request.message.attempt if request.message else request.head.attempt,
-                status=status,
-                worker=self._worker,
-                reason=reason[:500],
-                model=request.model,
-                geometry=request.message.geometry if request.message else None,
-                batch_size=request.batch_size,
-                stamps=self._stamped(request),
-            ),
+        refused = MaskMessage(
+            id=request.id,
+            attempt=request.message.attempt if request.message else request.head.attempt,
+            status=status,
+            worker=self._worker,
+            reason=reason[:500],
+            model=request.model,
+            geometry=request.message.geometry if request.message else None,
+            batch_size=request.batch_size,
+            stamps=self._stamped(request),
         )
+        request.answer(refused)
+        self._count(request, refused)  # Now: who is pushed out is refused by another's call, which may take long.
 
     def _answered(
         self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer
@@ -115,10 +118,6 @@ class Replier:
         request.times[Stage.REPLIED] = clock.now_ns()
         own = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
-
-    def _send(self, request: Request, message: MaskMessage) -> None:
-        request.answer(message)
-        self._count(request, message)
 
     def _count(self, request: Request, message: MaskMessage) -> None:
         self._counts.add(message.status.value)

@@ -1,4 +1,7 @@
-"""Threads for calls that wait for their answers: as many as calls are under way, up to a number."""
+"""Threads for calls that wait for their answers: as many as calls are under way, up to a number.
+
+What nobody waits for is done by the same threads, behind the answer.
+"""
 
 import queue
 import threading
@@ -13,6 +16,20 @@ T = TypeVar("T")
 
 _JOIN_S = 0.5
 
+_left = threading.local()  # By a thread that makes a call, as `acts`: what is left to do behind it.
+
+
+def afterwards(act: Callable[[], None]) -> None:
+    """Do what nobody waits for: behind the call that this thread makes, or at once where it makes none.
+
+    Of a call that answers, the answer is on its way by then.
+    """
+    acts: list[Callable[[], None]] | None = getattr(_left, "acts", None)
+    if acts is None:
+        act()
+    else:
+        acts.append(act)
+
 
 class CallThreads:
     """Runs calls, each on a thread of its own while there is one. Whoever hangs at the end holds nobody up.
@@ -20,9 +37,11 @@ class CallThreads:
     That is what a `ThreadPoolExecutor` does not: Python waits for its threads before it ends.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, on_fault: Callable[[BaseException], None] | None = None) -> None:
+        """`on_fault`: told of what goes wrong behind a call; None: that ends its thread."""
         self._name = name
         self._most = most
+        self._on_fault = on_fault
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -61,10 +80,28 @@ class CallThreads:
     def _work(self) -> None:
         while (call := self._waiting.get()) is not None:
             if not self._closed:
-                call()
+                self._make(call)
             del call  # What it holds, a frame's megabytes, is not kept until the next one comes.
             with self._lock:
                 self._calls -= 1
+
+    def _make(self, call: Callable[[], None]) -> None:
+        acts: list[Callable[[], None]] = []
+        _left.acts = acts
+        try:
+            call()
+        finally:
+            _left.acts = None
+            for act in acts:
+                self._do(act)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            if self._on_fault is None:
+                raise
+            self._on_fault(error)
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:

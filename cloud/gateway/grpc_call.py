@@ -65,21 +65,18 @@ class GrpcCall:
         Raises:
             RefusedError: it has no token, or may not speak by that name.
         """
-        authorization = self.metadata.get("authorization")
         if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
-        return callers.name(
-            authorization if isinstance(authorization, str) else None, claimed, host_of(self.context.peer())
-        )
+        return callers.name(self.text("authorization"), claimed, host_of(self.context.peer()))
 
     def admit(self, callers: Callers) -> None:
-        """Check the token alone, before the message has come: a stranger's is not waited for.
+        """Check the token alone, where one is needed, before the message has come: a stranger's is not waited for.
 
         Raises:
             RefusedError: it has none, or none of this worker's.
         """
-        authorization = self.metadata.get("authorization")
-        callers.name(authorization if isinstance(authorization, str) else None, None, host_of(self.context.peer()))
+        if callers.need_token:
+            callers.name(self.text("authorization"), None, host_of(self.context.peer()))
 
     def when_over(self, cancel: Callable[[], object]) -> None:
         """Have `cancel` called when the caller has its answer or waits no more."""

@@ -30,7 +30,7 @@ class GrpcServer:
 
     def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
         settings = parts.settings
-        self._threads = CallThreads("grpc", settings.max_calls)
+        self._threads = CallThreads("grpc", settings.max_calls, on_fault)
         self._server = grpc.server(
             cast(ThreadPoolExecutor, self._threads),  # Of which it calls `submit` alone.
             options=[

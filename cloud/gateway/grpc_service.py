@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -14,6 +15,7 @@ from cloud.gateway.grpc_conversation import Conversation, Speaker
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
+from shared.call_threads import afterwards
 
 OnFault = Callable[[BaseException], None]
 Count = Callable[[str], None]  # Told the code of every answer.
@@ -98,7 +100,7 @@ def _answering(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]
     def answer(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> bytes:
         with _told(terms, context):
             answered: bytes = method.answer(read(requests, context))
-            terms.untaken.keep(context)
+            afterwards(partial(terms.untaken.keep, context))
         return answered
 
     def stream(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -127,7 +129,7 @@ def _told(terms: Terms, context: grpc.ServicerContext) -> Iterator[None]:
         terms.count(Kind.FAILED.grpc_code)
         terms.on_fault(error)
         raise
-    terms.count(_OK)
+    afterwards(partial(terms.count, _OK))
 
 
 def _stamped(data: bytes) -> tuple[int, bytes]:

@@ -3,8 +3,9 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
@@ -31,6 +32,26 @@ class Places:
     @contextmanager
     def held(self, context: grpc.ServicerContext) -> Iterator[None]:
         """A place for a call, as long as the block lasts; ended is what must leave for it."""
+        place = self._enter(context)
+        try:
+            yield
+        finally:
+            self._leave(place)
+
+    def keep(self, context: grpc.ServicerContext) -> None:
+        """A place for a call until it is over: its caller has taken the answer, or has gone."""
+        place = self._enter(context)
+        if not context.add_callback(partial(self._leave, place)):  # It is so already.
+            self._leave(place)
+
+    def end_those_before(self, since_ns: int) -> None:
+        """End the calls that have held a place since before then."""
+        with self._lock:
+            late = [place for place in self._held if place.since_ns < since_ns]
+        for place in late:
+            place.context.cancel()
+
+    def _enter(self, context: grpc.ServicerContext) -> _Place:
         place = _Place(host_of(context.peer()), clock.now_ns(), context)
         with self._lock:
             leaving = self._oldest_of_most() if len(self._held) >= self._most else None
@@ -39,25 +60,11 @@ class Places:
             self._held[place] = None
         if leaving is not None:
             leaving.context.cancel()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held.pop(place, None)
+        return place
 
-    def keep(self, context: grpc.ServicerContext) -> None:
-        """A place for a call until it is over: its caller has taken the answer, or has gone."""
-        place = ExitStack()
-        place.enter_context(self.held(context))
-        if not context.add_callback(place.close):  # It is so already.
-            place.close()
-
-    def end_those_before(self, since_ns: int) -> None:
-        """End the calls that have held a place since before then."""
+    def _leave(self, place: _Place) -> None:
         with self._lock:
-            late = [place for place in self._held if place.since_ns < since_ns]
-        for place in late:
-            place.context.cancel()
+            self._held.pop(place, None)
 
     def _oldest_of_most(self) -> _Place:
         ((host, _),) = Counter(place.host for place in self._held).most_common(1)

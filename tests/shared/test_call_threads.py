@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from shared.call_threads import CallThreads
+from shared.call_threads import CallThreads, afterwards
 
 WAIT_S = 10.0
 
@@ -54,3 +54,62 @@ def test_a_call_that_hangs_holds_up_neither_a_close_nor_the_end_of_python() -> N
     assert not hung.done()
     gate.set()
     assert hung.result(WAIT_S)
+
+
+def test_what_nobody_waits_for_is_done_behind_the_answer() -> None:
+    """The caller has it by then, and the next call finds it done."""
+    threads = CallThreads("call", 1)
+    done: list[str] = []
+    gate = threading.Event()
+
+    def call() -> tuple[str, ...]:
+        afterwards(lambda: done.append("waited" if gate.wait(WAIT_S) else "gave up"))
+        return tuple(done)
+
+    assert threads.submit(call).result(WAIT_S) == ()
+    gate.set()
+    assert threads.submit(tuple, done).result(WAIT_S) == ("waited",)
+    threads.close()
+
+
+def test_what_is_left_to_do_by_a_call_that_failed_is_done_too() -> None:
+    """A count that was lost would never come right again."""
+    threads = CallThreads("call", 1)
+    done: list[str] = []
+
+    def call() -> None:
+        afterwards(lambda: done.append("counted"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(call).result(WAIT_S)
+    assert threads.submit(tuple, done).result(WAIT_S) == ("counted",)
+    threads.close()
+
+
+def test_a_thread_that_makes_no_call_leaves_nothing_for_later() -> None:
+    """Nor does what is done behind a call: there is nothing behind it."""
+    done: list[str] = []
+    afterwards(lambda: done.append("at once"))
+    assert done == ["at once"]
+    threads = CallThreads("call", 1)
+    threads.submit(afterwards, lambda: afterwards(lambda: done.append("at its turn"))).result(WAIT_S)
+    assert threads.submit(tuple, done).result(WAIT_S) == ("at once", "at its turn")
+    threads.close()
+
+
+def test_what_goes_wrong_behind_a_call_is_told_and_ends_no_thread() -> None:
+    """Its caller is answered already, and the calls to come need the thread."""
+    faults: list[BaseException] = []
+    threads = CallThreads("call", 1, faults.append)
+    done: list[str] = []
+
+    def call() -> str:
+        afterwards(lambda: done.remove("nothing"))
+        afterwards(lambda: done.append("the next"))
+        return threading.current_thread().name
+
+    assert threads.submit(call).result(WAIT_S) == "call-0"
+    assert threads.submit(lambda: (threading.current_thread().name, *done)).result(WAIT_S) == ("call-0", "the next")
+    assert [type(fault) for fault in faults] == [ValueError]
+    threads.close()
