@@ -12,7 +12,12 @@ class PackedError(ValueError):
 
 def pack(*parts: Buffer) -> bytes:
     """The wire form of `Packed{message}`, whose message is the parts joined."""
-    return b"".join((head(_MESSAGE, sum(map(len, parts))), *parts))
+    return b"".join(packed_parts(*parts))
+
+
+def packed_parts(*parts: Buffer) -> tuple[Buffer, ...]:
+    """The same, in parts to be joined."""
+    return head(_MESSAGE, sum(map(len, parts))), *parts
 
 
 def unpack(data: Buffer) -> memoryview:

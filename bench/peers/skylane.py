@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
+from edge.transports.grpc_method import CallError, GrpcMethod
 from edge.transports.line import Returned
 from edge.transports.native import Native
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock, results
+from shared.compression import Buffer
+from shared.endpoint import Endpoint
+from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import MaskMessage, Status, Want
 from shared.registry import load
 from shared.results import Classification
@@ -31,15 +36,63 @@ from shared.topics import FrameId
 _CAMERA = "front"
 _ENGINE = "tensorflow"  # That the peers' function is made of.
 _INSTANCES = 2  # Two cores have no gaps left for a third; the peers infer as many calls at a time as come.
-_CALL = "grpc"  # A bare call,
+_CALL = "grpc"  # A bare call by the vehicle's own gRPC,
+_LIBRARY = "grpc by grpcio"  # one by gRPC's Python library, as anybody's client would make it,
 _VEHICLE = "grpc by a vehicle"  # and the same door by a vehicle's transport.
 
 
-class CallClient:
-    """A blocking call of `skylane.v1.Worker`, as plain a client as the peers'."""
+class Call(Protocol):
+    """A blocking call of `skylane.v1.Worker.Answer` over a connection of its own."""
 
-    def __init__(self, address: str, vehicle: str, session: str, want: Want) -> None:
+    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
+        """The answer's bytes to a message in parts.
+
+        Raises:
+            PeerError: there is none.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class OwnCall:
+    """As `Call`, by the vehicle's own gRPC."""
+
+    def __init__(self, address: str) -> None:
+        self._method = GrpcMethod(Endpoint.parse(address), Native.method, most_bytes=MAX_MESSAGE_BYTES)
+
+    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
+        """As `Call`."""
+        try:
+            return self._method.call(parts, PATIENCE_S).message
+        except CallError as error:
+            raise PeerError(f"no answer over gRPC: {error}") from error
+
+    def close(self) -> None:
+        """As `Call`."""
+        self._method.close()
+
+
+class LibraryCall:
+    """As `Call`, by gRPC's Python library."""
+
+    def __init__(self, address: str) -> None:
         self._call = BareCall(address, Native.method)
+
+    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
+        """As `Call`."""
+        return self._call(b"".join(parts))
+
+    def close(self) -> None:
+        """As `Call`."""
+        self._call.close()
+
+
+class CallClient:
+    """As plain a client as the peers'."""
+
+    def __init__(self, call: Call, vehicle: str, session: str, want: Want) -> None:
+        self._call = call
         self._dialect = Native()
         self._vehicle, self._session, self._want = vehicle, session, want
         self._numbers = count()
@@ -48,7 +101,7 @@ class CallClient:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, want=self._want, stamps=())
-        body = self._call(self._dialect.pack(message).body)
+        body = self._call(self._dialect.pack(message).parts)
         return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
@@ -113,13 +166,13 @@ def opened(
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = Want(mask_codec=mask_codec)
     vehicles = {_VEHICLE if door == _CALL else door: partial(_connected, site, door, model, want) for door in doors}
-    calls = {_CALL: partial(_called, site, want)} if _CALL in doors else {}
-    return tree, {**calls, **vehicles}
+    calls = {_CALL: OwnCall, _LIBRARY: LibraryCall} if _CALL in doors else {}
+    return tree, {way: partial(_called, site, want, call) for way, call in calls.items()} | vehicles
 
 
-def _called(site: DoorSite, want: Want) -> Client:
+def _called(site: DoorSite, want: Want, call: Callable[[str], Call]) -> Client:
     """A client of a name of its own at the gRPC door."""
-    return CallClient(site.address(_CALL), *_names(), want)
+    return CallClient(call(site.address(_CALL)), *_names(), want)
 
 
 def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:

@@ -1,10 +1,11 @@
 """The way to a worker over gRPC."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
+from edge.transports.grpc_method import BrokenError, ClosedError, GrpcMethod, LateError, RefusedError, TooLargeError
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.security import Security
 from edge.transports.transport import Parcel
@@ -18,14 +19,12 @@ from shared.plain_text import printable
 
 grpc: Any = import_module("grpc")  # Any: it ships no types.
 
-_ENVELOPE_BYTES = 1 << 20  # Beside an answer's result.
+_MOST_ANSWER = MAX_MESSAGE_BYTES + (1 << 20)  # The result, and what is beside it.
 _PROBE_S = 2.0  # An echo that took longer would tell nothing of the clocks.
 _ASK_S = 5.0
 _LOOK_S = 0.2
 _TOLD_CHARACTERS = 300  # Characters of what a server says.
 _OPTIONS = (
-    ("grpc.max_send_message_length", -1),  # The sender bounds it.
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + _ENVELOPE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),  # A worker that is back is found within this.
     ("grpc.use_local_subchannel_pool", 1),  # A connection of its own each.
@@ -54,7 +53,7 @@ class GrpcDialect(Dialect, Protocol):
 
 
 class GrpcLine:
-    """A worker's gRPC door. Frames have a connection, and what is beside them has another, so as not to wait for them."""
+    """A worker's gRPC door. Frames have connections of their own, so that what is beside them does not wait for them."""
 
     def __init__(
         self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str, *, most_calls: int
@@ -64,19 +63,19 @@ class GrpcLine:
         Raises:
             WorkerAddressError: a token would travel in the clear.
         """
-        self._metadata = tuple(security.headers(vehicle, address).items())
-        self._channels = [_channel(f"{_BY_NAME}{address}", security) for _ in range(2)]
-        frames, beside = self._channels
-        # A thread that waits for its call has the answer a fifth of a millisecond before a future's callback has.
+        headers, context = security.headers(vehicle, address), security.context(address)
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        self._metadata = tuple(headers.items())
         self._calls = CallThreads("grpc-call", most_calls)
-        self._call = frames.unary_unary(dialect.method, response_deserializer=_stamped)
-        self._probe = beside.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
-        self._status = beside.unary_stream("/skylane.v1.Worker/Status")
+        self._frames = GrpcMethod(address, dialect.method, most_bytes=_MOST_ANSWER, context=context, headers=headers)
+        self._channel = _channel(f"{_BY_NAME}{address}", security)
+        self._probe = self._channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
+        self._status = self._channel.unary_stream("/skylane.v1.Worker/Status")
 
     def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
         """See Line. gRPC's own deadline tells the budget."""
-        metadata = (*self._metadata, *parcel.beside)
-        self._calls.run(lambda: done(self._outcome(parcel.body, timeout_s, metadata)))
+        self._calls.run(lambda: done(self._outcome(parcel, timeout_s)))
 
     def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
         """See Line."""
@@ -129,18 +128,22 @@ class GrpcLine:
 
     def close(self) -> None:
         """See Line."""
-        for channel in self._channels:
-            channel.close()
+        self._frames.close()
+        self._channel.close()
         self._calls.close()
 
-    def _outcome(self, body: bytes, timeout_s: float, metadata: Sequence[tuple[str, str | bytes]]) -> Outcome:
+    def _outcome(self, parcel: Parcel, timeout_s: float) -> Outcome:
         try:
-            (returned_ns, answer), ended = self._call.with_call(body, timeout=timeout_s, metadata=metadata)
-        except grpc.RpcError as error:
+            answer = self._frames.call(parcel.parts, timeout_s, parcel.beside)
+        except RefusedError as error:
             return _refused(error)
-        except ValueError:  # The channel is closed.
+        except TooLargeError as error:
+            return Refused(Status.FAILED, f"too_large: {error}", clock.now_ns())
+        except BrokenError as error:
+            return Unsent(is_stopping=False) if error.is_unsent else Silent(is_broken=True)
+        except (LateError, ClosedError):
             return Silent(is_broken=False)
-        return Returned(answer, dict(ended.trailing_metadata() or ()), returned_ns)
+        return Returned(answer.message, answer.metadata, answer.came_ns)
 
 
 def _channel(address: str, security: Security) -> Any:
@@ -161,30 +164,25 @@ def _cancel_when(stop: threading.Event, call: Any) -> None:
     call.cancel()
 
 
-def _refused(error: Any) -> Outcome:
-    """What came of a call that failed."""
-    now_ns, name, told = clock.now_ns(), error.code().name, _told(error)
-    metadata: Mapping[str, Any] = dict(error.trailing_metadata() or ())
-    match name:
+def _refused(error: RefusedError) -> Outcome:
+    """What a code other than OK is of a frame."""
+    now_ns, kind, told = clock.now_ns(), error.metadata.get(_KIND_KEY), _told(error.details)
+    match error.code:
         case "UNAVAILABLE":
-            is_stopping = _KIND_KEY in metadata
-            is_unsent = is_stopping or "failed to connect" in told
-            return Unsent(is_stopping) if is_unsent else Silent(is_broken=True)
+            return Unsent(is_stopping=True) if kind is not None else Silent(is_broken=True)
         case "CANCELLED":  # Not by us: a server that was just ending cuts off what came last.
             return Silent(is_broken=True)
         case "DEADLINE_EXCEEDED":
             return Silent(is_broken=False)
-        case "RESOURCE_EXHAUSTED" if "metadata size exceeds" in told:  # The answer's: a frame's fits by far.
-            return Refused(Status.FAILED, f"too_large: {told}", now_ns)
-        case "RESOURCE_EXHAUSTED" if "larger than max" in told or metadata.get(_KIND_KEY) == "too_large":
-            # The answer was, not the frame, which is never compressed.
-            is_ours = told.startswith(("CLIENT", "Decompressed")) or "CLIENT:" in told
-            return Refused(Status.FAILED if is_ours else Status.REJECTED, f"too_large: {told}", now_ns)
-    return Refused(_REFUSALS.get(name, Status.FAILED), f"{name.lower()}: {told}", now_ns)
+        case "RESOURCE_EXHAUSTED" if (
+            kind == "too_large" or "larger than max" in told
+        ):  # The latter is a library's word.
+            return Refused(Status.REJECTED, f"too_large: {told}", now_ns)
+    return Refused(_REFUSALS.get(error.code, Status.FAILED), f"{error.code.lower()}: {told}", now_ns)
 
 
 def _line_error(error: Any) -> LineError:
-    name, told = error.code().name, _told(error)
+    name, told = error.code().name, _told(error.details())
     if "failed to connect" in told:
         why = told.removesuffix(": OK").rpartition(": ")[
             2
@@ -193,7 +191,7 @@ def _line_error(error: Any) -> LineError:
     return LineError(f"{name.lower()}: {told}", is_final=name in _FINAL)
 
 
-def _told(error: Any) -> str:
+def _told(details: str | None) -> str:
     """What a server, or the library, says of an error, in one line."""
-    lines = (error.details() or "").strip().splitlines()
+    lines = (details or "").strip().splitlines()
     return printable(lines[0].strip()[:_TOLD_CHARACTERS]) if lines else "nothing is said"

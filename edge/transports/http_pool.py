@@ -2,7 +2,6 @@
 
 import io
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from edge.transports.security import Security, WorkerAddressError
+from edge.transports.security import Security
 from shared.endpoint import Endpoint
 
 _CONNECT_S = 5.0
@@ -27,14 +26,9 @@ def connections(address: Endpoint, security: Security, most: int) -> urllib3.HTT
     Raises:
         WorkerAddressError: the authority cannot be used.
     """
-    if security.authority is None:
+    context = security.context(address)
+    if context is None:
         return _Pool(address.host, address.port, maxsize=most)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_verify_locations(cadata=security.authority.decode())
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise WorkerAddressError(f"the authority for {address} holds no certificate in PEM: {error}") from error
     return _SecurePool(address.host, address.port, maxsize=most, ssl_context=context)
 
 

@@ -168,7 +168,7 @@ class MqttTransport:
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Transport."""
-        return Parcel(pack_frame(message))
+        return Parcel((pack_frame(message),))
 
     def send(
         self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None

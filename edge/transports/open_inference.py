@@ -28,7 +28,7 @@ class GrpcInfer:
     method = "/inference.GRPCInferenceService/ModelInfer"
 
     def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect. The picture is copied once, into its place."""
+        """See Dialect."""
         tensor = _field(_NAME, IMAGE.encode()) + _field(_DATATYPE, b"BYTES") + _field(_SHAPE, b"\x01")
         size = len(message.data)
         before = (
@@ -38,7 +38,7 @@ class GrpcInfer:
             + head(_RAW_INPUTS, _LENGTH.size + size)
             + _LENGTH.pack(size)
         )
-        return Parcel(b"".join((before, message.data)), ((FRAME_KEY, frame_beside(message)),))
+        return Parcel((before, message.data), ((FRAME_KEY, frame_beside(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""
@@ -61,7 +61,7 @@ class RestInfer:
         outputs = [{"name": RESULT, "parameters": {"binary_data": True}}]
         header = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
         beside = ((FRAME_HEADER, frame_header(message)), (LENGTH_HEADER, str(len(header))))
-        return Parcel(b"".join((header, _LENGTH.pack(size), message.data)), beside)
+        return Parcel((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""

@@ -1,6 +1,7 @@
 """What secures the way to a worker without a broker: an authority that vouches for it, a token that tells who we are."""
 
 import os
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,22 @@ class Security:
             if b"-----BEGIN CERTIFICATE-----" not in pem:
                 raise WorkerAddressError(f"the authority {authority} holds no certificate in PEM")
         return cls(pem, os.environ.get(TOKEN_VARIABLE) or None)
+
+    def context(self, address: Endpoint) -> ssl.SSLContext | None:
+        """For TLS with a worker whom the authority vouches for; None: no TLS.
+
+        Raises:
+            WorkerAddressError: the authority cannot be used.
+        """
+        if self.authority is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(cadata=self.authority.decode())
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise WorkerAddressError(f"the authority for {address} holds no certificate in PEM: {error}") from error
+        return context
 
     def headers(self, vehicle: str, address: Endpoint) -> dict[str, str]:
         """What tells a worker who calls.

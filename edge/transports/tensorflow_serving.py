@@ -30,13 +30,13 @@ class GrpcPredict:
     method = "/tensorflow.serving.PredictionService/Predict"
 
     def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect. The picture is copied once, into its place."""
+        """See Dialect."""
         spec = _field(_NAME, message.model.encode()) + _field(_SIGNATURE_NAME, _SIGNATURE.encode())
         size = len(message.data)
         tensor = _STRING_VECTOR + head(_STRING_VAL, size)
         entry = _field(_KEY, IMAGE.encode()) + head(_VALUE, len(tensor) + size) + tensor
         before = _field(_MODEL_SPEC, spec) + head(_INPUTS, len(entry) + size) + entry
-        return Parcel(b"".join((before, message.data)), ((FRAME_KEY, frame_beside(message)),))
+        return Parcel((before, message.data), ((FRAME_KEY, frame_beside(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""
@@ -58,7 +58,7 @@ class RestPredict:
         """See Dialect."""
         before = b'{"signature_name":"%s","instances":[{"b64":"' % _SIGNATURE.encode()
         body = b"".join((before, base64.b64encode(message.data), b'"}]}'))
-        return Parcel(body, ((FRAME_HEADER, frame_header(message)),))
+        return Parcel((body,), ((FRAME_HEADER, frame_header(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge.clocks import Clocks
+from shared.compression import Buffer
 from shared.messages import FrameMessage, MaskMessage
 from shared.model_card import ModelCard
 from shared.registry import Entry
@@ -27,13 +28,18 @@ TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks, say).
 class Parcel:
     """A frame packed for its way up."""
 
-    body: bytes
+    parts: tuple[Buffer, ...]  # Of its body: a picture among them lies where it was made, and is not copied.
     beside: tuple[tuple[str, str | bytes], ...] = ()  # Headers that say of the frame what the body has no place for.
+
+    @property
+    def body(self) -> bytes:
+        """All of its parts, joined; one that is bytes already is not copied."""
+        return b"".join(self.parts)
 
     @property
     def size(self) -> int:
         """Bytes that go up: the body, and what goes beside it."""
-        return len(self.body) + sum(len(value) for _, value in self.beside)
+        return sum(map(len, self.parts)) + sum(len(value) for _, value in self.beside)
 
 
 @dataclass(frozen=True, slots=True)

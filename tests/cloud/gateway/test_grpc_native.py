@@ -26,15 +26,17 @@ def _doors() -> Iterator[Doors]:
 
 def test_a_frame_is_answered_with_its_own_mask_and_stamps() -> None:
     """The same message as over the broker, through another door."""
-    with open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
-        with grpc.insecure_channel(doors.grpc) as channel:
-            answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
-            for sequence in range(5):
-                message = unpack_mask(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
-                assert message.status is Status.ANSWERED
-                mask = masks.decode(message.data, "raw", (HEIGHT, WIDTH))
-                np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
-                assert [stamp.stage for stamp in message.stamps] == list(CLOUD_STAGES)
+    with (
+        open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
+        grpc.insecure_channel(doors.grpc) as channel,
+    ):
+        answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
+        for sequence in range(5):
+            message = unpack_mask(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
+            assert message.status is Status.ANSWERED
+            mask = masks.decode(message.data, "raw", (HEIGHT, WIDTH))
+            np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
+            assert [stamp.stage for stamp in message.stamps] == list(CLOUD_STAGES)
     assert doors.node.counts["answered"] == 5  # Now that it is closed: it counts behind the answer.
 
 

@@ -39,4 +39,4 @@ def _threads() -> Iterator[None]:
     before = {thread.name for thread in threading.enumerate()}
     yield
     left = {thread.name for thread in threading.enumerate()} - before
-    assert not {name for name in left if name.startswith(("status", "http-", "grpc-status"))}
+    assert not {name for name in left if name.startswith(("status", "http-", "grpc-status", "grpc-idle"))}

@@ -1,0 +1,329 @@
+"""HTTP/2 (RFC 9113) for a caller that makes one call at a time on a connection.
+
+A library copies a frame's megabytes several times. Here they go from where they lie to the wire, and an answer's from the
+wire to where they will be read.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import Protocol
+
+from hpack import Decoder, HPACKError
+
+from edge.transports.wire import Wire
+from shared.compression import Buffer
+
+MAX_HEADERS = 65_536  # Bytes of an answer's header list, packed or not, and of any frame that is not data.
+
+_HEAD = struct.Struct(">BHBBI")  # Of a frame: its length's high byte and the others, kind, flags, stream.
+_SETTING = struct.Struct(">HI")
+_NUMBER = struct.Struct(">I")
+_MOST = (1 << 31) - 1  # Of a stream's number, and of a window.
+_LEAST_FRAME, _LARGEST_FRAME = 1 << 14, (1 << 24) - 1  # Bytes behind a frame's head, that both ends may agree on.
+_FIRST_WINDOW = (1 << 16) - 1
+_PRIORITY_BYTES, _PING_BYTES = 5, 8
+_REFUSED_STREAM = 7  # An error code.
+
+
+class _Kind(IntEnum):
+    """Of a frame."""
+
+    DATA = 0
+    HEADERS = 1
+    RESET = 3
+    SETTINGS = 4
+    PROMISE = 5
+    PING = 6
+    GOING = 7
+    WINDOW = 8
+    CONTINUATION = 9
+
+
+class _Flag(IntFlag):
+    """Of a frame."""
+
+    ENDS_STREAM = 1  # Of data and headers,
+    ACKNOWLEDGES = 1  # of settings and pings.
+    ENDS_HEADERS = 4
+    IS_PADDED = 8
+    HAS_PRIORITY = 32
+
+
+class _Setting(IntEnum):
+    """What one end tells the other of itself."""
+
+    ENABLE_PUSH = 2
+    INITIAL_WINDOW = 4
+    LARGEST_FRAME = 5
+
+
+class Http2Error(Exception):
+    """The other end does not keep to the protocol, or ends the call."""
+
+    def __init__(self, problem: str, *, is_refused: bool = False) -> None:
+        """`is_refused`: it told that it has done nothing of the call, nor will."""
+        self.is_refused = is_refused
+        super().__init__(problem)
+
+
+class Body(Protocol):
+    """Where the bytes of an answer are to lie."""
+
+    def room(self) -> memoryview:
+        """Where the next ones belong, not empty. What it raises ends the call: it takes no more."""
+
+    def took(self, count: int) -> None:
+        """So many have come there."""
+
+
+class Connection:
+    """The caller's end of one. After anything that it raises, Http2Error, OSError or a body's own, it is of no more use."""
+
+    def __init__(self, wire: Wire) -> None:
+        """Greet, and wait for the other end's greeting."""
+        self.wire = wire
+        self.is_sent = True  # The whole of the last call.
+        self._decoder = Decoder(max_header_list_size=MAX_HEADERS)
+        self._head = memoryview(bytearray(_HEAD.size))
+        self._stream = -1  # Of the last call; a caller's numbers are odd.
+        self._body: Body | None = None  # Of the call under way; None: none is.
+        self._fields: dict[str, str] = {}  # Of its answer.
+        self._block: bytearray | None = None  # A header list that is not whole yet,
+        self._is_last = False  # and whether nothing follows it.
+        self._is_left = False  # The other end takes no more calls.
+        self._window = self._initial_window = self._shared_window = _FIRST_WINDOW  # Bytes that may go out:
+        self._largest_frame = _LEAST_FRAME  # of the call, of any at its start, of all of them, of a frame.
+        self._untold = 0  # Bytes that came in, and have not been allowed anew.
+        wire.send([_GREETING])
+        wire.fill(self._head)
+        if self._head[3] != _Kind.SETTINGS or self._head[4] & _Flag.ACKNOWLEDGES:
+            raise Http2Error("it does not greet in HTTP/2")
+        self._take()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no other call can be made."""
+        return self._is_left or not self.is_sent or self._body is not None or self._stream > _MOST - 2
+
+    def hear(self) -> None:
+        """Take what has come between two calls: windows, pings, perhaps a farewell."""
+        while came := self.wire.take(self._head):
+            self.wire.fill(self._head[came:])
+            self._take()
+
+    def exchange(self, block: bytes, parts: Sequence[Buffer], body: Body) -> dict[str, str]:
+        """Make a call, and wait for the whole answer; its header fields, with those behind its body.
+
+        `block`: the call's header list, packed without indexing. `parts`: its body's, not empty altogether.
+        """
+        self._stream += 2
+        self._window = self._initial_window
+        self._fields, self._body, self.is_sent = {}, body, False
+        self._send(block, parts)
+        self._await_answer()
+        return self._fields
+
+    def _send(self, block: bytes, parts: Sequence[Buffer]) -> None:
+        """Send a call, as far as the other end lets us, and for as long as it has not answered."""
+        going = self._block_frames(block)
+        left = sum(map(len, parts))
+        cutter = _Cutter(parts)
+        while left and self._body is not None:
+            size = min(left, self._window, self._shared_window, self._largest_frame)
+            if size <= 0:
+                self.wire.send(going)
+                going = []
+                self._await()
+                continue
+            left -= size
+            self._window -= size
+            self._shared_window -= size
+            going.append(_head(size, _Kind.DATA, 0 if left else _Flag.ENDS_STREAM, self._stream))
+            going.extend(cutter.cut(size))
+        if self._body is not None:
+            self.wire.send(going)
+            self.is_sent = True
+
+    def _block_frames(self, block: bytes) -> list[Buffer]:
+        frames: list[Buffer] = []
+        for at in range(0, len(block), self._largest_frame):
+            piece = block[at : at + self._largest_frame]
+            flags = _Flag.ENDS_HEADERS if at + len(piece) == len(block) else 0
+            frames += [_head(len(piece), _Kind.CONTINUATION if at else _Kind.HEADERS, flags, self._stream), piece]
+        return frames
+
+    def _await_answer(self) -> None:
+        while self._body is not None:
+            self._await()
+
+    def _await(self) -> None:
+        self.wire.fill(self._head)
+        self._take()
+
+    def _take(self) -> None:
+        """Take the rest of a frame whose head has come."""
+        high, low, kind, flags, stream = _HEAD.unpack(self._head)
+        length, stream = high << 16 | low, stream & _MOST
+        if (self._block is None) == (kind == _Kind.CONTINUATION):
+            raise Http2Error("a header list that is broken off, or goes on without having begun")
+        if kind in _OF_A_CALL and (stream != self._stream or self._body is None):
+            raise Http2Error("it answers what was not asked")
+        if kind == _Kind.DATA:
+            self._take_data(length, flags)
+            return
+        if length > MAX_HEADERS:
+            raise Http2Error(f"a frame of {length} bytes that is no data")
+        payload = self._read(length)
+        if kind in _OF_A_CALL:
+            self._take_headers(kind, flags, payload)
+        else:
+            self._take_word(kind, flags, stream, payload)
+
+    def _take_word(self, kind: int, flags: int, stream: int, payload: bytearray) -> None:
+        """What the other end says beside its answers; of kinds that nobody knows, nothing."""
+        is_told = not flags & _Flag.ACKNOWLEDGES
+        match kind:
+            case _Kind.SETTINGS if is_told:
+                self._take_settings(payload)
+            case _Kind.PING if is_told:
+                self.wire.send([_head(_PING_BYTES, _Kind.PING, _Flag.ACKNOWLEDGES, 0), payload[:_PING_BYTES]])
+            case _Kind.WINDOW:
+                self._widen(stream, _numbers(payload, 1)[0] & _MOST)
+            case _Kind.RESET if stream == self._stream and self._body is not None:
+                (code,) = _numbers(payload, 1)
+                raise Http2Error(f"it ends the call with code {code}", is_refused=code == _REFUSED_STREAM)
+            case _Kind.GOING:
+                self._is_left = True
+                if self._body is not None and self._stream > _numbers(payload, 2)[0] & _MOST:
+                    raise Http2Error("it takes no more calls", is_refused=True)
+            case _Kind.PROMISE:
+                raise Http2Error("it promises what was not asked")
+
+    def _take_data(self, length: int, flags: int) -> None:
+        """The one frame that may be long."""
+        body = self._body
+        assert body is not None
+        if not self._fields:
+            raise Http2Error("an answer without headers")
+        self._untold += length
+        padding = 0
+        if flags & _Flag.IS_PADDED:
+            padding = self._read(1)[0]
+            length -= 1 + padding
+        while length > 0:
+            room = body.room()[:length]
+            self.wire.fill(room)
+            body.took(len(room))
+            length -= len(room)
+        if length < 0:
+            raise Http2Error("padding beyond its frame")
+        self._read(padding)
+        if self._untold > _MOST // 2:  # A call's own window no answer comes to the end of.
+            self.wire.send([_head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(self._untold)])
+            self._untold = 0
+        if flags & _Flag.ENDS_STREAM:
+            self._body = None
+
+    def _take_headers(self, kind: int, flags: int, payload: bytearray) -> None:
+        """Add a header list to the answer's, once it is whole."""
+        if kind == _Kind.HEADERS:
+            self._is_last = bool(flags & _Flag.ENDS_STREAM)
+            payload = _unpadded(payload, flags)
+        block = (self._block or bytearray()) + payload
+        if len(block) > MAX_HEADERS:
+            raise Http2Error(f"a header list of more than {MAX_HEADERS} bytes")
+        self._block = block
+        if not flags & _Flag.ENDS_HEADERS:
+            return
+        self._block = None
+        try:
+            self._fields |= {str(name): str(value) for name, value in self._decoder.decode(bytes(block))}
+        except HPACKError as error:
+            raise Http2Error(f"a header list that cannot be read: {error}") from error
+        if self._is_last:
+            self._body = None
+
+    def _take_settings(self, payload: bytearray) -> None:
+        if len(payload) % _SETTING.size:
+            raise Http2Error("settings that cannot be read")
+        for setting, value in _SETTING.iter_unpack(payload):
+            if setting == _Setting.INITIAL_WINDOW:
+                self._widen(self._stream, value - self._initial_window)
+                self._initial_window = value
+            elif setting == _Setting.LARGEST_FRAME:
+                if not _LEAST_FRAME <= value <= _LARGEST_FRAME:
+                    raise Http2Error(f"frames of {value} bytes")
+                self._largest_frame = value
+        self.wire.send([_head(0, _Kind.SETTINGS, _Flag.ACKNOWLEDGES, 0)])
+
+    def _widen(self, stream: int, count: int) -> None:
+        """Let so many bytes more out, of a call or, stream 0, of all of them; a call's may have been taken back."""
+        if stream == 0:
+            self._shared_window += count
+        elif stream == self._stream:
+            self._window += count
+        if max(self._shared_window, self._window) > _MOST:
+            raise Http2Error("a window beyond all bounds")
+
+    def _read(self, length: int) -> bytearray:
+        payload = bytearray(length)
+        self.wire.fill(memoryview(payload))
+        return payload
+
+
+class _Cutter:
+    """Parts, cut anew."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._left = [memoryview(part) for part in reversed(parts)]
+
+    def cut(self, size: int) -> list[Buffer]:
+        """The next bytes, so many."""
+        pieces: list[Buffer] = []
+        while size:
+            part = self._left.pop()
+            pieces.append(part[:size])
+            if len(part) > size:
+                self._left.append(part[size:])
+            size -= len(pieces[-1])
+        return pieces
+
+
+_OF_A_CALL = (_Kind.DATA, _Kind.HEADERS, _Kind.CONTINUATION)
+
+
+def _head(length: int, kind: _Kind, flags: int, stream: int) -> bytes:
+    return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream)
+
+
+def _unpadded(payload: bytearray, flags: int) -> bytearray:
+    begin, end = 0, len(payload)
+    if flags & _Flag.IS_PADDED and payload:
+        begin, end = 1, end - payload[0]
+    if flags & _Flag.HAS_PRIORITY:
+        begin += _PRIORITY_BYTES
+    if begin > end:
+        raise Http2Error("padding beyond its frame")
+    return payload[begin:end]
+
+
+def _numbers(payload: bytearray, count: int) -> list[int]:
+    """So many 32-bit numbers, at the beginning of a frame."""
+    if len(payload) < count * _NUMBER.size:
+        raise Http2Error(f"a frame of {len(payload)} bytes that has to have {count * _NUMBER.size}")
+    return [_NUMBER.unpack_from(payload, _NUMBER.size * place)[0] for place in range(count)]
+
+
+def _greeting() -> bytes:
+    """That no answer is to wait for us: its body is bounded where it is taken."""
+    settings = {_Setting.ENABLE_PUSH: 0, _Setting.INITIAL_WINDOW: _MOST, _Setting.LARGEST_FRAME: _LARGEST_FRAME}
+    told = b"".join(_SETTING.pack(*setting) for setting in settings.items())
+    return b"".join((
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        _head(len(told), _Kind.SETTINGS, 0, 0), told,
+        _head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(_MOST - _FIRST_WINDOW),
+    ))  # fmt: skip
+
+
+_GREETING = _greeting()
