@@ -145,19 +145,19 @@ def opened(
     models: Path,
     model: str,
     mask_codec: str,
-    doors: Sequence[str] | None = None,
+    ways: Sequence[str] | None = None,
     *,
     is_cold: bool = False,
 ) -> tuple[ProcessTree, dict[str, Callable[[], Client]]]:
     """A worker with its broker, up until the stack is closed; and by way how to connect.
 
-    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS. `doors`: None: all. `is_cold`: it does
-    not warm its model up.
+    `mask_codec`: how the masks are packed for their way, a key of MASK_CODECS. `ways`: those that are wanted; None: all.
+    `is_cold`: it does not warm its model up.
 
     Raises:
         SkylaneError: it did not get ready.
     """
-    doors = doors or DOORS
+    doors = [door for door in DOORS if ways is None or any(_door(way) == door for way in ways)]
     flags = ("--warm-up", "0") if is_cold else ()
     site = stack.enter_context(
         DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, instances=_INSTANCES, flags=flags)
@@ -165,9 +165,17 @@ def opened(
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = Want(mask_codec=mask_codec)
-    vehicles = {_VEHICLE if door == _CALL else door: partial(_connected, site, door, model, want) for door in doors}
-    calls = {_CALL: OwnCall, _LIBRARY: LibraryCall} if _CALL in doors else {}
-    return tree, {way: partial(_called, site, want, call) for way, call in calls.items()} | vehicles
+    connects: dict[str, Callable[[], Client]] = {}
+    if _CALL in doors:
+        connects[_CALL] = partial(_called, site, want, OwnCall)
+        connects[_LIBRARY] = partial(_called, site, want, LibraryCall)
+    for door in doors:
+        connects[_VEHICLE if door == _CALL else door] = partial(_connected, site, door, model, want)
+    return tree, connects
+
+
+def _door(way: str) -> str:
+    return way.partition(" ")[0]
 
 
 def _called(site: DoorSite, want: Want, call: Callable[[str], Call]) -> Client:
