@@ -257,6 +257,14 @@ class _Message:
         assert self._data is not None
         return memoryview(self._data)
 
+    def begin(self, fields: Mapping[str, str]) -> None:
+        """See Body.
+
+        Raises:
+            RefusedError: they are not gRPC's.
+        """
+        _check(fields)
+
     def room(self) -> memoryview:
         """See Body.
 
@@ -293,11 +301,7 @@ def _read(fields: Mapping[str, str], message: _Message) -> Answer:
     Raises:
         RefusedError: it is none, or no.
     """
-    status, content_type = fields.get(":status", ""), fields.get("content-type", "")
-    if status != _HTTP_OK:
-        raise RefusedError(_CODES_OF_HTTP.get(status, "UNKNOWN"), f"it answers HTTP {status or 'without a status'}", {})
-    if not content_type.startswith(_GRPC):
-        raise RefusedError("UNKNOWN", f"it answers in {content_type or 'no'} content-type, which is not gRPC's", {})
+    _check(fields)
     metadata = {name: _value(name, text) for name, text in fields.items() if not name.startswith((":", "grpc-"))}
     number = fields.get("grpc-status", "")
     code = _CODES[int(number)] if number.isdecimal() and int(number) < len(_CODES) else "UNKNOWN"
@@ -306,6 +310,19 @@ def _read(fields: Mapping[str, str], message: _Message) -> Answer:
     if message.came_ns is None:
         raise RefusedError("INTERNAL", "it answers OK without a whole message", metadata)
     return Answer(message.data, metadata, message.came_ns)
+
+
+def _check(fields: Mapping[str, str]) -> None:
+    """See to it that an answer's header fields are those of gRPC.
+
+    Raises:
+        RefusedError: they are not.
+    """
+    status, content_type = fields.get(":status", ""), fields.get("content-type", "")
+    if status != _HTTP_OK:
+        raise RefusedError(_CODES_OF_HTTP.get(status, "UNKNOWN"), f"it answers HTTP {status or 'without a status'}", {})
+    if not content_type.startswith(_GRPC):
+        raise RefusedError("UNKNOWN", f"it answers in {content_type or 'no content-type'}, and not in gRPC", {})
 
 
 def _packed(fields: Iterable[tuple[str, str]]) -> bytes:

@@ -5,7 +5,7 @@ wire to where they will be read.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
@@ -19,7 +19,7 @@ MAX_HEADERS = 65_536  # Bytes of an answer's header list, packed or not, and of 
 _HEAD = struct.Struct(">BHBBI")  # Of a frame: its length's high byte and the others, kind, flags, stream.
 _SETTING = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
-_MOST = (1 << 31) - 1  # Of a stream's number, and of a window.
+_31_BITS = (1 << 31) - 1  # Of a stream's number, and of a window.
 _LEAST_FRAME, _LARGEST_FRAME = 1 << 14, (1 << 24) - 1  # Bytes behind a frame's head, that both ends may agree on.
 _FIRST_WINDOW = (1 << 16) - 1
 _PRIORITY_BYTES, _PING_BYTES = 5, 8
@@ -68,10 +68,13 @@ class Http2Error(Exception):
 
 
 class Body(Protocol):
-    """Where the bytes of an answer are to lie."""
+    """Where the bytes of an answer are to lie. What it raises ends the call."""
+
+    def begin(self, fields: Mapping[str, str]) -> None:
+        """Hear the answer's header fields, before its first byte."""
 
     def room(self) -> memoryview:
-        """Where the next ones belong, not empty. What it raises ends the call: it takes no more."""
+        """Where the next ones belong, not empty."""
 
     def took(self, count: int) -> None:
         """So many have come there."""
@@ -104,7 +107,7 @@ class Connection:
     @property
     def is_spent(self) -> bool:
         """Whether no other call can be made."""
-        return self._is_left or not self.is_sent or self._body is not None or self._stream > _MOST - 2
+        return self._is_left or not self.is_sent or self._body is not None or self._stream > _31_BITS - 2
 
     def hear(self) -> None:
         """Take what has come between two calls: windows, pings, perhaps a farewell."""
@@ -164,7 +167,7 @@ class Connection:
     def _take(self) -> None:
         """Take the rest of a frame whose head has come."""
         high, low, kind, flags, stream = _HEAD.unpack(self._head)
-        length, stream = high << 16 | low, stream & _MOST
+        length, stream = high << 16 | low, stream & _31_BITS
         if (self._block is None) == (kind == _Kind.CONTINUATION):
             raise Http2Error("a header list that is broken off, or goes on without having begun")
         if kind in _OF_A_CALL and (stream != self._stream or self._body is None):
@@ -189,13 +192,13 @@ class Connection:
             case _Kind.PING if is_told:
                 self.wire.send([_head(_PING_BYTES, _Kind.PING, _Flag.ACKNOWLEDGES, 0), payload[:_PING_BYTES]])
             case _Kind.WINDOW:
-                self._widen(stream, _numbers(payload, 1)[0] & _MOST)
+                self._widen(stream, _numbers(payload, 1)[0] & _31_BITS)
             case _Kind.RESET if stream == self._stream and self._body is not None:
                 (code,) = _numbers(payload, 1)
                 raise Http2Error(f"it ends the call with code {code}", is_refused=code == _REFUSED_STREAM)
             case _Kind.GOING:
                 self._is_left = True
-                if self._body is not None and self._stream > _numbers(payload, 2)[0] & _MOST:
+                if self._body is not None and self._stream > _numbers(payload, 2)[0] & _31_BITS:
                     raise Http2Error("it takes no more calls", is_refused=True)
             case _Kind.PROMISE:
                 raise Http2Error("it promises what was not asked")
@@ -219,7 +222,7 @@ class Connection:
         if length < 0:
             raise Http2Error("padding beyond its frame")
         self._read(padding)
-        if self._untold > _MOST // 2:  # A call's own window no answer comes to the end of.
+        if self._untold > _31_BITS // 2:  # A call's own window no answer comes to the end of.
             self.wire.send([_head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(self._untold)])
             self._untold = 0
         if flags & _Flag.ENDS_STREAM:
@@ -238,11 +241,16 @@ class Connection:
             return
         self._block = None
         try:
-            self._fields |= {str(name): str(value) for name, value in self._decoder.decode(bytes(block))}
+            fields = {str(name): str(value) for name, value in self._decoder.decode(bytes(block))}
         except HPACKError as error:
             raise Http2Error(f"a header list that cannot be read: {error}") from error
+        if fields.get(":status", "").startswith("1"):
+            return  # The answer is still to come.
+        self._fields |= fields
         if self._is_last:
             self._body = None
+        elif self._body is not None:
+            self._body.begin(self._fields)
 
     def _take_settings(self, payload: bytearray) -> None:
         if len(payload) % _SETTING.size:
@@ -263,7 +271,7 @@ class Connection:
             self._shared_window += count
         elif stream == self._stream:
             self._window += count
-        if max(self._shared_window, self._window) > _MOST:
+        if max(self._shared_window, self._window) > _31_BITS:
             raise Http2Error("a window beyond all bounds")
 
     def _read(self, length: int) -> bytearray:
@@ -317,12 +325,12 @@ def _numbers(payload: bytearray, count: int) -> list[int]:
 
 def _greeting() -> bytes:
     """That no answer is to wait for us: its body is bounded where it is taken."""
-    settings = {_Setting.ENABLE_PUSH: 0, _Setting.INITIAL_WINDOW: _MOST, _Setting.LARGEST_FRAME: _LARGEST_FRAME}
+    settings = {_Setting.ENABLE_PUSH: 0, _Setting.INITIAL_WINDOW: _31_BITS, _Setting.LARGEST_FRAME: _LARGEST_FRAME}
     told = b"".join(_SETTING.pack(*setting) for setting in settings.items())
     return b"".join((
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         _head(len(told), _Kind.SETTINGS, 0, 0), told,
-        _head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(_MOST - _FIRST_WINDOW),
+        _head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(_31_BITS - _FIRST_WINDOW),
     ))  # fmt: skip
 
 

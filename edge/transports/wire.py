@@ -9,7 +9,7 @@ from contextlib import suppress
 from shared.compression import Buffer
 from shared.endpoint import Endpoint
 
-_MOST_PARTS = 512  # That the kernel is given at a time; it takes 1,024.
+_PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
 
 
 class Wire:
@@ -43,7 +43,7 @@ class Wire:
         first = 0
         while first < len(left):
             self._socket.settimeout(self._left_s())
-            sent = self._socket.sendmsg(left[first : first + _MOST_PARTS])
+            sent = self._socket.sendmsg(left[first : first + _PARTS_AT_A_TIME])
             while first < len(left) and sent >= len(left[first]):
                 sent -= len(left[first])
                 first += 1
