@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from urllib.parse import unquote
 
@@ -139,12 +140,12 @@ class GrpcMethod:
             CallError: there is none.
         """
         until_s = time.monotonic() + timeout_s
-        told = [("grpc-timeout", f"{ceil(timeout_s * 1e3)}m"), *((name, _text(value)) for name, value in metadata)]
+        told = _timeout(ceil(timeout_s * 1e3)) + _packed((name, _text(value)) for name, value in metadata)
         prefix = _PREFIX.pack(0, sum(map(len, parts)))
         message = _Message(self._most_bytes)
         connection = self._connected(until_s)
         try:
-            fields = connection.exchange(self._block + _packed(told), (prefix, *parts), message)
+            fields = connection.exchange(self._block + told, (prefix, *parts), message)
         except (OSError, Http2Error) as error:
             raise self._problem(error, is_sent=connection.is_sent) from error
         finally:
@@ -327,8 +328,15 @@ def _check(fields: Mapping[str, str]) -> None:
 
 def _packed(fields: Iterable[tuple[str, str]]) -> bytes:
     """A part of a header list that any connection takes, as it changes nothing that the other end remembers."""
-    packed: bytes = Encoder().encode([NeverIndexedHeaderTuple(*field) for field in fields], huffman=False)
+    listed = [NeverIndexedHeaderTuple(*field) for field in fields]
+    packed: bytes = Encoder().encode(listed, huffman=False) if listed else b""
     return packed
+
+
+@lru_cache(maxsize=64)
+def _timeout(milliseconds: int) -> bytes:
+    """Most calls of a vehicle have the same."""
+    return _packed([("grpc-timeout", f"{milliseconds}m")])
 
 
 def _text(value: str | bytes) -> str:

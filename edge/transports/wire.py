@@ -9,6 +9,7 @@ from contextlib import suppress
 from shared.compression import Buffer
 from shared.endpoint import Endpoint
 
+_AHEAD_BYTES = 1 << 12  # A large read goes past the buffer for small ones.
 _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
 
 
@@ -19,6 +20,8 @@ class Wire:
         """Connect. `context`: of TLS, None for none. `until_s`: that moment, by time.monotonic; it may be set anew."""
         self.until_s = until_s
         self._is_secure = context is not None
+        self._buffer = memoryview(bytearray(_AHEAD_BYTES))
+        self._ahead = self._buffer[:0]  # What has come and has not been read.
         try:
             connection = socket.create_connection((address.host, address.port), timeout=self._left_s())
         except UnicodeError as error:
@@ -53,17 +56,25 @@ class Wire:
     def fill(self, room: memoryview) -> None:
         """Wait for as many bytes as there is room for, and put them there."""
         while room:
+            if self._ahead:
+                room = room[self._take_ahead(room) :]
+                continue
             self._socket.settimeout(self._left_s())
-            room = room[_some(self._socket.recv_into(room)) :]
+            if len(room) < len(self._buffer):  # One call of the kernel for several small reads.
+                self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer))]
+            else:
+                room = room[_some(self._socket.recv_into(room)) :]
 
     def take(self, room: memoryview) -> int:
         """Put what is here already into a room, without waiting for more; how many bytes that were, 0 for none."""
-        self._left_s()
-        self._socket.settimeout(0)
-        try:
-            return _some(self._socket.recv_into(room))
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return 0
+        if not self._ahead:
+            self._left_s()
+            self._socket.settimeout(0)
+            try:
+                self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer))]
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return 0
+        return self._take_ahead(room)
 
     def cut(self) -> None:
         """End it, from any thread: whoever waits on it waits no more."""
@@ -73,6 +84,12 @@ class Wire:
     def close(self) -> None:
         """Let go of it."""
         self._socket.close()
+
+    def _take_ahead(self, room: memoryview) -> int:
+        count = min(len(room), len(self._ahead))
+        room[:count] = self._ahead[:count]
+        self._ahead = self._ahead[count:]
+        return count
 
     def _left_s(self) -> float:
         left_s = self.until_s - time.monotonic()
