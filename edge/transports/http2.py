@@ -16,6 +16,7 @@ from shared.compression import Buffer
 
 MAX_HEADERS = 65_536  # Bytes of an answer's header list, packed or not, and of any frame that is not data.
 
+_MOST_KNOWN, _LONGEST_KNOWN = 16, 64  # Header lists that are remembered, and the bytes of one.
 _HEAD = struct.Struct(">BHBBI")  # Of a frame: its length's high byte and the others, kind, flags, stream.
 _SETTING = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
@@ -24,6 +25,7 @@ _LEAST_FRAME, _LARGEST_FRAME = 1 << 14, (1 << 24) - 1  # Bytes behind a frame's 
 _FIRST_WINDOW = (1 << 16) - 1
 _PRIORITY_BYTES, _PING_BYTES = 5, 8
 _REFUSED_STREAM = 7  # An error code.
+_FIRST_PLACE, _LAST_PLACE = 0x81, 0xFE  # In HPACK's table, each in one byte (RFC 7541, 6.1).
 
 
 class _Kind(IntEnum):
@@ -88,6 +90,7 @@ class Connection:
         self.wire = wire
         self.is_sent = True  # The whole of the last call.
         self._decoder = Decoder(max_header_list_size=MAX_HEADERS)
+        self._known: dict[bytes, Mapping[str, str]] = {}  # Header lists that say what they said before.
         self._head = memoryview(bytearray(_HEAD.size))
         self._stream = -1  # Of the last call; a caller's numbers are odd.
         self._body: Body | None = None  # Of the call under way; None: none is.
@@ -240,10 +243,7 @@ class Connection:
         if not flags & _Flag.ENDS_HEADERS:
             return
         self._block = None
-        try:
-            fields = {str(name): str(value) for name, value in self._decoder.decode(bytes(block))}
-        except HPACKError as error:
-            raise Http2Error(f"a header list that cannot be read: {error}") from error
+        fields = self._unpacked(bytes(block))
         if fields.get(":status", "").startswith("1"):
             return  # The answer is still to come.
         self._fields |= fields
@@ -251,6 +251,22 @@ class Connection:
             self._body = None
         elif self._body is not None:
             self._body.begin(self._fields)
+
+    def _unpacked(self, block: bytes) -> Mapping[str, str]:
+        """The fields of a header list: one of places in the table alone says the same as before, while that stands."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        try:
+            fields = {str(name): str(value) for name, value in self._decoder.decode(block)}
+        except HPACKError as error:
+            raise Http2Error(f"a header list that cannot be read: {error}") from error
+        is_of_places = all(_FIRST_PLACE <= byte <= _LAST_PLACE for byte in block)
+        if not is_of_places or len(self._known) == _MOST_KNOWN:
+            self._known.clear()  # It may have put something into the table.
+        if is_of_places and len(block) <= _LONGEST_KNOWN:
+            self._known[block] = fields
+        return fields
 
     def _take_settings(self, payload: bytearray) -> None:
         if len(payload) % _SETTING.size:

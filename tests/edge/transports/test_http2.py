@@ -243,6 +243,23 @@ def test_a_connection_takes_one_call_after_the_other() -> None:
     assert [body.taken for body in bodies] == [b"\x01", b"\x03", b"\x05"]
 
 
+def test_a_place_in_the_table_says_what_stands_there_now() -> None:
+    """A header list of places alone is remembered, and must be forgotten once another field takes one of them."""
+    first, again, second = b"\x40\x01x\x011", b"\xbe", b"\x40\x01y\x012"  # Entered; the newest; entered before it.
+
+    def script(server: Peer) -> None:
+        server.greet()
+        server.hear_greeting()
+        for stream, block in zip((1, 3, 5, 7, 9, 11), (first, again, again, second, again, b"\xbf"), strict=True):
+            server.call()
+            server.send(HEADERS, END_HEADERS | END_STREAM, stream, block)
+        server.until_end()
+
+    with peer(script) as address, connection(address) as caller:
+        told = [caller.exchange(BLOCK, (b"call",), Bytes()) for _ in range(6)]
+    assert told == [{"x": "1"}, {"x": "1"}, {"x": "1"}, {"y": "2"}, {"y": "2"}, {"x": "1"}]
+
+
 def test_a_farewell_is_heard_before_the_next_call() -> None:
     """A call that is made all the same would be lost."""
 
