@@ -26,6 +26,7 @@ from shared.endpoint import Endpoint
 
 _CONNECT_S = 5.0
 _LISTEN_S = 0.2
+_MOST_MS = 99_999_999  # Eight digits are the protocol's.
 _PREFIX = struct.Struct(">BI")  # Of a message: whether it is compressed, and its length.
 _BINARY = "-bin"  # The end of the name of a field that is base64.
 _GRPC = "application/grpc"
@@ -141,14 +142,16 @@ class GrpcMethod:
             CallError: there is none.
         """
         until_s = time.monotonic() + timeout_s
-        told = _timeout(ceil(timeout_s * 1e3)) + _packed((name, _text(value)) for name, value in metadata)
+        told = _timeout(min(ceil(timeout_s * 1e3), _MOST_MS)) + _packed(
+            (name, _text(value)) for name, value in metadata
+        )
         prefix = _PREFIX.pack(0, sum(map(len, parts)))
         message = _Message(self._most_bytes)
         connection = self._connected(until_s)
         try:
             fields = connection.exchange(self._block + told, (prefix, *parts), message)
         except (OSError, Http2Error) as error:
-            raise self._problem(error, is_sent=connection.is_sent) from error
+            raise self._problem(error, connection) from error
         finally:
             self._let_go(connection)
         return _read(fields, message)
@@ -195,7 +198,9 @@ class GrpcMethod:
         except (OSError, Http2Error) as error:
             if wire is not None:
                 self._drop(wire)
-            raise self._problem(error, is_sent=False) from error
+            if self._closed.is_set():
+                raise ClosedError from error
+            raise BrokenError(f"it cannot be reached: {error}", is_unsent=True) from error
         wire.until_s = until_s
         return connection
 
@@ -223,14 +228,14 @@ class GrpcMethod:
             self._wires.discard(wire)
         wire.close()
 
-    def _problem(self, error: OSError | Http2Error, *, is_sent: bool) -> CallError:
-        """What came of a call whose connection gave out. `is_sent`: as far as is known the server got all of it."""
+    def _problem(self, error: OSError | Http2Error, connection: Connection) -> CallError:
+        """What came of a call whose connection gave out."""
         if self._closed.is_set():
             return ClosedError()
         if isinstance(error, TimeoutError):
             return LateError(str(error))
-        is_unsent = not is_sent or (isinstance(error, Http2Error) and error.is_refused)
-        return BrokenError(str(error), is_unsent=is_unsent)
+        is_refused = isinstance(error, Http2Error) and error.is_refused
+        return BrokenError(str(error), is_unsent=is_refused or not connection.is_sent)
 
 
 def _is_open(connection: Connection, until_s: float) -> bool:

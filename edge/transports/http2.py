@@ -6,7 +6,7 @@ wire to where they will be read.
 
 import struct
 from collections.abc import Mapping, Sequence
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Protocol
 
 from hpack import Decoder, HPACKError
@@ -24,6 +24,8 @@ _31_BITS = (1 << 31) - 1  # Of a stream's number, and of a window.
 _LEAST_FRAME, _LARGEST_FRAME = 1 << 14, (1 << 24) - 1  # Bytes behind a frame's head, that both ends may agree on.
 _FIRST_WINDOW = (1 << 16) - 1
 _PRIORITY_BYTES, _PING_BYTES = 5, 8
+_ENDS_STREAM = _ACKNOWLEDGES = 1  # Flags of a frame: of data and headers; of settings and pings;
+_ENDS_HEADERS, _IS_PADDED, _HAS_PRIORITY = 4, 8, 32  # of headers, and the second of data.
 _REFUSED_STREAM = 7  # An error code.
 _FIRST_PLACE, _LAST_PLACE = 0x81, 0xFE  # In HPACK's table, each in one byte (RFC 7541, 6.1).
 
@@ -40,16 +42,6 @@ class _Kind(IntEnum):
     GOING = 7
     WINDOW = 8
     CONTINUATION = 9
-
-
-class _Flag(IntFlag):
-    """Of a frame."""
-
-    ENDS_STREAM = 1  # Of data and headers,
-    ACKNOWLEDGES = 1  # of settings and pings.
-    ENDS_HEADERS = 4
-    IS_PADDED = 8
-    HAS_PRIORITY = 32
 
 
 class _Setting(IntEnum):
@@ -103,7 +95,7 @@ class Connection:
         self._untold = 0  # Bytes that came in, and have not been allowed anew.
         wire.send([_GREETING])
         wire.fill(self._head)
-        if self._head[3] != _Kind.SETTINGS or self._head[4] & _Flag.ACKNOWLEDGES:
+        if self._head[3] != _Kind.SETTINGS or self._head[4] & _ACKNOWLEDGES:
             raise Http2Error("it does not greet in HTTP/2")
         self._take()
 
@@ -145,7 +137,7 @@ class Connection:
             left -= size
             self._window -= size
             self._shared_window -= size
-            going.append(_head(size, _Kind.DATA, 0 if left else _Flag.ENDS_STREAM, self._stream))
+            going.append(_head(size, _Kind.DATA, 0 if left else _ENDS_STREAM, self._stream))
             going.extend(cutter.cut(size))
         if self._body is not None:
             self.wire.send(going)
@@ -155,7 +147,7 @@ class Connection:
         frames: list[Buffer] = []
         for at in range(0, len(block), self._largest_frame):
             piece = block[at : at + self._largest_frame]
-            flags = _Flag.ENDS_HEADERS if at + len(piece) == len(block) else 0
+            flags = _ENDS_HEADERS if at + len(piece) == len(block) else 0
             frames += [_head(len(piece), _Kind.CONTINUATION if at else _Kind.HEADERS, flags, self._stream), piece]
         return frames
 
@@ -188,12 +180,12 @@ class Connection:
 
     def _take_word(self, kind: int, flags: int, stream: int, payload: bytearray) -> None:
         """What the other end says beside its answers; of kinds that nobody knows, nothing."""
-        is_told = not flags & _Flag.ACKNOWLEDGES
+        is_told = not flags & _ACKNOWLEDGES
         match kind:
             case _Kind.SETTINGS if is_told:
                 self._take_settings(payload)
             case _Kind.PING if is_told:
-                self.wire.send([_head(_PING_BYTES, _Kind.PING, _Flag.ACKNOWLEDGES, 0), payload[:_PING_BYTES]])
+                self.wire.send([_head(_PING_BYTES, _Kind.PING, _ACKNOWLEDGES, 0), payload[:_PING_BYTES]])
             case _Kind.WINDOW:
                 self._widen(stream, _numbers(payload, 1)[0] & _31_BITS)
             case _Kind.RESET if stream == self._stream and self._body is not None:
@@ -214,7 +206,7 @@ class Connection:
             raise Http2Error("an answer without headers")
         self._untold += length
         padding = 0
-        if flags & _Flag.IS_PADDED:
+        if flags & _IS_PADDED:
             padding = self._read(1)[0]
             length -= 1 + padding
         while length > 0:
@@ -228,19 +220,19 @@ class Connection:
         if self._untold > _31_BITS // 2:  # A call's own window no answer comes to the end of.
             self.wire.send([_head(_NUMBER.size, _Kind.WINDOW, 0, 0), _NUMBER.pack(self._untold)])
             self._untold = 0
-        if flags & _Flag.ENDS_STREAM:
+        if flags & _ENDS_STREAM:
             self._body = None
 
     def _take_headers(self, kind: int, flags: int, payload: bytearray) -> None:
         """Add a header list to the answer's, once it is whole."""
         if kind == _Kind.HEADERS:
-            self._is_last = bool(flags & _Flag.ENDS_STREAM)
+            self._is_last = bool(flags & _ENDS_STREAM)
             payload = _unpadded(payload, flags)
         block = (self._block or bytearray()) + payload
         if len(block) > MAX_HEADERS:
             raise Http2Error(f"a header list of more than {MAX_HEADERS} bytes")
         self._block = block
-        if not flags & _Flag.ENDS_HEADERS:
+        if not flags & _ENDS_HEADERS:
             return
         self._block = None
         fields = self._unpacked(bytes(block))
@@ -279,7 +271,7 @@ class Connection:
                 if not _LEAST_FRAME <= value <= _LARGEST_FRAME:
                     raise Http2Error(f"frames of {value} bytes")
                 self._largest_frame = value
-        self.wire.send([_head(0, _Kind.SETTINGS, _Flag.ACKNOWLEDGES, 0)])
+        self.wire.send([_head(0, _Kind.SETTINGS, _ACKNOWLEDGES, 0)])
 
     def _widen(self, stream: int, count: int) -> None:
         """Let so many bytes more out, of a call or, stream 0, of all of them; a call's may have been taken back."""
@@ -323,9 +315,9 @@ def _head(length: int, kind: _Kind, flags: int, stream: int) -> bytes:
 
 def _unpadded(payload: bytearray, flags: int) -> bytearray:
     begin, end = 0, len(payload)
-    if flags & _Flag.IS_PADDED and payload:
+    if flags & _IS_PADDED and payload:
         begin, end = 1, end - payload[0]
-    if flags & _Flag.HAS_PRIORITY:
+    if flags & _HAS_PRIORITY:
         begin += _PRIORITY_BYTES
     if begin > end:
         raise Http2Error("padding beyond its frame")

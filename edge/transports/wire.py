@@ -9,6 +9,7 @@ from contextlib import suppress
 from shared.compression import Buffer
 from shared.endpoint import Endpoint
 
+_LONGEST_S = 2e6  # That Python lets a socket wait.
 _AHEAD_BYTES = 1 << 12  # A large read goes past the buffer for small ones.
 _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
 
@@ -95,7 +96,7 @@ class Wire:
         left_s = self.until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
-        return left_s
+        return min(left_s, _LONGEST_S)
 
 
 def _some(count: int) -> int:

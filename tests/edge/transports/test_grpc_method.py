@@ -109,6 +109,7 @@ def test_the_server_is_told_how_long_it_has() -> None:
     """It need not infer what nobody waits for."""
     with served(lambda _, context: str(context.time_remaining()).encode()) as (address, _), method(address) as one:
         assert 0 < float(bytes(one.call((b"",), 3600.0).message)) <= 3600
+        assert float(bytes(one.call((b"",), 1e9).message)) > 3600  # Longer than it can be told.
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
