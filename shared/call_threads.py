@@ -79,11 +79,17 @@ class CallThreads:
 
     def _work(self) -> None:
         while (call := self._waiting.get()) is not None:
-            if not self._closed:
-                self._make(call)
-            del call  # What it holds, a frame's megabytes, is not kept until the next one comes.
-            with self._lock:
-                self._calls -= 1
+            try:
+                if not self._closed:
+                    self._make(call)
+            except BaseException:
+                with self._lock:
+                    self._threads.remove(threading.current_thread())  # Another takes its place.
+                raise
+            finally:
+                del call  # What it holds, a frame's megabytes, is not kept until the next one comes.
+                with self._lock:
+                    self._calls -= 1
 
     def _make(self, call: Callable[[], None]) -> None:
         acts: list[Callable[[], None]] = []

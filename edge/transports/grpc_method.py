@@ -27,6 +27,7 @@ from shared.endpoint import Endpoint
 _CONNECT_S = 5.0
 _LISTEN_S = 0.2
 _MOST_MS = 99_999_999  # Eight digits are the protocol's.
+_NO_TABLE = b"\x20"  # Of HPACK: we fill no table. Whoever asks for a smaller one waits to be told of it.
 _PREFIX = struct.Struct(">BI")  # Of a message: whether it is compressed, and its length.
 _BINARY = "-bin"  # The end of the name of a field that is base64.
 _GRPC = "application/grpc"
@@ -50,6 +51,7 @@ _CODES = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )  # By their numbers.
+_CODES_OF_RESETS = {8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}  # By those of HTTP/2.
 _HTTP_OK = "200"
 _CODES_OF_HTTP = {
     "400": "INTERNAL",
@@ -58,6 +60,8 @@ _CODES_OF_HTTP = {
     "404": "UNIMPLEMENTED",
     **dict.fromkeys(("429", "502", "503", "504"), "UNAVAILABLE"),
 }
+
+_CODES_BY_NUMBER = {str(number): code for number, code in enumerate(_CODES)}
 
 Metadata = Mapping[str, str | bytes]
 
@@ -126,7 +130,7 @@ class GrpcMethod:
             "content-type": _GRPC,
             "user-agent": "skylane",
         }
-        self._block = _packed((told | dict(headers or {})).items())
+        self._block = _NO_TABLE + _packed((told | dict(headers or {})).items())
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()  # All that are open.
         self._idle: list[Connection] = []  # The one used last stands last.
@@ -162,9 +166,7 @@ class GrpcMethod:
         with self._lock:
             for wire in self._wires:
                 wire.cut()
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._drop(connection.wire)
+        self._drop_idle()
         if self._listener.ident is not None:
             self._listener.join()
 
@@ -185,21 +187,22 @@ class GrpcMethod:
             self._drop(connection.wire)
 
     def _opened(self, until_s: float) -> Connection:
-        wire = None
+        with self._lock:
+            if self._closed.is_set():
+                raise ClosedError
+            wire = Wire(min(until_s, time.monotonic() + _CONNECT_S))
+            if self._listener.ident is None:
+                self._listener.start()
+            self._wires.add(wire)
         try:
-            wire = Wire(self._address, self._context, min(until_s, time.monotonic() + _CONNECT_S))
-            with self._lock:
-                self._wires.add(wire)
-                if self._closed.is_set():
-                    wire.cut()
-                elif self._listener.ident is None:
-                    self._listener.start()
+            wire.connect(self._address, self._context)
             connection = Connection(wire)
         except (OSError, Http2Error) as error:
-            if wire is not None:
-                self._drop(wire)
+            self._drop(wire)
             if self._closed.is_set():
                 raise ClosedError from error
+            if isinstance(error, TimeoutError) and time.monotonic() >= until_s:
+                raise LateError(str(error)) from error
             raise BrokenError(f"it cannot be reached: {error}", is_unsent=True) from error
         wire.until_s = until_s
         return connection
@@ -223,6 +226,12 @@ class GrpcMethod:
             for connection in gone:
                 self._drop(connection.wire)
 
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._drop(connection.wire)
+
     def _drop(self, wire: Wire) -> None:
         with self._lock:
             self._wires.discard(wire)
@@ -232,10 +241,16 @@ class GrpcMethod:
         """What came of a call whose connection gave out."""
         if self._closed.is_set():
             return ClosedError()
-        if isinstance(error, TimeoutError):
+        if (
+            isinstance(error, TimeoutError) and error.errno is None
+        ):  # Else it is the kernel's, of a connection that broke.
+            self._drop_idle()  # They may be as dead as this one.
             return LateError(str(error))
-        is_refused = isinstance(error, Http2Error) and error.is_refused
-        return BrokenError(str(error), is_unsent=is_refused or not connection.is_sent)
+        if not connection.is_sent:
+            return BrokenError(str(error), is_unsent=True)
+        if isinstance(error, Http2Error) and error.code is not None and not error.is_refused:
+            return RefusedError(_CODES_OF_RESETS.get(error.code, "INTERNAL"), str(error), {})
+        return BrokenError(str(error), is_unsent=isinstance(error, Http2Error) and error.is_refused)
 
 
 def _is_open(connection: Connection, until_s: float) -> bool:
@@ -310,7 +325,7 @@ def _read(fields: Mapping[str, str], message: _Message) -> Answer:
     _check(fields)
     metadata = {name: _value(name, text) for name, text in fields.items() if not name.startswith((":", "grpc-"))}
     number = fields.get("grpc-status", "")
-    code = _CODES[int(number)] if number.isdecimal() and int(number) < len(_CODES) else "UNKNOWN"
+    code = _CODES_BY_NUMBER.get(number, "UNKNOWN")
     if code != _OK:
         raise RefusedError(code, unquote(fields.get("grpc-message", ""), errors="replace"), metadata)
     if message.came_ns is None:

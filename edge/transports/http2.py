@@ -55,9 +55,9 @@ class _Setting(IntEnum):
 class Http2Error(Exception):
     """The other end does not keep to the protocol, or ends the call."""
 
-    def __init__(self, problem: str, *, is_refused: bool = False) -> None:
-        """`is_refused`: it told that it has done nothing of the call, nor will."""
-        self.is_refused = is_refused
+    def __init__(self, problem: str, *, is_refused: bool = False, code: int | None = None) -> None:
+        """`is_refused`: it told that it has done nothing of the call, nor will. `code`: with which it ended the call."""
+        self.is_refused, self.code = is_refused, code
         super().__init__(problem)
 
 
@@ -140,8 +140,20 @@ class Connection:
             going.append(_head(size, _Kind.DATA, 0 if left else _ENDS_STREAM, self._stream))
             going.extend(cutter.cut(size))
         if self._body is not None:
+            self._send_last(going)
+
+    def _send_last(self, going: list[Buffer]) -> None:
+        """Send the rest of a call. Who hangs up meanwhile may have answered before, and why is told there."""
+        try:
             self.wire.send(going)
             self.is_sent = True
+        except TimeoutError:
+            raise
+        except OSError as error:
+            try:
+                self._await_answer()
+            except (OSError, Http2Error):
+                raise error from None
 
     def _block_frames(self, block: bytes) -> list[Buffer]:
         frames: list[Buffer] = []
@@ -170,8 +182,10 @@ class Connection:
         if kind == _Kind.DATA:
             self._take_data(length, flags)
             return
-        if length > MAX_HEADERS:
-            raise Http2Error(f"a frame of {length} bytes that is no data")
+        while length > MAX_HEADERS:
+            if kind in _KINDS:
+                raise Http2Error(f"a frame of {length} bytes that is no data")
+            length -= len(self._read(MAX_HEADERS))
         payload = self._read(length)
         if kind in _OF_A_CALL:
             self._take_headers(kind, flags, payload)
@@ -185,16 +199,19 @@ class Connection:
             case _Kind.SETTINGS if is_told:
                 self._take_settings(payload)
             case _Kind.PING if is_told:
-                self.wire.send([_head(_PING_BYTES, _Kind.PING, _ACKNOWLEDGES, 0), payload[:_PING_BYTES]])
+                if len(payload) != _PING_BYTES:
+                    raise Http2Error(f"a ping of {len(payload)} bytes")
+                self.wire.send([_head(_PING_BYTES, _Kind.PING, _ACKNOWLEDGES, 0), payload])
             case _Kind.WINDOW:
                 self._widen(stream, _numbers(payload, 1)[0] & _31_BITS)
             case _Kind.RESET if stream == self._stream and self._body is not None:
                 (code,) = _numbers(payload, 1)
-                raise Http2Error(f"it ends the call with code {code}", is_refused=code == _REFUSED_STREAM)
+                is_refused = code == _REFUSED_STREAM and not self._fields
+                raise Http2Error(f"it ends the call with code {code}", is_refused=is_refused, code=code)
             case _Kind.GOING:
                 self._is_left = True
                 if self._body is not None and self._stream > _numbers(payload, 2)[0] & _31_BITS:
-                    raise Http2Error("it takes no more calls", is_refused=True)
+                    raise Http2Error("it takes no more calls", is_refused=not self._fields)
             case _Kind.PROMISE:
                 raise Http2Error("it promises what was not asked")
 
@@ -206,7 +223,7 @@ class Connection:
             raise Http2Error("an answer without headers")
         self._untold += length
         padding = 0
-        if flags & _IS_PADDED:
+        if flags & _IS_PADDED and length:
             padding = self._read(1)[0]
             length -= 1 + padding
         while length > 0:
@@ -236,8 +253,10 @@ class Connection:
             return
         self._block = None
         fields = self._unpacked(bytes(block))
-        if fields.get(":status", "").startswith("1"):
+        if fields.get(":status", "").startswith("1") and not self._is_last:
             return  # The answer is still to come.
+        if self._fields and not self._is_last:
+            raise Http2Error("header lists without end")
         self._fields |= fields
         if self._is_last:
             self._body = None
@@ -277,7 +296,7 @@ class Connection:
         """Let so many bytes more out, of a call or, stream 0, of all of them; a call's may have been taken back."""
         if stream == 0:
             self._shared_window += count
-        elif stream == self._stream:
+        elif stream == self._stream and self._body is not None:
             self._window += count
         if max(self._shared_window, self._window) > _31_BITS:
             raise Http2Error("a window beyond all bounds")
@@ -306,6 +325,7 @@ class _Cutter:
         return pieces
 
 
+_KINDS = frozenset(_Kind)
 _OF_A_CALL = (_Kind.DATA, _Kind.HEADERS, _Kind.CONTINUATION)
 
 

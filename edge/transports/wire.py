@@ -15,27 +15,41 @@ _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
 
 
 class Wire:
-    """An open connection; close it. Any of its calls raises OSError: TimeoutError at that moment, others of a broken one."""
+    """Any of its calls raises OSError: a TimeoutError without a number at that moment, others of what is broken."""
 
-    def __init__(self, address: Endpoint, context: ssl.SSLContext | None, until_s: float) -> None:
-        """Connect. `context`: of TLS, None for none. `until_s`: that moment, by time.monotonic; it may be set anew."""
+    def __init__(self, until_s: float) -> None:
+        """`until_s`: that moment, by time.monotonic; it may be set anew. Connect it, and close it."""
         self.until_s = until_s
-        self._is_secure = context is not None
+        self._socket = socket.socket()  # Not the one that will be used: there is none before its address is known.
+        self._is_secure = False
+        self._is_cut = False
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._ahead = self._buffer[:0]  # What has come and has not been read.
+
+    def connect(self, address: Endpoint, context: ssl.SSLContext | None) -> None:
+        """Connect to the first address of a host that takes us. `context`: of TLS, None for none."""
         try:
-            connection = socket.create_connection((address.host, address.port), timeout=self._left_s())
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise OSError(f"no host can be called {address.host}: {error}") from error
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                connection.settimeout(self._left_s())
-                connection = context.wrap_socket(connection, server_hostname=address.host)
-        except BaseException:
-            connection.close()
-            raise
-        self._socket = connection
+        for left, (family, kind, protocol, _, where) in zip(range(len(found), 0, -1), found, strict=True):
+            self._socket.close()
+            self._socket = socket.socket(family, kind, protocol)
+            try:
+                self._socket.settimeout(self._left_s() / left)  # One that is silent leaves the others their time.
+                self._socket.connect(where)
+                break
+            except OSError:
+                if left == 1:
+                    raise
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self._is_secure = True
+            self._socket.settimeout(self._left_s())
+            self._socket = context.wrap_socket(
+                self._socket, server_hostname=address.host, do_handshake_on_connect=False
+            )
+            self._socket.do_handshake()
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send all of these, one behind the other, from where they lie."""
@@ -78,7 +92,8 @@ class Wire:
         return self._take_ahead(room)
 
     def cut(self) -> None:
-        """End it, from any thread: whoever waits on it waits no more."""
+        """End it, from any thread: whoever waits on it, or will, waits no more."""
+        self._is_cut = True
         with suppress(OSError):  # It has ended already.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # Not TLS's own, which is no other thread's to call.
 
@@ -93,6 +108,8 @@ class Wire:
         return count
 
     def _left_s(self) -> float:
+        if self._is_cut:
+            raise ConnectionAbortedError("the connection was cut")
         left_s = self.until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")

@@ -1,3 +1,4 @@
+import queue
 import threading
 
 import pytest
@@ -95,6 +96,20 @@ def test_a_thread_that_makes_no_call_leaves_nothing_for_later() -> None:
     threads = CallThreads("call", 1)
     threads.submit(afterwards, lambda: afterwards(lambda: done.append("at its turn"))).result(WAIT_S)
     assert threads.submit(tuple, done).result(WAIT_S) == ("at once", "at its turn")
+    threads.close()
+
+
+def test_a_call_that_ends_its_thread_ends_no_other() -> None:
+    """Whose bug it was hears of it; the calls to come are made all the same."""
+    threads = CallThreads("call", 1)
+    heard: queue.SimpleQueue[threading.ExceptHookArgs] = queue.SimpleQueue()
+    before, threading.excepthook = threading.excepthook, heard.put
+    try:
+        threads.run(lambda: [].remove(0))  # type: ignore[arg-type]  # It is in no list.
+        assert heard.get(timeout=WAIT_S).exc_type is ValueError
+    finally:
+        threading.excepthook = before
+    assert threads.submit(divmod, 7, 2).result(WAIT_S) == (3, 1)
     threads.close()
 
 

@@ -14,7 +14,7 @@ from shared.endpoint import Endpoint
 DATA, HEADERS, RESET, SETTINGS, PROMISE, PING, GOING, WINDOW, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
 END_STREAM = ACK = 1
 END_HEADERS, PADDED, PRIORITY = 4, 8, 32
-INITIAL_WINDOW, LARGEST_FRAME = 4, 5  # Settings.
+HEADER_TABLE, INITIAL_WINDOW, LARGEST_FRAME = 1, 4, 5  # Settings.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 OK = ((":status", "200"), ("content-type", "application/grpc"))
 WAIT_S = 20.0

@@ -1,14 +1,17 @@
 """Calls of a gRPC server's method: what its own library says of them at the other end, and what a broken one makes of it."""
 
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hpack import Decoder
 
 from edge.transports.grpc_method import (
     Answer,
@@ -27,8 +30,10 @@ from tests.edge.transports.http2_peer import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    HEADER_TABLE,
     HEADERS,
     OK,
+    RESET,
     WAIT_S,
     Peer,
     peer,
@@ -70,6 +75,18 @@ def method(address: Endpoint, **more: Any) -> Iterator[GrpcMethod]:
     """One that is closed in the end."""
     with closing(GrpcMethod(address, "/a.B/C", **{"most_bytes": 1 << 26, **more})) as one:
         yield one
+
+
+@contextmanager
+def full_server() -> Iterator[tuple[str, int]]:
+    """An address at which nobody refuses a connection, nor takes one."""
+    with ExitStack() as stack:
+        where = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)).getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(where)
+        yield where
 
 
 def call(address: Endpoint, *parts: bytes, **more: Any) -> Answer:
@@ -243,6 +260,7 @@ def test_an_answer_is_taken_up_to_its_bound() -> None:
         ([(":status", "503")], b"", "UNAVAILABLE"),
         ([(":status", "404")], b"", "UNIMPLEMENTED"),
         ([(":status", "301")], b"", "UNKNOWN"),
+        ([(":status", "103")], b"", "UNKNOWN"),
         ([], b"", "UNKNOWN"),
         ([(":status", "200"), ("content-type", "text/html")], b"<html>", "UNKNOWN"),
         ([(":status", "200")], b"", "UNKNOWN"),
@@ -250,6 +268,7 @@ def test_an_answer_is_taken_up_to_its_bound() -> None:
         ([*OK, ("grpc-status", "-1")], b"", "UNKNOWN"),
         ([*OK, ("grpc-status", "17")], b"", "UNKNOWN"),
         ([*OK, ("grpc-status", "²")], b"", "UNKNOWN"),
+        ([*OK, ("grpc-status", "9" * 5000)], b"", "UNKNOWN"),
         ([*OK, ("grpc-status", "0")], b"", "INTERNAL"),
         ([*OK, ("grpc-status", "0")], b"\x00\x00\x00\x00\x02a", "INTERNAL"),
         ([*OK, ("grpc-status", "0")], b"\x00\x00", "INTERNAL"),
@@ -272,6 +291,69 @@ def test_an_answer_that_is_none_is_told_so(fields: list[tuple[str, str]], body: 
     with peer(script) as address, pytest.raises(RefusedError) as raised:
         call(address)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(8, "CANCELLED"), (11, "RESOURCE_EXHAUSTED"), (12, "PERMISSION_DENIED"), (2, "INTERNAL")]
+)
+def test_a_call_that_is_reset_is_refused_as_grpc_has_it(number: int, code: str) -> None:
+    """One call has ended, and not the worker."""
+
+    def script(server: Peer) -> None:
+        server.greet()
+        server.hear_greeting()
+        server.call()
+        server.send(RESET, 0, 1, number.to_bytes(4, "big"))
+        server.until_end()
+
+    with peer(script) as address, pytest.raises(RefusedError) as raised:
+        call(address)
+    assert raised.value.code == code
+
+
+def test_a_server_that_wants_no_table_is_told_that_there_is_none() -> None:
+    """HPACK, RFC 7541, 4.2: otherwise it may take every call for a fault."""
+    heard: list[bytes] = []
+
+    def script(server: Peer) -> None:
+        server.greet({HEADER_TABLE: 0})
+        server.hear_greeting()
+        while not heard:
+            frame = server.next()
+            if frame.kind == HEADERS:
+                heard.append(frame.payload)
+        server.until_end()
+
+    with peer(script) as address, pytest.raises(LateError), method(address) as one:
+        one.call((b"",), 0.3)
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 0
+    assert (":path", "/a.B/C") in [tuple(field) for field in decoder.decode(heard[0])]
+
+
+def test_closing_ends_a_call_that_still_connects() -> None:
+    """A server that takes the connection and says nothing, under TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        one = GrpcMethod(
+            Endpoint("127.0.0.1", server.getsockname()[1]),
+            "/a.B/C",
+            most_bytes=9,
+            context=ssl.create_default_context(),
+        )
+        waiting = threads.submit(one.call, (b"call",), 10 * WAIT_S)
+        with server.accept()[0]:
+            one.close()
+            with pytest.raises(ClosedError):
+                waiting.result(WAIT_S)
+
+
+def test_an_address_that_is_silent_leaves_the_others_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with a dead address ahead of the live one, such as of IPv6."""
+    monkeypatch.setattr("edge.transports.grpc_method._CONNECT_S", 1.0)
+    with served(lambda message, _: message) as (address, _), full_server() as silent:
+        (found,) = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*found[:4], silent), found])
+        assert bytes(call(address, b"there").message) == b"there"
 
 
 def test_a_field_that_ought_to_be_bytes_and_is_not_is_empty() -> None:

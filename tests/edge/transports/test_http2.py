@@ -70,8 +70,9 @@ class Bytes:
 @contextmanager
 def connection(address: Endpoint, within_s: float = WAIT_S) -> Iterator[Connection]:
     """One that is closed in the end."""
-    wire = Wire(address, None, time.monotonic() + within_s)
+    wire = Wire(time.monotonic() + within_s)
     try:
+        wire.connect(address, None)
         yield Connection(wire)
     finally:
         wire.close()
@@ -187,12 +188,14 @@ def test_an_answer_is_read_however_it_is_cut_up() -> None:
     def say(server: Peer) -> None:
         block = server.block(*OK, ("x-long", "y" * 300))
         server.send(99, 0, 1, b"of another year")
+        server.send(99, 0, 1, bytes(3 * MAX_HEADERS))
         server.send(HEADERS, END_HEADERS, 1, server.block((":status", "103"), ("link", "y")))
         server.send(HEADERS, PADDED | PRIORITY, 1, b"\x03" + bytes(5) + block[:10] + bytes(3))
         server.send(CONTINUATION, 0, 1, block[10:11])
         server.send(CONTINUATION, END_HEADERS, 1, block[11:])
         server.send(DATA, PADDED, 1, b"\x02" + b"first and " + bytes(2))
         server.send(DATA, 0, 1)
+        server.send(DATA, PADDED, 1)
         server.send(DATA, END_STREAM, 1, b"last")
 
     body = Bytes()
@@ -295,6 +298,20 @@ def test_an_answer_ahead_of_the_whole_call_ends_it() -> None:
         assert not caller.is_sent
 
 
+def test_an_answer_of_who_hangs_up_is_read_though_the_call_did_not_leave() -> None:
+    """A picture that is refused unread: why is told ahead of the hang-up."""
+
+    def script(server: Peer) -> None:
+        server.greet({INITIAL_WINDOW: 1 << 30, LARGEST_FRAME: (1 << 24) - 1})
+        server.hear_greeting()
+        while server.next().kind != HEADERS:
+            pass
+        server.send(HEADERS, END_HEADERS | END_STREAM, 1, server.block(*OK, ("grpc-status", "8")))
+
+    with peer(script) as address:
+        assert ask(address, parts=(bytes(1 << 25),))["grpc-status"] == "8"
+
+
 def refused_reset(server: Peer) -> None:
     """The words for a call that was not begun."""
     server.send(RESET, 0, 1, _NUMBER.pack(7))
@@ -303,6 +320,19 @@ def refused_reset(server: Peer) -> None:
 def refused_going(server: Peer) -> None:
     """The same, of every call from this one on."""
     server.send(GOING, 0, 0, bytes(8))
+
+
+@pytest.mark.parametrize("say", [refused_reset, refused_going])
+def test_a_call_that_was_answered_in_part_was_begun(say: Callable[[Peer], None]) -> None:
+    """Whatever is said of it then: another worker would infer the frame twice."""
+
+    def then(server: Peer) -> None:
+        server.send(HEADERS, END_HEADERS, 1, server.block(*OK))
+        say(server)
+
+    with peer(called(then)) as address, pytest.raises(Http2Error) as raised:
+        ask(address)
+    assert not raised.value.is_refused
 
 
 @pytest.mark.parametrize("say", [refused_reset, refused_going])
@@ -324,6 +354,8 @@ NONSENSE: dict[str, list[tuple[int, int, int, bytes]]] = {
     "headers that unfold": [(HEADERS, END_HEADERS, 1, _BOMB)],
     "headers too long": [(HEADERS, 0, 1, bytes(MAX_HEADERS + 1))],
     "headers without end": [(HEADERS, 0, 1, bytes(1 << 15)), *[(CONTINUATION, 0, 1, bytes(1 << 15))] * 2],
+    "header lists without end": [(HEADERS, END_HEADERS, 1, _OK_BLOCK)] * 2,
+    "a short ping": [(PING, 0, 0, bytes(7))],
     "headers broken off": [(HEADERS, 0, 1, b""), (PING, 0, 0, bytes(8))],
     "a continuation of nothing": [(CONTINUATION, END_HEADERS, 1, b"")],
     "padding of headers": [(HEADERS, END_HEADERS | PADDED, 1, b"\x09abc")],
