@@ -37,6 +37,7 @@ class Spread:
         self._condition = threading.Condition()
         self._under_way = 0
         self._stopped = False
+        self._is_deaf = False  # Whoever hears of pictures has failed, and is told no more.
         self._lost: dict[str, str] = {}
         self._threads = ThreadGroup(self.stop)
 
@@ -114,10 +115,17 @@ class Spread:
             if ended is None:
                 self._waiting.appendleft((picture, attempts))
             else:
-                self._on_ended(ended)
+                self._tell(ended)
             self._condition.notify_all()
         if busy is not None:
             raise busy
+
+    def _tell(self, ended: Ended) -> None:
+        if self._is_deaf:
+            return
+        self._is_deaf = True
+        self._on_ended(ended)
+        self._is_deaf = False
 
     def _rest(self) -> None:
         """Leave a busy node alone for a moment; the others work."""

@@ -3,10 +3,7 @@
 See gRPC over HTTP2 (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md).
 """
 
-import base64
-import binascii
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,41 +13,20 @@ from math import ceil
 from urllib.parse import unquote
 
 import numpy as np
-from hpack import Encoder, NeverIndexedHeaderTuple
 
-from edge.transports.http2 import Connection, Http2Error
+from edge.transports.http2 import Connection
 from edge.transports.wire import Wire
 from shared import clock
 from shared.compression import Buffer
 from shared.endpoint import Endpoint
+from shared.grpc_words import CODES, GRPC, OK, PREFIX, text, value
+from shared.header_lists import packed
+from shared.http2 import Http2Error
 
 _CONNECT_S = 5.0
 _LISTEN_S = 0.2
 _MOST_MS = 99_999_999  # Eight digits are the protocol's.
 _NO_TABLE = b"\x20"  # Of HPACK: we fill no table. Whoever asks for a smaller one waits to be told of it.
-_PREFIX = struct.Struct(">BI")  # Of a message: whether it is compressed, and its length.
-_BINARY = "-bin"  # The end of the name of a field that is base64.
-_GRPC = "application/grpc"
-_OK = "OK"
-_CODES = (
-    _OK,
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)  # By their numbers.
 _CODES_OF_RESETS = {8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}  # By those of HTTP/2.
 _HTTP_OK = "200"
 _CODES_OF_HTTP = {
@@ -61,7 +37,7 @@ _CODES_OF_HTTP = {
     **dict.fromkeys(("429", "502", "503", "504"), "UNAVAILABLE"),
 }
 
-_CODES_BY_NUMBER = {str(number): code for number, code in enumerate(_CODES)}
+_CODES_BY_NUMBER = {str(number): code for number, code in enumerate(CODES)}
 
 Metadata = Mapping[str, str | bytes]
 
@@ -127,10 +103,10 @@ class GrpcMethod:
             ":path": path,
             ":authority": str(address),
             "te": "trailers",
-            "content-type": _GRPC,
+            "content-type": GRPC,
             "user-agent": "skylane",
         }
-        self._block = _NO_TABLE + _packed((told | dict(headers or {})).items())
+        self._block = _NO_TABLE + packed((told | dict(headers or {})).items())
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()  # All that are open.
         self._idle: list[Connection] = []  # The one used last stands last.
@@ -146,10 +122,8 @@ class GrpcMethod:
             CallError: there is none.
         """
         until_s = time.monotonic() + timeout_s
-        told = _timeout(min(ceil(timeout_s * 1e3), _MOST_MS)) + _packed(
-            (name, _text(value)) for name, value in metadata
-        )
-        prefix = _PREFIX.pack(0, sum(map(len, parts)))
+        told = _timeout(min(ceil(timeout_s * 1e3), _MOST_MS)) + packed((name, text(told)) for name, told in metadata)
+        prefix = PREFIX.pack(0, sum(map(len, parts)))
         message = _Message(self._most_bytes)
         connection = self._connected(until_s)
         try:
@@ -269,7 +243,7 @@ class _Message:
     def __init__(self, most_bytes: int) -> None:
         self.came_ns: int | None = None  # When it was whole; None: it is not.
         self._most_bytes = most_bytes
-        self._prefix = bytearray(_PREFIX.size)
+        self._prefix = bytearray(PREFIX.size)
         self._left = memoryview(self._prefix)
         self._data: memoryview | None = None
 
@@ -306,7 +280,7 @@ class _Message:
         """
         self._left = self._left[count:]
         if not self._left and self._data is None:
-            is_compressed, size = _PREFIX.unpack(self._prefix)
+            is_compressed, size = PREFIX.unpack(self._prefix)
             if is_compressed:
                 raise RefusedError("INTERNAL", "its answer is compressed, which nobody asked for", {})
             if size > self._most_bytes:
@@ -323,10 +297,10 @@ def _read(fields: Mapping[str, str], message: _Message) -> Answer:
         RefusedError: it is none, or no.
     """
     _check(fields)
-    metadata = {name: _value(name, text) for name, text in fields.items() if not name.startswith((":", "grpc-"))}
+    metadata = {name: value(name, written) for name, written in fields.items() if not name.startswith((":", "grpc-"))}
     number = fields.get("grpc-status", "")
     code = _CODES_BY_NUMBER.get(number, "UNKNOWN")
-    if code != _OK:
+    if code != OK:
         raise RefusedError(code, unquote(fields.get("grpc-message", ""), errors="replace"), metadata)
     if message.came_ns is None:
         raise RefusedError("INTERNAL", "it answers OK without a whole message", metadata)
@@ -342,32 +316,11 @@ def _check(fields: Mapping[str, str]) -> None:
     status, content_type = fields.get(":status", ""), fields.get("content-type", "")
     if status != _HTTP_OK:
         raise RefusedError(_CODES_OF_HTTP.get(status, "UNKNOWN"), f"it answers HTTP {status or 'without a status'}", {})
-    if not content_type.startswith(_GRPC):
+    if not content_type.startswith(GRPC):
         raise RefusedError("UNKNOWN", f"it answers in {content_type or 'no content-type'}, and not in gRPC", {})
-
-
-def _packed(fields: Iterable[tuple[str, str]]) -> bytes:
-    """A part of a header list that any connection takes, as it changes nothing that the other end remembers."""
-    listed = [NeverIndexedHeaderTuple(*field) for field in fields]
-    packed: bytes = Encoder().encode(listed, huffman=False) if listed else b""
-    return packed
 
 
 @lru_cache(maxsize=64)
 def _timeout(milliseconds: int) -> bytes:
     """Most calls of a vehicle have the same."""
-    return _packed([("grpc-timeout", f"{milliseconds}m")])
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else base64.b64encode(value).decode().rstrip("=")
-
-
-def _value(name: str, text: str) -> str | bytes:
-    """A field's value; nothing of one that ought to be base64 and is not."""
-    if not name.endswith(_BINARY):
-        return text
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4))
-    except (binascii.Error, ValueError):
-        return b""
+    return packed([("grpc-timeout", f"{milliseconds}m")])
