@@ -1,15 +1,15 @@
 """A gRPC call as its service sees it, whatever the message."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import grpc
-
 from cloud.gateway.callers import Callers
 from cloud.gateway.calls import Asked, Reply, server_timing
+from cloud.gateway.grpc_context import Context, Metadata
 from cloud.gateway.refusal import Kind, RefusedError
+from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.messages import FrameMessage, MaskMessage, pack_mask, unpack_frame
 
@@ -24,14 +24,14 @@ _LONGEST_MS = 86_400_000
 class GrpcCall:
     """The bytes of a request and what came with them."""
 
-    data: bytes
+    data: Buffer
     received_ns: int
-    context: grpc.ServicerContext = field(repr=False)
+    context: Context = field(repr=False)
 
-    @cached_property
-    def metadata(self) -> Mapping[str, str | bytes]:
+    @property
+    def metadata(self) -> Metadata:
         """What the caller sent beside its message, by key in small letters."""
-        return dict(self.context.invocation_metadata())
+        return self.context.metadata
 
     def text(self, key: str) -> str | None:
         """A value of the metadata; None where there is none, or one of bytes."""
@@ -56,7 +56,7 @@ class GrpcCall:
     @property
     def budget_ms(self) -> int | None:
         """The time that the caller's deadline leaves; None without one."""
-        left_s = self.context.time_remaining()
+        left_s = self.context.left_s
         return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
 
     def caller(self, callers: Callers, claimed: str | None = None) -> str:
@@ -67,7 +67,7 @@ class GrpcCall:
         """
         if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
-        return callers.name(self.text("authorization"), claimed, host_of(self.context.peer()))
+        return callers.name(self.text("authorization"), claimed, self.context.host)
 
     def admit(self, callers: Callers) -> None:
         """Check the token alone, where one is needed, before the message has come: a stranger's is not waited for.
@@ -76,15 +76,11 @@ class GrpcCall:
             RefusedError: it has none, or none of this worker's.
         """
         if callers.need_token:
-            callers.name(self.text("authorization"), None, host_of(self.context.peer()))
+            callers.name(self.text("authorization"), None, self.context.host)
 
     def when_over(self, cancel: Callable[[], object]) -> None:
         """Have `cancel` called when the caller has its answer or waits no more."""
-
-        def over() -> None:
-            cancel()
-
-        if not self.context.add_callback(over):  # It is so already.
+        if not self.context.when_over(cancel):  # It is so already.
             cancel()
 
     def reply(self, asked: Asked) -> Reply:
@@ -106,9 +102,4 @@ class GrpcCall:
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
         if is_vehicle:
             trailing.append((MASK_KEY, pack_mask(message)))
-        self.context.set_trailing_metadata(tuple(trailing))
-
-
-def host_of(peer: str) -> str:
-    """The address in gRPC's name of a peer, such as `ipv4:10.0.0.7:41234`."""
-    return peer.partition(":")[2].rpartition(":")[0].strip("[]") or peer
+        self.context.tell(trailing)

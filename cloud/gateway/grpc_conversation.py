@@ -12,9 +12,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import grpc
-
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_context import Context
+from cloud.gateway.outbox import GoneError
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
 
@@ -50,16 +50,8 @@ class Terms:
 class Conversation:
     """One stream, from its first message to its last answer."""
 
-    def __init__(
-        self,
-        speaker: Speaker,
-        messages: Iterator[tuple[int, bytes]],
-        context: grpc.ServicerContext,
-        terms: Terms,
-    ) -> None:
-        """`messages`: each with when it came."""
+    def __init__(self, speaker: Speaker, context: Context, terms: Terms) -> None:
         self._speaker = speaker
-        self._messages = messages
         self._context = context
         self._terms = terms
         self._room = threading.Semaphore(MOST_UNDER_WAY)
@@ -74,7 +66,7 @@ class Conversation:
         Raises:
             RefusedError: the caller has gone, the worker is stopping, or nothing was said for too long.
         """
-        if not self._context.add_callback(self._end):
+        if not self._context.when_over(self._end):
             return
         reading = self._terms.readers.submit(self._read)
         try:
@@ -107,13 +99,14 @@ class Conversation:
     def _read(self) -> None:
         """Begin every call that comes, as long as there is room; the body of a thread."""
         try:
+            messages = self._context.messages()
             while self._room.acquire() and not self._is_over:
-                message = next(self._messages, None)
+                message = next(messages, None)
                 if message is None:
                     return
-                self._last_ns, data = message
-                self._begin(GrpcCall(data, self._last_ns, self._context))
-        except grpc.RpcError:  # The caller has gone.
+                self._last_ns = message.received_ns
+                self._begin(GrpcCall(message.data, message.received_ns, self._context))
+        except GoneError:
             return
         finally:
             self._is_read = True

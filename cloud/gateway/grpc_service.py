@@ -1,17 +1,16 @@
 """What every gRPC service of the gateway is made of: methods from bytes to bytes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, Protocol
-
-import grpc
+from typing import Any, Protocol
 
 from cloud.gateway import grpc_conversation
 from cloud.gateway.callers import Callers
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_context import Context
 from cloud.gateway.grpc_conversation import Conversation, Speaker
+from cloud.gateway.outbox import GoneError
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
@@ -56,87 +55,97 @@ class Terms:
     on_fault: OnFault  # Told of bugs of ours, which end the call as INTERNAL.
     count: Count
     callers: Callers
-    awaited: Places  # For calls whose message has not come whole.
-    untaken: Places  # For those whose answer its caller has not taken: it waits in memory.
     streams: Places  # For those that are answered as long as they like.
     conversations: grpc_conversation.Terms
 
 
-def handlers(service: Service, terms: Terms) -> grpc.GenericRpcHandler:
-    """A service as grpc wants it."""
-    return grpc.method_handlers_generic_handler(
-        service.name, {name: _handler(method, terms) for name, method in service.methods().items()}
-    )
+def handlers(service: Service, terms: Terms) -> "dict[str, MethodCalls]":
+    """What answers each method of a service, by its path."""
+    return {f"/{service.name}/{name}": MethodCalls(method, terms) for name, method in service.methods().items()}
 
 
-def _handler(method: Method | Conversing, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
-    return _conversing(method, terms) if isinstance(method, Conversing) else _answering(method, terms)
+@dataclass(frozen=True, slots=True)
+class MethodCalls:
+    """The calls of one method, for their connections; see http2_connection.Handler."""
 
+    method: Method | Conversing
+    terms: Terms
 
-def _conversing(method: Conversing, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
-    def converse(messages: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with _told(terms, context):
+    @property
+    def needs_message(self) -> bool:
+        """See Handler."""
+        return isinstance(self.method, Method)
+
+    def admit(self, context: Context) -> None:
+        """See Handler: a stranger is refused before its message has come."""
+        if isinstance(self.method, Conversing) or not self.method.is_open:
+            GrpcCall(b"", clock.now_ns(), context).admit(self.terms.callers)
+
+    def answer(self, context: Context) -> None:
+        """See Handler."""
+        try:
+            self._answer(context)
+        except RefusedError as error:
+            self.refuse(context, error)
+        except GoneError:
+            self.terms.count(_GONE)
+        except Exception as error:  # noqa: BLE001  Whoever watches over faults is told.
+            self.terms.count(Kind.FAILED.grpc_code)
+            context.refuse(Kind.FAILED.grpc_code, "a fault of the worker's, which its log tells of")
+            self.terms.on_fault(error)
+        else:
+            afterwards(partial(self.terms.count, _OK))
+
+    def refuse(self, context: Context, error: RefusedError) -> None:
+        """See Handler."""
+        _refuse(self.terms, context, error)
+
+    def lost(self) -> None:
+        """See Handler."""
+        self.terms.count(_GONE)
+
+    def _answer(self, context: Context) -> None:
+        if isinstance(self.method, Conversing):
             call = GrpcCall(b"", clock.now_ns(), context)
-            call.admit(terms.callers)
-            with terms.streams.held(context):
-                yield from Conversation(method.begin(call), messages, context, terms.conversations).answers()
-
-    return grpc.stream_stream_rpc_method_handler(converse, request_deserializer=_stamped)
-
-
-def _answering(method: Method, terms: Terms) -> "grpc.RpcMethodHandler[Any, Any]":
-    """Takes a stream of one message, which is the same on the wire: only so can it be said how long one waits for it."""
-
-    def read(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> GrpcCall:
-        if not method.is_open:
-            GrpcCall(b"", 0, context).admit(terms.callers)
-        with terms.awaited.held(context):
-            request = next(requests, None)
-        if request is None:
-            raise RefusedError(Kind.INVALID, "no message came: send one")
-        received_ns, data = request
-        return GrpcCall(data, received_ns, context)
-
-    def answer(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> bytes:
-        with _told(terms, context):
-            answered: bytes = method.answer(read(requests, context))
-            afterwards(partial(terms.untaken.keep, context))
-        return answered
-
-    def stream(requests: Iterator[tuple[int, bytes]], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with _told(terms, context):
-            call = read(requests, context)
-            with terms.streams.held(context):
-                yield from method.answer(call)
-
-    if method.is_stream:
-        return grpc.stream_stream_rpc_method_handler(stream, request_deserializer=_stamped)
-    return grpc.stream_unary_rpc_method_handler(answer, request_deserializer=_stamped)
+            with self.terms.streams.held(context):
+                for message in Conversation(self.method.begin(call), context, self.terms.conversations).answers():
+                    context.send(message)
+            context.finish()
+            return
+        asked = context.message()
+        answered = self.method.answer(GrpcCall(asked.data, asked.received_ns, context))
+        if not self.method.is_stream:
+            context.answer(answered)
+            return
+        with self.terms.streams.held(context):
+            for part in answered:
+                context.send(part)
+        context.finish()
 
 
-@contextmanager
-def _told(terms: Terms, context: grpc.ServicerContext) -> Iterator[None]:
-    """Answers a refusal, and tells of what becomes of a call."""
-    try:
-        yield
-    except RefusedError as error:
-        terms.count(error.kind.grpc_code)
-        _refuse(context, error)
-    except grpc.RpcError:  # The caller has gone before its message had come.
-        terms.count(_GONE)
-        raise
-    except Exception as error:
-        terms.count(Kind.FAILED.grpc_code)
-        terms.on_fault(error)
-        raise
-    afterwards(partial(terms.count, _OK))
+@dataclass(frozen=True, slots=True)
+class UnknownCalls:
+    """Those of a method that there is not; see http2_connection.Handler."""
+
+    terms: Terms
+    needs_message: bool = False
+
+    def admit(self, context: Context) -> None:
+        """See Handler."""
+        raise RefusedError(Kind.UNIMPLEMENTED, f"there is no {context.path[:200]} here: see the .proto files")
+
+    def answer(self, context: Context) -> None:
+        """See Handler: none is let in."""
+
+    def refuse(self, context: Context, error: RefusedError) -> None:
+        """See Handler."""
+        _refuse(self.terms, context, error)
+
+    def lost(self) -> None:
+        """See Handler."""
 
 
-def _stamped(data: bytes) -> tuple[int, bytes]:
-    """When the bytes were here: reading them belongs to the worker's own stages."""
-    return clock.now_ns(), data
-
-
-def _refuse(context: grpc.ServicerContext, error: RefusedError) -> NoReturn:
-    context.set_trailing_metadata(((REFUSAL_KEY, error.kind.name.lower()),))
-    context.abort(getattr(grpc.StatusCode, error.kind.grpc_code), str(error))
+def _refuse(terms: Terms, context: Context, error: RefusedError) -> None:
+    terms.count(error.kind.grpc_code)
+    context.tell(((REFUSAL_KEY, error.kind.name.lower()),))
+    context.refuse(error.kind.grpc_code, str(error))

@@ -81,7 +81,7 @@ class OpenInferenceService:
     def _ordered(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
         """What control replies, as long as somebody waits for it; what is ordered is done all the same."""
         future = repository_calls.order(self._parts, call.caller(self._parts.callers), verb, model)
-        while call.context.is_active():
+        while not call.context.is_over:
             try:
                 return repository_calls.checked_reply(future.result(_LOOK_S))
             except TimeoutError:

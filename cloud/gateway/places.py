@@ -1,71 +1,77 @@
-"""Places for gRPC calls that may take long; of a bounded number, so that no caller can take them all."""
+"""Places for what may take long; of a bounded number, so that no caller can take them all."""
 
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
-import grpc
-
-from cloud.gateway.grpc_call import host_of
 from shared import clock
 
 
+class Holder(Protocol):
+    """A call or a connection."""
+
+    @property
+    def host(self) -> str:
+        """Its caller's address."""
+
+    def cancel(self) -> None:
+        """End it, whatever is under way; returns at once."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Place:
+class Place:
+    """One that is held."""
+
     host: str
     since_ns: int
-    context: grpc.ServicerContext
+    holder: Holder
 
 
 class Places:
     """Who holds most of them gives up the oldest for a newcomer. Any thread may call it."""
 
     def __init__(self, most: int) -> None:
-        """`most`: calls at a time."""
+        """`most`: of them at a time."""
         self._most = most
         self._lock = threading.Lock()
-        self._held: dict[_Place, None] = {}  # The oldest first.
+        self._held: dict[Place, None] = {}  # The oldest first.
 
     @contextmanager
-    def held(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """A place for a call, as long as the block lasts; ended is what must leave for it."""
-        place = self._enter(context)
+    def held(self, holder: Holder) -> Iterator[None]:
+        """A place as long as the block lasts; ended is what must leave for it."""
+        place = self.enter(holder)
         try:
             yield
         finally:
-            self._leave(place)
+            self.leave(place)
 
-    def keep(self, context: grpc.ServicerContext) -> None:
-        """A place for a call until it is over: its caller has taken the answer, or has gone."""
-        place = self._enter(context)
-        if not context.add_callback(partial(self._leave, place)):  # It is so already.
-            self._leave(place)
-
-    def end_those_before(self, since_ns: int) -> None:
-        """End the calls that have held a place since before then."""
-        with self._lock:
-            late = [place for place in self._held if place.since_ns < since_ns]
-        for place in late:
-            place.context.cancel()
-
-    def _enter(self, context: grpc.ServicerContext) -> _Place:
-        place = _Place(host_of(context.peer()), clock.now_ns(), context)
+    def enter(self, holder: Holder) -> Place:
+        """A place until it is left; ended is what must leave for it."""
+        place = Place(holder.host, clock.now_ns(), holder)
         with self._lock:
             leaving = self._oldest_of_most() if len(self._held) >= self._most else None
             if leaving is not None:
                 del self._held[leaving]
             self._held[place] = None
         if leaving is not None:
-            leaving.context.cancel()
+            leaving.holder.cancel()
         return place
 
-    def _leave(self, place: _Place) -> None:
+    def leave(self, place: Place) -> None:
+        """Give a place up, if it is still held."""
         with self._lock:
             self._held.pop(place, None)
 
-    def _oldest_of_most(self) -> _Place:
+    def end_those_before(self, since_ns: int) -> None:
+        """End those that have held a place since before then."""
+        with self._lock:
+            late = [place for place in self._held if place.since_ns < since_ns]
+        for place in late:
+            place.holder.cancel()
+
+    def _oldest_of_most(self) -> Place:
         ((host, _),) = Counter(place.host for place in self._held).most_common(1)
         return next(place for place in self._held if place.host == host)

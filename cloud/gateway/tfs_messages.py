@@ -10,6 +10,7 @@ import numpy.typing as npt
 from cloud.gateway.calls import Tensor
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
+from shared.compression import Buffer
 from shared.large_fields import FieldsError, cut, split
 from shared.tensorflow_tensors import STRING, dtype_name
 from shared.tensors import MAX_DIMENSIONS, MAX_TENSORS
@@ -34,7 +35,7 @@ class PredictRequest(NamedTuple):
     outputs: tuple[str, ...]  # Empty: all.
 
 
-def read_predict(data: bytes) -> PredictRequest:
+def read_predict(data: Buffer) -> PredictRequest:
     """Read a PredictRequest.
 
     Raises:

@@ -236,7 +236,7 @@ def test_a_streams_deadline_is_that_of_its_requests(
     with Stream(doors, stream_timeout=0.5) as stream:
         stream.send(one_colour(1))
         assert entered.wait(WAIT_S)
-        assert "Deadline" in stream.refusal()
+        assert "DEADLINE_EXCEEDED" in stream.refusal()
 
 
 def test_a_stream_on_which_nothing_is_said_ends() -> None:

@@ -1,0 +1,448 @@
+"""The server's end of an HTTP/2 connection (RFC 9113), and the gRPC calls on it."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from cloud.gateway.deadlines import Deadlines
+from cloud.gateway.grpc_context import Context, until_s
+from cloud.gateway.grpc_inbox import Inbox
+from cloud.gateway.outbox import Outbox
+from cloud.gateway.places import Place, Places
+from cloud.gateway.refusal import RefusedError
+from cloud.gateway.wires import Wire
+from shared import http2
+from shared.call_threads import CallThreads
+from shared.grpc_words import GRPC, PREFIX
+from shared.header_lists import HeaderLists
+from shared.http2 import MAX_HEADERS, Code, Http2Error, Setting
+
+MOST_WORDS = 10_000  # Frames in _WORDS_S that bring no message, and end no call.
+
+_WORDS_S = 10.0
+_SCRAP_BYTES = 1 << 16  # Of what nobody reads, at a time.
+_POST = "POST"
+_NOT_ALLOWED, _NOT_SUPPORTED = 405, 415  # HTTP's.
+
+
+class Handler(Protocol):
+    """Answers the calls of one method."""
+
+    @property
+    def needs_message(self) -> bool:
+        """Whether it can do nothing before one has come."""
+
+    def admit(self, context: Context) -> None:
+        """See to it that a call may go on, from what stands before its messages.
+
+        Raises:
+            RefusedError: it may not.
+        """
+
+    def answer(self, context: Context) -> None:
+        """Make a call, and end it."""
+
+    def refuse(self, context: Context, error: RefusedError) -> None:
+        """End a call that is not made."""
+
+    def lost(self) -> None:
+        """Hear of a call that its caller has ended, and that was not made."""
+
+
+class Room(Protocol):
+    """How many calls are under way at a time, on all connections."""
+
+    def enter(self, context: Context) -> None:
+        """Take a place for a call.
+
+        Raises:
+            RefusedError: there is none.
+        """
+
+    def leave(self, context: Context) -> None:
+        """Give it up, if it is still held."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionTerms:
+    """What all connections have in common."""
+
+    handlers: Mapping[str, Handler]  # By path, /package.Service/Method.
+    unknown: Handler  # Refuses a call of any other.
+    threads: CallThreads
+    room: Room
+    deadlines: Deadlines
+    awaited: Places  # For calls whose message has not come whole.
+    untaken: Places  # For those whose answer waits for its caller.
+    most_bytes: int  # Of a message.
+    most_streams: int  # Calls of one connection at a time.
+
+
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """A call under way, as its connection sees it."""
+
+    context: Context
+    handler: Handler
+    window: int  # Bytes that its caller may send without being let.
+    place: Place | None = None  # While its message is awaited.
+    deadline: int | None = None
+    is_settled: bool = False  # A thread makes it, or it is refused.
+
+
+class Connection:
+    """One thread at a time reads it, and makes the call that it finds ready while another reads on."""
+
+    def __init__(
+        self, wire: Wire, host: str, terms: ConnectionTerms, on_closed: Callable[["Connection"], None]
+    ) -> None:
+        """`host`: the caller's address. `on_closed`: told once nothing is done on it any more."""
+        self.host = host
+        self.since_s = time.monotonic()
+        self.is_greeted = False
+        self._wire = wire
+        self._terms = terms
+        self._on_closed = on_closed
+        self._outbox = Outbox(wire)
+        self._lists = HeaderLists()
+        self._head = memoryview(bytearray(http2.HEAD_BYTES))
+        self._scrap = memoryview(b"")
+        self._calls: dict[int, _Begun] = {}
+        self._window = min(http2.LARGEST, terms.most_bytes + PREFIX.size)
+        self._last = 0  # The highest number of a call.
+        self._begins: tuple[int, bool] | None = (
+            None  # Whose header list is not whole yet, and whether nothing follows it.
+        )
+        self._block = bytearray()  # What has come of that.
+        self._untold = 0  # Bytes that came in, and have not been allowed anew.
+        self._words, self._words_since_s = 0, 0.0
+        self._is_leaving = False
+        self._lock = threading.Lock()
+        self._users = 1  # Threads that use the wire: who reads, and each that makes a call or says something of one.
+
+    def serve(self) -> None:
+        """Greet, and read; the body of a thread."""
+        try:
+            self._wire.greet()
+            self._greet()
+        except (OSError, Http2Error):
+            self._close()
+        else:
+            self.is_greeted = True
+            self._read_on()
+
+    def leave(self) -> None:
+        """Take no more calls; those under way are still answered. Returns at once."""
+        self._is_leaving = True
+        self.aside(self._say_farewell)
+
+    def cancel(self) -> None:
+        """End it, whatever is under way."""
+        self._wire.cut()
+
+    def held_up(self, context: Context) -> AbstractContextManager[None]:
+        """See Home."""
+        return self._terms.untaken.held(context)
+
+    def over(self, context: Context) -> None:
+        """See Home."""
+        call = self._calls.pop(context.stream)
+        if call.deadline is not None:
+            self._terms.deadlines.remove(call.deadline)
+        if call.place is not None:
+            self._terms.awaited.leave(call.place)
+        if not call.is_settled:
+            self._terms.room.leave(context)
+            call.handler.lost()
+        self._end_if_left()
+
+    def aside(self, act: Callable[[], None]) -> None:
+        """See Home."""
+        self._use()
+        self._terms.threads.run(partial(self._do_aside, act))
+
+    def _do_aside(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        finally:
+            self._release()
+
+    def _say_farewell(self) -> None:
+        with suppress(OSError):  # It has ended.
+            self._outbox.say(http2.going(self._last, Code.NONE))
+        self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        if self._is_leaving and not self._calls:
+            self._wire.end()
+
+    def _greet(self) -> None:
+        self._outbox.say(
+            http2.settings(
+                {
+                    Setting.MOST_STREAMS: self._terms.most_streams,
+                    Setting.INITIAL_WINDOW: self._window,
+                    Setting.LARGEST_FRAME: http2.LARGEST_FRAME,
+                    Setting.LARGEST_LIST: MAX_HEADERS,
+                }
+            ),
+            http2.window(0, http2.LARGEST - http2.FIRST_WINDOW),
+        )
+        if self._read(len(http2.PREFACE)) != http2.PREFACE:
+            raise Http2Error("it does not greet in HTTP/2")
+        self._wire.fill(self._head)
+        length, kind, flags, _ = http2.read_head(self._head)
+        if kind != http2.Kind.SETTINGS or flags & http2.ACKNOWLEDGES or length > MAX_HEADERS:
+            raise Http2Error("it says something else before its settings")
+        self._take_settings(self._read(length))
+
+    def _read_on(self) -> None:
+        """Take frames until a call can be made; another thread reads on, and this one makes it. The body of a thread."""
+        try:
+            while (call := self._take()) is None:
+                pass
+            self._use()
+            self._terms.threads.run(self._read_on)
+        except Http2Error as error:
+            with suppress(OSError):
+                self._outbox.say(http2.going(self._last, Code(error.code or Code.PROTOCOL), str(error)))
+            self._close()
+        except OSError:
+            self._close()
+        except BaseException:
+            self._close()
+            raise
+        else:
+            self._make(call)
+
+    def _make(self, call: _Begun) -> None:
+        try:
+            call.handler.answer(call.context)
+        finally:
+            self._words = 0
+            self._terms.room.leave(call.context)
+            call.context.gone()
+            self._release()
+
+    def _close(self) -> None:
+        """Nothing more will be read."""
+        for call in list(self._calls.values()):
+            call.context.gone()
+        self._wire.cut()
+        self._release()
+
+    def _use(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def _release(self) -> None:
+        """The last one lets go: before, its number could become another's under who still writes to it."""
+        with self._lock:
+            self._users -= 1
+            is_last = not self._users
+        if is_last:
+            self._wire.close()
+            self._on_closed(self)
+
+    def _take(self) -> _Begun | None:
+        """Take a frame; the call that can be made since, if there is one."""
+        self._wire.fill(self._head)
+        length, kind, flags, stream = http2.read_head(self._head)
+        if (self._begins is None) == (kind == http2.Kind.CONTINUATION):
+            raise Http2Error("a header list that is broken off, or goes on without having begun")
+        if kind == http2.Kind.DATA:
+            return self._take_data(length, flags, stream)
+        self._count_word()
+        if length > MAX_HEADERS:
+            raise Http2Error(f"a frame of {length} bytes that is no data", code=Code.ENOUGH)
+        payload = self._read(length)
+        if kind in (http2.Kind.HEADERS, http2.Kind.CONTINUATION):
+            return self._take_headers(kind, flags, stream, payload)
+        self._take_word(kind, flags, stream, payload)
+        return None
+
+    def _take_word(self, kind: int, flags: int, stream: int, payload: bytearray) -> None:
+        """What a caller says beside its calls; of kinds that nobody knows, nothing."""
+        is_told = not flags & http2.ACKNOWLEDGES
+        match kind:
+            case http2.Kind.SETTINGS if is_told:
+                self._take_settings(payload)
+            case http2.Kind.PING if is_told:
+                self._outbox.say(http2.pong(payload))
+            case http2.Kind.WINDOW:
+                count = http2.numbers(payload, 1)[0] & http2.LARGEST
+                if not count:
+                    raise Http2Error("a window that is widened by nothing")
+                self._outbox.widen(stream, count)
+            case http2.Kind.RESET:
+                if stream > self._last or not stream:
+                    raise Http2Error("the end of a call that has not begun")
+                if call := self._calls.get(stream):
+                    call.context.gone()
+            case http2.Kind.PROMISE:
+                raise Http2Error("a caller that promises")
+
+    def _take_settings(self, payload: bytearray) -> None:
+        for setting, value in http2.read_settings(payload):
+            if setting == Setting.INITIAL_WINDOW:
+                self._outbox.set_initial_window(value)
+            elif setting == Setting.LARGEST_FRAME:
+                self._outbox.largest_frame = value
+        self._outbox.say(http2.frame(http2.Kind.SETTINGS, http2.ACKNOWLEDGES, 0))
+
+    def _take_data(self, length: int, flags: int, stream: int) -> _Begun | None:
+        """The one frame that may be long: it goes where the call's message is to lie."""
+        if not stream & 1 or stream > self._last:
+            raise Http2Error("data of a call that has not begun")
+        call = self._calls.get(stream)
+        self._let_more(length)
+        if call is not None:
+            call.window -= length
+            if call.window < 0:
+                raise Http2Error("more than was let in", code=Code.FLOW_CONTROL)
+            if call.context.inbox.is_ended:
+                raise Http2Error("data behind the end of a call")
+        padding = 0
+        if flags & http2.IS_PADDED and length:
+            padding = self._read(1)[0]
+            length -= 1 + padding
+            if length < 0:
+                raise Http2Error("padding beyond its frame")
+        if not length:
+            self._count_word()
+        self._take_body(call, length)
+        self._read(padding)
+        if call is None:
+            return None
+        if flags & http2.ENDS_STREAM:
+            call.context.inbox.end()
+        return self._made_ready(call)
+
+    def _take_body(self, call: _Begun | None, length: int) -> None:
+        """Read so many bytes to where they belong; to nowhere, where nobody will take them."""
+        inbox = None
+        if call is not None and not (call.is_settled and call.handler.needs_message):
+            inbox = call.context.inbox
+        while length:
+            room = (inbox.room() if inbox else self._scrapped())[:length]
+            self._wire.fill(room)
+            length -= len(room)
+            if call is not None and inbox is not None:
+                try:
+                    inbox.took(len(room))
+                except RefusedError as error:
+                    self._refuse(call, error)
+                    inbox = None
+
+    def _take_headers(self, kind: int, flags: int, stream: int, payload: bytearray) -> _Begun | None:
+        if kind == http2.Kind.HEADERS:
+            if not stream & 1:
+                raise Http2Error("a call with a number that is no caller's")
+            self._begins = stream, bool(flags & http2.ENDS_STREAM)
+            payload = http2.unpadded(payload, flags)
+        assert self._begins is not None
+        begun, is_last = self._begins
+        self._block += payload
+        if begun != stream:
+            raise Http2Error("a header list that goes on as another")
+        if len(self._block) > MAX_HEADERS:
+            raise Http2Error(f"a header list of more than {MAX_HEADERS} bytes", code=Code.ENOUGH)
+        if not flags & http2.ENDS_HEADERS:
+            return None
+        block, self._block, self._begins = bytes(self._block), bytearray(), None
+        fields = self._lists.read(block)
+        if stream > self._last:
+            self._last = stream
+            return self._begin(stream, fields, is_last=is_last)
+        call = self._calls.get(stream)
+        if call is None:
+            return None
+        if not is_last:
+            raise Http2Error("header lists without end")
+        call.context.inbox.end()
+        return self._made_ready(call)
+
+    def _begin(self, stream: int, fields: Mapping[str, str], *, is_last: bool) -> _Begun | None:
+        """Hear of a call; it, if it can be made at once."""
+        if self._is_leaving or len(self._calls) >= self._terms.most_streams:
+            self._outbox.say(http2.reset(stream, Code.REFUSED_STREAM))
+            return None
+        self._outbox.open(stream)
+        inbox = Inbox(self._terms.most_bytes, fields.get("grpc-encoding"))
+        if is_last:
+            inbox.end()
+        context = Context(stream, self.host, fields, inbox=inbox, outbox=self._outbox, home=self)
+        handler = self._terms.handlers.get(fields.get(":path", ""), self._terms.unknown)
+        call = self._calls[stream] = _Begun(context, handler, self._window)
+        if not self._is_grpc(call, fields):
+            return None
+        try:
+            context.until_s = until_s(fields)
+            handler.admit(context)
+            self._terms.room.enter(context)
+        except RefusedError as error:
+            self._refuse(call, error)
+            return None
+        if context.until_s is not None:
+            call.deadline = self._terms.deadlines.add(context)
+        ready = self._made_ready(call)
+        if ready is None:
+            call.place = self._terms.awaited.enter(context)
+            if context.is_over:  # Since a moment, and who ended it saw no place.
+                self._terms.awaited.leave(call.place)
+        return ready
+
+    def _is_grpc(self, call: _Begun, fields: Mapping[str, str]) -> bool:
+        status = _NOT_ALLOWED if fields.get(":method") != _POST else _NOT_SUPPORTED
+        if status == _NOT_SUPPORTED and fields.get("content-type", "").startswith(GRPC):
+            return True
+        call.is_settled = True
+        call.context.refuse_http(status)
+        return False
+
+    def _made_ready(self, call: _Begun) -> _Begun | None:
+        """The call, if it can be made now."""
+        inbox = call.context.inbox
+        if inbox.has_message:
+            self._words = 0
+        if call.is_settled or (call.handler.needs_message and not (inbox.has_message or inbox.is_ended)):
+            return None
+        call.is_settled = True
+        if call.place is not None:
+            self._terms.awaited.leave(call.place)
+        return call
+
+    def _refuse(self, call: _Begun, error: RefusedError) -> None:
+        is_first, call.is_settled = not call.is_settled, True
+        if is_first:
+            self._terms.room.leave(call.context)
+        call.handler.refuse(call.context, error)
+
+    def _let_more(self, length: int) -> None:
+        """Allow of all calls anew what has come: what one may send has a bound of its own."""
+        self._untold += length
+        if self._untold > http2.LARGEST // 2:
+            self._outbox.say(http2.window(0, self._untold))
+            self._untold = 0
+
+    def _count_word(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._words_since_s > _WORDS_S:
+            self._words, self._words_since_s = 0, now_s
+        self._words += 1
+        if self._words > MOST_WORDS:
+            raise Http2Error(f"more than {MOST_WORDS} frames in {_WORDS_S:g} s that bring nothing", code=Code.ENOUGH)
+
+    def _scrapped(self) -> memoryview:
+        if not self._scrap:
+            self._scrap = memoryview(bytearray(_SCRAP_BYTES))
+        return self._scrap
+
+    def _read(self, length: int) -> bytearray:
+        payload = bytearray(length)
+        self._wire.fill(memoryview(payload))
+        return payload
