@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+OnFault = Callable[[BaseException], None]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class CallThreads:
     That is what a `ThreadPoolExecutor` does not: Python waits for its threads before it ends.
     """
 
-    def __init__(self, name: str, most: int, on_fault: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(self, name: str, most: int, on_fault: OnFault | None = None) -> None:
         """`on_fault`: told of what goes wrong behind a call; None: that ends its thread."""
         self._name = name
         self._most = most
@@ -58,11 +60,17 @@ class CallThreads:
                 name = f"{self._name}-{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # There can be no more. It waits for those that there are.
+                    self._threads.remove(thread)
+                    if not self._threads:
+                        self._calls -= 1
+                        raise
         self._waiting.put(call)
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As `run`, and tell what came of it, if anything; this is all that a gRPC server asks of its threads."""
+        """As `run`, and tell what came of it, if anything."""
         future: Future[T] = Future()
         self.run(partial(_settle, future, partial(call, *args, **kwargs)))
         return future

@@ -8,7 +8,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from cloud.gateway.grpc_context import Context
 from cloud.gateway.outbox import GoneError
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
+from shared.call_threads import CallThreads
 
 MOST_UNDER_WAY = 16  # Calls of one stream.
 
@@ -42,7 +43,7 @@ class Speaker(Protocol):
 class Terms:
     """What all conversations have in common."""
 
-    readers: Executor  # With a thread for each of them.
+    threads: CallThreads  # With one that reads for each of them.
     stopping: threading.Event  # Set when the worker takes no more.
     silent_s: float  # After which one ends: whose message comes byte by byte looks like who says nothing.
 
@@ -68,7 +69,7 @@ class Conversation:
         """
         if not self._context.when_over(self._end):
             return
-        reading = self._terms.readers.submit(self._read)
+        reading = self._terms.threads.submit(self._read)
         try:
             while not self._is_over and not (self._is_read and not self._under_way):
                 begun = self._next()

@@ -1,141 +1,38 @@
 """The gRPC server: every service of the gateway on one port.
 
 A call's bytes are read by the thread that answers it, and its answer goes out from there: gRPC's own Python server hands
-both to other threads, which costs a frame more than its inference's queue does.
+both to other threads, and each time a frame waits until they are awake.
 """
 
-import socket
-import ssl
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from cloud.gateway import grpc_conversation
-from cloud.gateway.deadlines import Deadlines
-from cloud.gateway.grpc_context import Context
 from cloud.gateway.grpc_native import NativeService
-from cloud.gateway.grpc_service import Count, OnFault, Service, Terms, UnknownCalls, handlers
-from cloud.gateway.http2_connection import Connection, ConnectionTerms, Handler
-from cloud.gateway.listening import listen
+from cloud.gateway.grpc_service import Count, Service, Terms, UnknownCalls, handlers
+from cloud.gateway.http2_connection import Handler
+from cloud.gateway.http2_server import Http2Server, most_threads
 from cloud.gateway.oip_grpc import OpenInferenceService
-from cloud.gateway.places import Place, Places
-from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.places import Places
 from cloud.gateway.tfs_grpc import ModelService, PredictionService
-from cloud.gateway.wires import PlainWire, SecureWire, Wire
 from cloud.gateway.worker_parts import WorkerParts
-from shared import clock
-from shared.call_threads import CallThreads
-
-MOST_CONNECTIONS = 1_024
-
-_GRACE_S = 5.0
-_LOOK_S = 1.0  # How often it is looked for messages that do not come, and answers that are not taken.
-_HANDSHAKE_S = 10.0  # Within which a connection must have begun to speak.
-_REST_S = 0.1  # After a connection that could not be taken: there may be no numbers for more files.
+from shared.call_threads import CallThreads, OnFault
 
 
 class GrpcServer:
-    """Serves from `start` until `close`. A connection has a thread of its own, and so has a call; both are bounded."""
+    """Serves from `start` until `close`."""
 
     def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
         settings = parts.settings
-        self._threads = CallThreads("grpc", MOST_CONNECTIONS + 2 * settings.max_calls, on_fault)
         self._stopping = threading.Event()
-        self._awaited = Places(max(1, settings.max_calls // 2))
-        self._untaken = Places(max(1, settings.max_calls // 2))
-        self._deadlines = Deadlines("grpc deadlines")
         most_streams = max(1, settings.max_calls // 4)
-        self._readers = ThreadPoolExecutor(most_streams, "grpc reader")
-        self._terms = self._made_terms(parts, on_fault, most_streams)
-        self._settings = settings
-        self._tls = _tls(settings)
-        self._changed = threading.Condition()
-        self._places = Places(MOST_CONNECTIONS)
-        self._connections: dict[Connection, Place] = {}
-        self._helpers = [
-            threading.Thread(target=self._accept, name="grpc accept", daemon=True),
-            threading.Thread(target=self._look, name="grpc look", daemon=True),
-        ]
-        self._listener = listen("gRPC", settings.grpc or "")
-        self.port: int = self._listener.getsockname()[1]
-
-    def start(self) -> None:
-        """Take calls from now on."""
-        self._deadlines.start()
-        for thread in self._helpers:
-            thread.start()
-
-    def close(self) -> None:
-        """End streams, give calls under way a moment, and let go of the port."""
-        self._stopping.set()
-        with suppress(OSError):  # It wakes who accepts.
-            self._listener.shutdown(socket.SHUT_RDWR)
-        for thread in self._helpers:
-            if thread.ident is not None:
-                thread.join()
-        self._listener.close()
-        for connection in list(self._connections):
-            connection.leave()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._connections, _GRACE_S)
-        for connection in list(self._connections):
-            connection.cancel()
-        self._threads.close()
-        self._deadlines.close()
-        self._readers.shutdown()
-
-    def _accept(self) -> None:
-        """Take connections; the body of a thread."""
-        while not self._stopping.is_set():
-            try:
-                accepted, address = self._listener.accept()
-            except OSError:
-                self._stopping.wait(_REST_S)
-                continue
-            try:
-                self._serve(accepted, address[0])
-            except (OSError, RuntimeError):  # It has gone, or there can be no thread more.
-                accepted.close()
-
-    def _serve(self, accepted: socket.socket, host: str) -> None:
-        connection = Connection(self._wire(accepted), host, self._terms, self._closed)
-        with self._changed:
-            self._connections[connection] = self._places.enter(connection)
-        self._threads.run(connection.serve)
-
-    def _wire(self, accepted: socket.socket) -> Wire:
-        if self._tls is None:
-            return PlainWire(accepted, self._settings.answer_s)
-        return SecureWire(accepted, self._settings.answer_s, self._tls)
-
-    def _closed(self, connection: Connection) -> None:
-        with self._changed:
-            self._places.leave(self._connections.pop(connection))
-            self._changed.notify_all()
-
-    def _look(self) -> None:
-        """End what takes too long; the body of a thread."""
-        settings = self._settings
-        while not self._stopping.wait(min(_LOOK_S, settings.body_s, settings.answer_s)):
-            self._untaken.end_those_before(clock.now_ns() - round(settings.answer_s * 1e9))
-            self._awaited.end_those_before(clock.now_ns() - round(settings.body_s * 1e9))
-            late_s = time.monotonic() - _HANDSHAKE_S
-            with self._changed:
-                late = [each for each in self._connections if not each.is_greeted and each.since_s < late_s]
-            for connection in late:
-                connection.cancel()
-
-    def _made_terms(self, parts: WorkerParts, on_fault: OnFault, most_streams: int) -> ConnectionTerms:
-        settings = parts.settings
+        self._threads = CallThreads("grpc", most_threads(settings), on_fault)
         terms = Terms(
             on_fault,
             _counter(parts),
             parts.callers,
             streams=Places(most_streams),
-            conversations=grpc_conversation.Terms(self._readers, self._stopping, settings.silent_s),
+            conversations=grpc_conversation.Terms(self._threads, self._stopping, settings.silent_s),
         )
         services: Sequence[Service] = [
             NativeService(parts, self._stopping),
@@ -146,48 +43,18 @@ class GrpcServer:
         found: dict[str, Handler] = {}
         for service in services:
             found |= handlers(service, terms)
-        return ConnectionTerms(
-            found,
-            UnknownCalls(terms),
-            self._threads,
-            _Room(settings.max_calls),
-            self._deadlines,
-            self._awaited,
-            self._untaken,
-            most_bytes=settings.max_message_bytes,
-            most_streams=settings.max_calls,
-        )
+        self._server = Http2Server(settings, found, UnknownCalls(terms), self._threads)
+        self.port = self._server.port
 
+    def start(self) -> None:
+        """Take calls from now on."""
+        self._server.start()
 
-class _Room:
-    """See http2_connection.Room."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._held: set[Context] = set()
-
-    def enter(self, context: Context) -> None:
-        """See Room."""
-        with self._lock:
-            if len(self._held) >= self._most:
-                raise RefusedError(Kind.BUSY, f"{self._most} calls are under way: try again later")
-            self._held.add(context)
-
-    def leave(self, context: Context) -> None:
-        """See Room."""
-        with self._lock:
-            self._held.discard(context)
-
-
-def _tls(settings: GatewaySettings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    context.set_alpn_protocols(["h2"])
-    return context
+    def close(self) -> None:
+        """End streams, give calls under way a moment, and let go of the port."""
+        self._stopping.set()
+        self._server.close()
+        self._threads.close()
 
 
 def _counter(parts: WorkerParts) -> Count:

@@ -14,9 +14,8 @@ from cloud.gateway.outbox import GoneError
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
-from shared.call_threads import afterwards
+from shared.call_threads import OnFault, afterwards
 
-OnFault = Callable[[BaseException], None]
 Count = Callable[[str], None]  # Told the code of every answer.
 
 _OK, _GONE = "OK", "CANCELLED"

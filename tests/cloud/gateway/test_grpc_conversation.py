@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,15 @@ from cloud.gateway import grpc_conversation
 from cloud.gateway.callers import Callers
 from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_conversation import MOST_UNDER_WAY, Begun
-from cloud.gateway.grpc_service import Conversing, Method, Terms, handlers
+from cloud.gateway.grpc_service import Conversing, Method, Terms, UnknownCalls, handlers
+from cloud.gateway.http2_server import Http2Server, most_threads
 from cloud.gateway.places import Places
-from shared import clock
+from cloud.gateway.settings import GatewaySettings
+from shared.call_threads import CallThreads
 
 WAIT_S = 20.0
-VAST = 3 << 20  # Bytes: more than the network holds for a caller that does not read.
+MOST_CALLS = 4
+VAST = 64 << 20  # Bytes: more than the network holds for a caller that does not read.
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Talk:
     over: "queue.SimpleQueue[bytes]" = field(default_factory=queue.SimpleQueue)  # What began a call that is.
     vast: Any = None  # The method of a large answer, once there is a server.
     faults: "queue.SimpleQueue[BaseException]" = field(default_factory=queue.SimpleQueue)
-    untaken: Places = field(default_factory=lambda: Places(2))
+    answer_s: float = WAIT_S  # For which an answer may wait for its caller.
     counts: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
 
     def methods(self) -> dict[str, Method | Conversing]:
@@ -41,7 +44,7 @@ class Talk:
         return {"Talk": Conversing(lambda _: self), "Vast": Method(self._vast)}
 
     def _vast(self, call: GrpcCall) -> bytes:
-        call.when_over(lambda: self.over.put(call.data))
+        call.when_over(lambda: self.over.put(bytes(call.data)))
         return bytes(VAST)
 
     def begin(self, call: GrpcCall) -> Begun:
@@ -50,7 +53,7 @@ class Talk:
         futures: list[Future[None]] = [Future(), Future()]
         for future in futures:
             self.begun.put(future)
-        return Begun(futures, lambda: self.act(call.data))
+        return Begun(futures, lambda: self.act(bytes(call.data)))
 
     def next(self) -> list[Future[None]]:
         """The two futures of the next message that was begun."""
@@ -60,18 +63,19 @@ class Talk:
 @contextmanager
 def talking(talk: Talk) -> Iterator[Any]:
     """The method of a client at a server of its own."""
-    stopping = threading.Event()
-    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(4) as readers:
-        server = grpc.server(threads)
-        conversations = grpc_conversation.Terms(readers, stopping, silent_s=WAIT_S)
-        terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), talk.untaken, Places(4), conversations)
-        server.add_generic_rpc_handlers((handlers(talk, terms),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=MOST_CALLS, answer_s=talk.answer_s)
+    threads = CallThreads("talk", most_threads(settings), talk.faults.put)
+    conversations = grpc_conversation.Terms(threads, threading.Event(), silent_s=WAIT_S)
+    terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), conversations)
+    server = Http2Server(settings, handlers(talk, terms), UnknownCalls(terms), threads)
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             talk.vast = channel.unary_stream("/test.Talk/Vast")
             yield channel.stream_stream("/test.Talk/Talk")
-        server.stop(None).wait()
+    finally:
+        server.close()
+        threads.close()
 
 
 def test_an_answer_waits_for_every_part_of_its_call() -> None:
@@ -137,14 +141,22 @@ def test_a_fault_of_ours_is_told(message: bytes) -> None:
         assert isinstance(talk.faults.get(timeout=WAIT_S), AssertionError)
 
 
-def test_answers_that_are_not_taken_are_of_a_bounded_number_and_time() -> None:
-    """They wait in memory: a caller that asked and asked and read nothing filled it, far beyond the calls at a time."""
+def test_answers_that_are_not_taken_are_of_a_bounded_number() -> None:
+    """They wait in memory: a caller that asked and asked and read nothing would shut out all others."""
     talk = Talk()
     with talking(talk):
-        calls = []
-        for asked in (b"a", b"b", b"c"):
-            calls.append(talk.vast(asked, timeout=WAIT_S))
-            assert talk.counts.get(timeout=WAIT_S) == "OK"  # Answered, as far as the worker is concerned.
-        assert talk.over.get(timeout=WAIT_S / 2) == b"a"  # It left for the third.
-        talk.untaken.end_those_before(clock.now_ns())
-        assert {talk.over.get(timeout=WAIT_S / 2) for _ in range(2)} == {b"b", b"c"}
+        calls = [talk.vast(asked, timeout=WAIT_S) for asked in (b"a", b"b", b"c")]
+        first = talk.over.get(timeout=WAIT_S / 2)  # It left for the last of them, in whatever order they came.
+        assert first in {b"a", b"b", b"c"}
+        assert talk.counts.get(timeout=WAIT_S / 2) == "CANCELLED"
+        del calls
+
+
+def test_an_answer_must_be_taken_within_its_time() -> None:
+    """Who asks and reads nothing must not keep a thread for ever."""
+    talk = Talk(answer_s=0.2)
+    with talking(talk):
+        call = talk.vast(b"a", timeout=WAIT_S)
+        assert talk.over.get(timeout=WAIT_S / 2) == b"a"
+        assert talk.counts.get(timeout=WAIT_S / 2) == "CANCELLED"
+        del call

@@ -7,14 +7,14 @@ _WORKER = """
 import threading
 import grpc
 import cloud.node, cloud.serving
-from cloud.gateway import grpc_server
+from cloud.gateway import http2_server
 from cloud.gateway.settings import GatewaySettings
 from shared.messages import pack_frame
 from shared.packed import pack
 from tests.cloud.channel import Engine, frame, model
 from tests.cloud.gateway.rig import WAIT_S, open_doors
 
-cloud.node._DRAIN_S = cloud.serving._DRAIN_S = grpc_server._GRACE_S = 0.1
+cloud.node._DRAIN_S = cloud.serving._DRAIN_S = http2_server._GRACE_S = 0.1
 entered = threading.Event()
 
 class Hung(Engine):

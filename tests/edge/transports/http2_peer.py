@@ -34,6 +34,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Else what is said last may not leave.
         self._encoder = Encoder()
 
     def greet(self, settings: Mapping[int, int] | None = None, *, window: int = 1 << 30) -> None:

@@ -12,9 +12,10 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.transports.http2 import MAX_HEADERS, Connection, Http2Error
+from edge.transports.http2 import Connection
 from edge.transports.wire import Wire
 from shared.endpoint import Endpoint
+from shared.http2 import MAX_HEADERS, Http2Error
 from tests.edge.transports.http2_peer import (
     ACK,
     CONTINUATION,
