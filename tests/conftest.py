@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from shared.broker import Broker
 from shared.mosquitto import MOSQUITTO_MISSING, find_mosquitto
@@ -14,6 +15,11 @@ REQUIRED = os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"  # Set by .ci/run:
 
 # A shell starts what runs in its background deaf to Ctrl-C, and every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine takes its time for an example, and that is no fault.
+settings.register_profile("skylane", deadline=None)
+settings.load_profile("skylane")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Protocol
 from urllib.parse import quote
 
+from cloud.gateway.grpc_capacity import Share
 from cloud.gateway.grpc_inbox import ENCODINGS, Inbox, Message
 from cloud.gateway.outbox import GoneError, Outbox
 from cloud.gateway.refusal import Kind, RefusedError
@@ -45,10 +46,18 @@ class Context:
     """Any thread may call it. Of those that end the call the first does, and the others do nothing."""
 
     def __init__(
-        self, stream: int, host: str, fields: Mapping[str, str], *, inbox: Inbox, outbox: Outbox, home: Home
+        self,
+        stream: int,
+        host: str,
+        fields: Mapping[str, str],
+        *,
+        inbox: Inbox,
+        share: Share,
+        outbox: Outbox,
+        home: Home,
     ) -> None:
         """`host`: the caller's address. `fields`: of the header list that begins the call."""
-        self.stream, self.host, self.inbox = stream, host, inbox
+        self.stream, self.host, self.inbox, self.share = stream, host, inbox, share
         self.path = fields.get(":path", "")
         self._fields = fields
         self._outbox = outbox
@@ -102,7 +111,7 @@ class Context:
         """
         while (message := self.inbox.take()) is not None:
             if not self.inbox.is_ended:
-                self._outbox.say(http2.window(self.stream, message.size))
+                self._outbox.say(http2.window(self.stream, message.let_in))
             yield message
 
     def tell(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:

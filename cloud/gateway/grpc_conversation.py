@@ -56,7 +56,7 @@ class Conversation:
         self._context = context
         self._terms = terms
         self._room = threading.Semaphore(MOST_UNDER_WAY)
-        self._under_way: set[Begun] = set()
+        self._under_way: dict[Begun, int] = {}  # With the bytes that its message holds.
         self._done: queue.SimpleQueue[Begun | None] = queue.SimpleQueue()  # None: something else has changed.
         self._is_read = self._is_over = False
         self._last_ns = clock.now_ns()
@@ -75,7 +75,7 @@ class Conversation:
                 begun = self._next()
                 if begun is not None and not self._is_over:
                     yield begun.answer()
-                    self._under_way.remove(begun)
+                    self._context.share.give_back(self._under_way.pop(begun))
                     self._room.release()
                     self._last_ns = clock.now_ns()
             if self._is_read:
@@ -106,16 +106,16 @@ class Conversation:
                 if message is None:
                     return
                 self._last_ns = message.received_ns
-                self._begin(GrpcCall(message.data, message.received_ns, self._context))
+                self._begin(GrpcCall(message.data, message.received_ns, self._context), message.held)
         except GoneError:
             return
         finally:
             self._is_read = True
             self._done.put(None)
 
-    def _begin(self, call: GrpcCall) -> None:
+    def _begin(self, call: GrpcCall, held: int) -> None:
         begun = self._speaker.begin(call)
-        self._under_way.add(begun)
+        self._under_way[begun] = held
         done = itertools.count(1)
 
         def one_done(_: Future[Any] | None = None) -> None:

@@ -3,6 +3,7 @@
 import threading
 import zlib
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,15 +25,20 @@ class Message(NamedTuple):
 
     received_ns: int  # When it was.
     data: memoryview
-    size: int  # On the wire.
+    let_in: int  # Bytes of the wire,
+    held: int  # and of memory.
 
 
 class Inbox:
     """One thread fills it, in turns `room` and `took`; another takes messages out."""
 
-    def __init__(self, most_bytes: int, encoding: str | None) -> None:
-        """`most_bytes`: of a message, folded or not. `encoding`: of those that say that they have one."""
+    def __init__(self, most_bytes: int, encoding: str | None, hold: Callable[[int], None]) -> None:
+        """`most_bytes`: of a message, folded or not. `encoding`: of those that say that they have one.
+
+        `hold`: told of bytes that are held from now on, or fewer; raises RefusedError where they must not be.
+        """
         self._most_bytes = most_bytes
+        self._hold = hold
         self._encoding = encoding
         self._changed = threading.Condition()
         self._ready: deque[tuple[int, bool, memoryview]] = deque()
@@ -71,6 +77,7 @@ class Inbox:
             self._advance(count)
             return
         with self._changed:
+            self._hold(count)
             self._spilled += self._spill[:count]
             self._spill = None
             self._sort_spilled()
@@ -104,8 +111,8 @@ class Inbox:
                 return None
             received_ns, is_folded, data = self._ready.popleft()
             self._sort_spilled()
-        size = PREFIX.size + len(data)
-        return Message(received_ns, self._unfolded(data) if is_folded else data, size)
+        unfolded = self._unfolded(data) if is_folded else data
+        return Message(received_ns, unfolded, PREFIX.size + len(data), len(data) + (len(unfolded) if is_folded else 0))
 
     def _sort_spilled(self) -> None:
         """Make messages of what lies there, as far as there is place for them."""
@@ -113,6 +120,7 @@ class Inbox:
             count = min(len(self._spilled), len(self._left))
             self._left[:count] = self._spilled[:count]
             del self._spilled[:count]
+            self._hold(-count)  # It is of a message now, which holds its own.
             self._advance(count)
 
     def _advance(self, count: int) -> None:
@@ -141,6 +149,7 @@ class Inbox:
             raise RefusedError(
                 Kind.UNIMPLEMENTED, f"a compressed message with {given}: send {' or '.join(ENCODINGS)}, or as it is"
             )
+        self._hold(size)
         return bool(is_folded), size
 
     def _unfolded(self, data: Buffer) -> memoryview:
@@ -156,4 +165,5 @@ class Inbox:
             )
         if not unfolding.eof or unfolding.unused_data:
             raise RefusedError(Kind.INVALID, f"a message that is not one whole {self._encoding} stream")
+        self._hold(len(unfolded))
         return memoryview(unfolded)

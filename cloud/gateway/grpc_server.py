@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from cloud.gateway import grpc_conversation
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import Count, Service, Terms, UnknownCalls, handlers
-from cloud.gateway.http2_connection import Handler
 from cloud.gateway.http2_server import Http2Server, most_threads
+from cloud.gateway.http2_terms import Handler
 from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.places import Places
 from cloud.gateway.tfs_grpc import ModelService, PredictionService

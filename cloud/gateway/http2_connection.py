@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
-from cloud.gateway.deadlines import Deadlines
 from cloud.gateway.grpc_context import Context, until_s
 from cloud.gateway.grpc_inbox import Inbox
+from cloud.gateway.http2_terms import ConnectionTerms, Handler
 from cloud.gateway.outbox import Outbox
-from cloud.gateway.places import Place, Places
+from cloud.gateway.places import Place
 from cloud.gateway.refusal import RefusedError
 from cloud.gateway.wires import Wire
 from shared import http2
-from shared.call_threads import CallThreads
 from shared.grpc_words import GRPC, PREFIX
 from shared.header_lists import HeaderLists
 from shared.http2 import MAX_HEADERS, Code, Http2Error, Setting
@@ -27,59 +25,6 @@ _WORDS_S = 10.0
 _SCRAP_BYTES = 1 << 16  # Of what nobody reads, at a time.
 _POST = "POST"
 _NOT_ALLOWED, _NOT_SUPPORTED = 405, 415  # HTTP's.
-
-
-class Handler(Protocol):
-    """Answers the calls of one method."""
-
-    @property
-    def needs_message(self) -> bool:
-        """Whether it can do nothing before one has come."""
-
-    def admit(self, context: Context) -> None:
-        """See to it that a call may go on, from what stands before its messages.
-
-        Raises:
-            RefusedError: it may not.
-        """
-
-    def answer(self, context: Context) -> None:
-        """Make a call, and end it."""
-
-    def refuse(self, context: Context, error: RefusedError) -> None:
-        """End a call that is not made."""
-
-    def lost(self) -> None:
-        """Hear of a call that its caller has ended, and that was not made."""
-
-
-class Room(Protocol):
-    """How many calls are under way at a time, on all connections."""
-
-    def enter(self, context: Context) -> None:
-        """Take a place for a call.
-
-        Raises:
-            RefusedError: there is none.
-        """
-
-    def leave(self, context: Context) -> None:
-        """Give it up, if it is still held."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionTerms:
-    """What all connections have in common."""
-
-    handlers: Mapping[str, Handler]  # By path, /package.Service/Method.
-    unknown: Handler  # Refuses a call of any other.
-    threads: CallThreads
-    room: Room
-    deadlines: Deadlines
-    awaited: Places  # For calls whose message has not come whole.
-    untaken: Places  # For those whose answer waits for its caller.
-    most_bytes: int  # Of a message.
-    most_streams: int  # Calls of one connection at a time.
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +101,7 @@ class Connection:
         if call.place is not None:
             self._terms.awaited.leave(call.place)
         if not call.is_settled:
-            self._terms.room.leave(context)
+            context.share.leave()
             call.handler.lost()
         self._end_if_left()
 
@@ -224,7 +169,7 @@ class Connection:
             call.handler.answer(call.context)
         finally:
             self._words = 0
-            self._terms.room.leave(call.context)
+            call.context.share.leave()
             call.context.gone()
             self._release()
 
@@ -372,10 +317,11 @@ class Connection:
             self._outbox.say(http2.reset(stream, Code.REFUSED_STREAM))
             return None
         self._outbox.open(stream)
-        inbox = Inbox(self._terms.most_bytes, fields.get("grpc-encoding"))
+        share = self._terms.capacity.share()
+        inbox = Inbox(self._terms.most_bytes, fields.get("grpc-encoding"), share.hold)
         if is_last:
             inbox.end()
-        context = Context(stream, self.host, fields, inbox=inbox, outbox=self._outbox, home=self)
+        context = Context(stream, self.host, fields, inbox=inbox, share=share, outbox=self._outbox, home=self)
         handler = self._terms.handlers.get(fields.get(":path", ""), self._terms.unknown)
         call = self._calls[stream] = _Begun(context, handler, self._window)
         if not self._is_grpc(call, fields):
@@ -383,7 +329,7 @@ class Connection:
         try:
             context.until_s = until_s(fields)
             handler.admit(context)
-            self._terms.room.enter(context)
+            context.share.enter()
         except RefusedError as error:
             self._refuse(call, error)
             return None
@@ -419,7 +365,7 @@ class Connection:
     def _refuse(self, call: _Begun, error: RefusedError) -> None:
         is_first, call.is_settled = not call.is_settled, True
         if is_first:
-            self._terms.room.leave(call.context)
+            call.context.share.leave()
         call.handler.refuse(call.context, error)
 
     def _let_more(self, length: int) -> None:

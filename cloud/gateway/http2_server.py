@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cloud.gateway.deadlines import Deadlines
-from cloud.gateway.grpc_context import Context
-from cloud.gateway.http2_connection import Connection, ConnectionTerms, Handler
+from cloud.gateway.grpc_capacity import Capacity
+from cloud.gateway.http2_connection import Connection
+from cloud.gateway.http2_terms import ConnectionTerms, Handler
 from cloud.gateway.listening import listen
 from cloud.gateway.places import Place, Places
-from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.wires import PlainWire, SecureWire, Wire
 from shared import clock
@@ -20,6 +20,7 @@ from shared.call_threads import CallThreads
 
 MOST_CONNECTIONS = 1_024
 
+_MESSAGES_AT_A_TIME = 4  # Of the largest, that all calls together may hold.
 _GRACE_S = 5.0
 _LOOK_S = 1.0  # How often it is looked for messages that do not come, and answers that are not taken.
 _HANDSHAKE_S = 10.0  # Within which a connection must have begun to speak.
@@ -47,7 +48,7 @@ class Http2Server:
             handlers,
             unknown,
             threads,
-            _Room(settings.max_calls),
+            Capacity(settings.max_calls, _MESSAGES_AT_A_TIME * settings.max_message_bytes),
             self._deadlines,
             self._awaited,
             self._untaken,
@@ -133,27 +134,6 @@ class Http2Server:
 def most_threads(settings: GatewaySettings) -> int:
     """For every connection one that reads, for every call two: a stream of calls has another that begins them."""
     return MOST_CONNECTIONS + 2 * settings.max_calls
-
-
-class _Room:
-    """See http2_connection.Room."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._held: set[Context] = set()
-
-    def enter(self, context: Context) -> None:
-        """See Room."""
-        with self._lock:
-            if len(self._held) >= self._most:
-                raise RefusedError(Kind.BUSY, f"{self._most} calls are under way: try again later")
-            self._held.add(context)
-
-    def leave(self, context: Context) -> None:
-        """See Room."""
-        with self._lock:
-            self._held.discard(context)
 
 
 def _tls(settings: GatewaySettings) -> ssl.SSLContext | None:

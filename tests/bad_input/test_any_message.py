@@ -63,7 +63,7 @@ def _places(value: Any, above: Place = ()) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_any_value_at_any_place_is_refused_or_packs_back(kind: str, data: st.DataObject) -> None:
     """A reader of ours runs on a network thread: whatever else it raised would end the node."""
@@ -91,7 +91,7 @@ def test_any_value_at_any_place_is_refused_or_packs_back(kind: str, data: st.Dat
         assert unpack(pack(read)) == read
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(value=ANYTHING, key=st.sampled_from([*wire.PLAN.to_wire()]))
 def test_any_geometry_is_refused_or_one_that_a_mask_can_be_laid_back_by(value: object, key: str) -> None:
     """Its numbers become the sides of arrays."""
@@ -103,7 +103,7 @@ def test_any_geometry_is_refused_or_one_that_a_mask_can_be_laid_back_by(value: o
         assert Geometry.from_wire(geometry.to_wire()) == geometry
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(names=ANYTHING | st.lists(ANYTHING, max_size=3), colours=ANYTHING | st.lists(ANYTHING, max_size=3))
 def test_any_labels_are_refused_or_come_back(names: object, colours: object) -> None:
     """They colour pictures and name columns."""
@@ -114,7 +114,7 @@ def test_any_labels_are_refused_or_come_back(names: object, colours: object) -> 
     assert Labels.from_wire(labels.to_wire()) == labels
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=200), place=st.integers(0, 255))
 def test_any_bytes_are_read_as_their_reader_reads_them(data: bytes, place: int) -> None:
     """The fuzz target's own property, without its coverage: it lets nothing out but a finding."""

@@ -84,9 +84,7 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_a_runs_files_are_read_or_refused(tmp_path: Path, run: Path, seed: int) -> None:
     """A report of a thousand runs must not end at one of them with a traceback."""
@@ -106,9 +104,7 @@ def test_a_runs_files_are_read_or_refused(tmp_path: Path, run: Path, seed: int) 
             assert "\n" not in str(error)  # noqa: PT017  Most damage raises nothing.
 
 
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_a_studys_files_are_read_or_refused(tmp_path: Path, study: Path, seed: int) -> None:
     """The same, for the tables and manifests above the runs."""

@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_rejected_under_the_senders_own_id(change: dict[str
         assert isinstance(bench.decode(pack_frame(_frame())), Request)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) -> None:
     """Truncated, flipped bits, bytes put in: an answer with a reason or a picture, never a dead thread."""

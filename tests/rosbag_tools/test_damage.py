@@ -64,9 +64,7 @@ def frames_until_error(path: Path) -> tuple[list[Frame | UnreadableFrame], Skyla
     return found, None
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_bags_are_read_or_refused(tmp_path: Path, drives: list[Drive], data: st.DataObject) -> None:
     """Whatever became of a file, only our own errors may come of it, from every command that reads."""

@@ -19,7 +19,7 @@ from shared.opencv import MAX_PIXELS, cv2
 
 Array = npt.NDArray[Any]
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
+UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
 
 HEIGHT, WIDTH = 4, 6
 

@@ -14,7 +14,7 @@ from rosbag_tools.image_messages import (
     read_stamp,
 )
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
+UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])  # A busy machine is no fault.
 
 ROS1 = get_typestore(Stores.ROS1_NOETIC)
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)

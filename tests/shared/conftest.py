@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("skylane", deadline=None)
+settings.register_profile("skylane")
 settings.load_profile("skylane")

@@ -22,7 +22,7 @@ def _box(shares: tuple[float, ...], width: int, height: int) -> Any:
     return np.array([[x1, y1, x2, y2]])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(GEOMETRIES, SHARES)
 def test_a_box_goes_back_to_where_its_pixels_go(made: geometry.Geometry, shares: tuple[float, ...]) -> None:
     """A mask of the box's pixels, laid back, covers exactly the source pixels whose centres lie in the laid box."""
@@ -43,7 +43,6 @@ def test_a_box_goes_back_to_where_its_pixels_go(made: geometry.Geometry, shares:
         assert not one[outside].any()
 
 
-@settings(deadline=None)
 @given(GEOMETRIES, SHARES)
 def test_there_and_back_is_the_same_box(made: geometry.Geometry, shares: tuple[float, ...]) -> None:
     """What a viewer draws on the model's picture is what the model said of it."""
@@ -53,7 +52,6 @@ def test_there_and_back_is_the_same_box(made: geometry.Geometry, shares: tuple[f
     np.testing.assert_allclose(back, np.clip(box, 0, limit), atol=1e-2)
 
 
-@settings(deadline=None)
 @given(GEOMETRIES, SHARES)
 def test_no_box_reaches_over_the_frame(made: geometry.Geometry, shares: tuple[float, ...]) -> None:
     """Whoever cuts it out of the frame need not look; the vehicle refuses one that does."""

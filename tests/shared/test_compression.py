@@ -6,7 +6,7 @@ from collections.abc import Callable
 import lz4.block
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
@@ -24,7 +24,6 @@ def zstd_without_size(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("fold", "unfold"), PAIRS)
 @given(data=st.binary(min_size=1, max_size=300))
-@settings(deadline=None)
 def test_what_was_folded_unfolds_to_itself(fold: Fold, unfold: Unfold, data: bytes) -> None:
     """Both codecs are lossless, and take a view as well as bytes."""
     assert unfold(fold(data), len(data)) == data
@@ -73,7 +72,6 @@ def test_bytes_behind_a_frame_are_refused() -> None:
 
 @pytest.mark.parametrize("unfold", UNFOLDERS)
 @given(data=st.binary(max_size=60), size=st.integers(1, 100))
-@settings(deadline=None)
 def test_any_bytes_unfold_or_are_refused(unfold: Unfold, data: bytes, size: int) -> None:
     """Nothing but our own error may leave them."""
     try:

@@ -102,7 +102,7 @@ def test_smooth_gradient_is_kept(method: str, layout: Layout) -> None:
 
 @pytest.mark.parametrize("layout", [layout for layout in BAYER_LAYOUTS if layout.dtype == np.uint8])
 @given(sensor=hnp.arrays(np.uint8, (6, 8)))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_bilinear_is_the_mean_of_the_neighbours(layout: Layout, sensor: Picture) -> None:
     """The method's own definition, on any numbers: a library that did something else under its name would show."""
     result = to_colour(sensor, layout, Layout.RGB8, "bilinear")
@@ -146,7 +146,7 @@ def test_right_colours_and_phase_are_clearly_better_than_wrong_ones(method: str,
 
 @pytest.mark.parametrize("layout", BAYER_LAYOUTS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_binning_makes_up_no_colour(layout: Layout, data: st.DataObject) -> None:
     """Its red and blue are the sensor's own numbers and its green their mean, whatever they are."""
     height, width = data.draw(st.integers(1, 150)) * 2, data.draw(st.integers(1, 9)) * 2

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.geometry import Geometry, GeometryError, Resize, apply, lay_back, plan
@@ -24,7 +24,6 @@ def label_picture(height: int, width: int, seed: int) -> npt.NDArray[np.uint8]:
 
 
 @given(resize=resizes, source=st.tuples(sides, sides), target=st.tuples(sides, sides), seed=st.integers(0, 62))
-@settings(deadline=None)
 def test_a_mask_lands_where_its_picture_was(
     resize: Resize, source: tuple[int, int], target: tuple[int, int], seed: int
 ) -> None:
@@ -55,7 +54,6 @@ def test_a_mask_lands_where_its_picture_was(
     factor=st.integers(1, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None)
 def test_whole_factors_are_exact(resize: Resize, target: tuple[int, int], factor: int, seed: int) -> None:
     """1936×1216 to 968×608 is such a factor: every mask pixel becomes exactly its block."""
     geometry = plan(resize, target[0] * factor, target[1] * factor, *target)
@@ -66,7 +64,6 @@ def test_whole_factors_are_exact(resize: Resize, target: tuple[int, int], factor
 
 
 @given(resize=resizes, source=st.tuples(sides, sides), target=st.tuples(sides, sides))
-@settings(deadline=None)
 def test_a_plan_is_whole_and_survives_the_wire(
     resize: Resize, source: tuple[int, int], target: tuple[int, int]
 ) -> None:
@@ -80,7 +77,6 @@ def test_a_plan_is_whole_and_survives_the_wire(
 
 
 @given(source=st.tuples(st.integers(40, 400), st.integers(40, 400)), target=st.tuples(sides, sides))
-@settings(deadline=None)
 def test_crop_and_letterbox_keep_the_aspect(source: tuple[int, int], target: tuple[int, int]) -> None:
     """A person twice as wide is another shape to a network; the rounding of one even pixel is all that is allowed."""
     assume(min(target) >= 8 and max(target) / min(target) < 8)
@@ -127,7 +123,6 @@ def test_a_picture_of_the_target_size_is_taken_as_it_is() -> None:
 
 
 @given(resize=resizes, half=st.tuples(st.integers(8, 80), st.integers(8, 80)), target=st.tuples(sides, sides))
-@settings(deadline=None)
 def test_a_halved_picture_is_cut_at_the_same_place(
     resize: Resize, half: tuple[int, int], target: tuple[int, int]
 ) -> None:
@@ -192,7 +187,6 @@ values = st.one_of(st.none(), st.booleans(), st.integers(-10, 70000), st.floats(
 @given(
     value=st.one_of(values, st.lists(values), st.fixed_dictionaries(dict.fromkeys(WIRE, st.integers(0, 9) | values)))
 )
-@settings(deadline=None)
 def test_whatever_the_wire_brings_is_refused_or_sound(value: object) -> None:
     """Either our error with its reason, or a geometry whose rectangles lie inside their pictures."""
     try:

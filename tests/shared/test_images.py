@@ -38,7 +38,7 @@ def loud(layout: Layout, height: int = 8, width: int = 10, seed: int = 0) -> Pix
 
 @pytest.mark.parametrize("codec", LOSSLESS)
 @given(data=st.data(), layout=st.sampled_from(list(Layout)), height=st.integers(1, 24), width=st.integers(1, 24))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_lossless_codecs_are_bit_exact(
     codec: str, data: st.DataObject, layout: Layout, height: int, width: int
 ) -> None:
@@ -241,7 +241,7 @@ def test_a_zstd_frame_that_hides_its_size_is_read() -> None:
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=4),
     keep=st.floats(0.5, 1.0),
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_damaged_data_is_refused_or_has_the_announced_shape(
     codec: str, flips: list[tuple[int, int]], keep: float
 ) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.labels import MAX_FILE_BYTES, Labels, LabelsError, colourise, overlay, read_labels
@@ -139,7 +139,6 @@ def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
 @given(
     text=st.text(max_size=60) | st.from_regex(r"(- \{name: \w+, colour: \[\d+, \d+, \d+\]\}\n){1,3}", fullmatch=True)
 )
-@settings(deadline=None)
 def test_any_yaml_text_is_labels_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     """Nothing but our own error may leave the reader."""
     path = written(tmp_path_factory.getbasetemp(), "any.yaml", text.encode("utf-8", "surrogatepass"))
@@ -151,7 +150,6 @@ def test_any_yaml_text_is_labels_or_refused(tmp_path_factory: pytest.TempPathFac
 
 
 @given(fields=st.lists(st.tuples(*[st.text("<>&0123456789 a", max_size=9)] * 3), max_size=4))
-@settings(deadline=None)
 def test_any_xml_text_is_labels_or_refused(
     tmp_path_factory: pytest.TempPathFactory, fields: list[tuple[str, str, str]]
 ) -> None:

@@ -27,7 +27,7 @@ def street_mask() -> Any:
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
 @given(data=st.data(), shape=st.tuples(st.integers(1, 30), st.integers(1, 30)))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_codec_is_lossless(codec: str, data: st.DataObject, shape: tuple[int, int]) -> None:
     """A class id that changed on the way is another object in the street."""
     mask = data.draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 2, 11, 255])))
@@ -134,7 +134,7 @@ def test_bombs_and_broken_data_are_refused_without_memory(codec: str, data: byte
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=4),
     keep=st.floats(0.5, 1.0),
 )
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_damaged_data_is_refused_or_has_the_announced_shape(
     codec: str, flips: list[tuple[int, int]], keep: float
 ) -> None:

@@ -2,7 +2,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.opencv import cv2
@@ -123,7 +123,6 @@ def test_a_profile_and_a_text_are_walked_over() -> None:
 
 
 @given(data=st.binary(max_size=80), lead=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"]))
-@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(data: bytes, lead: bytes) -> None:
     """Nothing but our own error may leave a parser of hostile bytes."""
     try:

@@ -14,7 +14,7 @@ SCORES = st.floats(0, 1, width=32)
 
 
 @pytest.mark.parametrize("codec", codecs(Task.CLASSIFICATION))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(st.integers(0, 255), SCORES, min_size=1))
 def test_a_classification_comes_back_exactly(codec: str, scores: dict[int, float]) -> None:
     """To the last bit of its float32 scores."""

@@ -19,7 +19,7 @@ ARRAYS = hnp.arrays(
 
 
 @pytest.mark.parametrize("codec", TENSOR_CODECS)
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(arrays=st.dictionaries(NAMES, ARRAYS, max_size=5))
 def test_every_number_comes_back_as_it_was(codec: str, arrays: dict[str, Any]) -> None:
     """Bit by bit, not-a-numbers included: what a model says is nobody's to round."""
@@ -116,7 +116,7 @@ def test_a_bomb_takes_no_memory(codec: str) -> None:
     assert peak < 10_000_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_data_is_refused_or_read(data: st.DataObject) -> None:
     """Any other exception would end the thread that reads."""

@@ -101,7 +101,7 @@ def test_a_model_without_shame_ends_in_time() -> None:
     assert len(got.scores) == 1000
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 60), st.floats(0.1, 0.9))
 def test_what_is_told_keeps_to_the_rules(seed: int, anchors: int, threshold: float) -> None:
     """Best first, no two of one class too close, and none left out that nothing suppresses."""
