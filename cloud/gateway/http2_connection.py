@@ -12,15 +12,16 @@ from cloud.gateway.grpc_inbox import Inbox
 from cloud.gateway.http2_terms import ConnectionTerms, Handler
 from cloud.gateway.outbox import Outbox
 from cloud.gateway.places import Place
-from cloud.gateway.refusal import RefusedError
+from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.wires import Wire
-from shared import http2
+from shared import clock, http2
 from shared.grpc_words import GRPC, PREFIX
 from shared.header_lists import HeaderLists
 from shared.http2 import MAX_HEADERS, Code, Http2Error, Setting
 
 MOST_WORDS = 10_000  # Frames in _WORDS_S that bring no message, and end no call.
 
+_LEAST_UNTAKEN_NS = 1_000_000_000  # For so long an answer may wait for its caller, whoever is kept out.
 _WORDS_S = 10.0
 _SCRAP_BYTES = 1 << 16  # Of what nobody reads, at a time.
 _POST = "POST"
@@ -107,8 +108,8 @@ class Connection:
 
     def aside(self, act: Callable[[], None]) -> None:
         """See Home."""
-        self._use()
-        self._terms.threads.run(partial(self._do_aside, act))
+        if self._use():
+            self._terms.threads.run(partial(self._do_aside, act))
 
     def _do_aside(self, act: Callable[[], None]) -> None:
         try:
@@ -180,9 +181,12 @@ class Connection:
         self._wire.cut()
         self._release()
 
-    def _use(self) -> None:
+    def _use(self) -> bool:
+        """Keep the wire open; whether it is."""
         with self._lock:
-            self._users += 1
+            is_open = self._users > 0
+            self._users += is_open
+            return is_open
 
     def _release(self) -> None:
         """The last one lets go: before, its number could become another's under who still writes to it."""
@@ -366,6 +370,8 @@ class Connection:
         is_first, call.is_settled = not call.is_settled, True
         if is_first:
             call.context.share.leave()
+        if error.kind is Kind.BUSY:  # The next one is to find a place.
+            self._terms.untaken.end_oldest_before(clock.now_ns() - _LEAST_UNTAKEN_NS)
         call.handler.refuse(call.context, error)
 
     def _let_more(self, length: int) -> None:

@@ -38,11 +38,11 @@ class Http2Server:
         Raises:
             ListenError: the address is none, or another's.
         """
-        half = max(1, settings.max_calls // 2)
         self._settings = settings
         self._stopping = threading.Event()
         self._threads = threads
-        self._awaited, self._untaken = Places(half), Places(half)
+        self._awaited = Places(max(1, settings.max_calls // 2))
+        self._untaken = Places(settings.max_calls)
         self._deadlines = Deadlines("grpc deadlines")
         self._terms = ConnectionTerms(
             handlers,

@@ -65,6 +65,13 @@ class Places:
         with self._lock:
             self._held.pop(place, None)
 
+    def end_oldest_before(self, since_ns: int) -> None:
+        """End the oldest of who holds most, if it has held its place since before then."""
+        with self._lock:
+            place = self._oldest_of_most() if self._held else None
+        if place is not None and place.since_ns < since_ns:
+            place.holder.cancel()
+
     def end_those_before(self, since_ns: int) -> None:
         """End those that have held a place since before then."""
         with self._lock:

@@ -1,7 +1,6 @@
 """Conversations on a real gRPC server, about what the test decides."""
 
 import queue
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -11,15 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from cloud.gateway import grpc_conversation
-from cloud.gateway.callers import Callers
 from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_conversation import MOST_UNDER_WAY, Begun
-from cloud.gateway.grpc_service import Conversing, Method, Terms, UnknownCalls, handlers
-from cloud.gateway.http2_server import Http2Server, most_threads
-from cloud.gateway.places import Places
+from cloud.gateway.grpc_service import Conversing, Method
 from cloud.gateway.settings import GatewaySettings
-from shared.call_threads import CallThreads
+from tests.cloud.gateway.grpc_rig import served
 
 WAIT_S = 20.0
 MOST_CALLS = 4
@@ -64,18 +59,10 @@ class Talk:
 def talking(talk: Talk) -> Iterator[Any]:
     """The method of a client at a server of its own."""
     settings = GatewaySettings(grpc="127.0.0.1:0", max_calls=MOST_CALLS, answer_s=talk.answer_s)
-    threads = CallThreads("talk", most_threads(settings), talk.faults.put)
-    conversations = grpc_conversation.Terms(threads, threading.Event(), silent_s=WAIT_S)
-    terms = Terms(talk.faults.put, talk.counts.put, Callers({}), Places(4), conversations)
-    server = Http2Server(settings, handlers(talk, terms), UnknownCalls(terms), threads)
-    server.start()
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            talk.vast = channel.unary_stream("/test.Talk/Vast")
-            yield channel.stream_stream("/test.Talk/Talk")
-    finally:
-        server.close()
-        threads.close()
+    with served(talk, settings) as told, grpc.insecure_channel(f"127.0.0.1:{told.server.port}") as channel:
+        talk.counts, talk.faults = told.counts, told.faults
+        talk.vast = channel.unary_stream("/test.Talk/Vast")
+        yield channel.stream_stream("/test.Talk/Talk")
 
 
 def test_an_answer_waits_for_every_part_of_its_call() -> None:
@@ -139,17 +126,6 @@ def test_a_fault_of_ours_is_told(message: bytes) -> None:
         with pytest.raises(grpc.RpcError):
             next(answers)
         assert isinstance(talk.faults.get(timeout=WAIT_S), AssertionError)
-
-
-def test_answers_that_are_not_taken_are_of_a_bounded_number() -> None:
-    """They wait in memory: a caller that asked and asked and read nothing would shut out all others."""
-    talk = Talk()
-    with talking(talk):
-        calls = [talk.vast(asked, timeout=WAIT_S) for asked in (b"a", b"b", b"c")]
-        first = talk.over.get(timeout=WAIT_S / 2)  # It left for the last of them, in whatever order they came.
-        assert first in {b"a", b"b", b"c"}
-        assert talk.counts.get(timeout=WAIT_S / 2) == "CANCELLED"
-        del calls
 
 
 def test_an_answer_must_be_taken_within_its_time() -> None:

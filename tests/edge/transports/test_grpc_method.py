@@ -26,7 +26,7 @@ from edge.transports.grpc_method import (
 from edge.transports.security import Security
 from shared.authority import Authority
 from shared.endpoint import Endpoint
-from tests.edge.transports.http2_peer import (
+from tests.http2_peer import (
     DATA,
     END_HEADERS,
     END_STREAM,

@@ -16,7 +16,7 @@ from edge.transports.http2 import Connection
 from edge.transports.wire import Wire
 from shared.endpoint import Endpoint
 from shared.http2 import MAX_HEADERS, Http2Error
-from tests.edge.transports.http2_peer import (
+from tests.http2_peer import (
     ACK,
     CONTINUATION,
     DATA,

@@ -1,4 +1,4 @@
-"""The other end of an HTTP/2 connection, which says what a test has it say."""
+"""An end of an HTTP/2 connection that says what a test has it say."""
 
 import socket
 import struct
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from hpack import Encoder
+from hpack import Decoder, Encoder
 
 from shared.endpoint import Endpoint
 
@@ -30,12 +30,13 @@ class Frame(NamedTuple):
 
 
 class Peer:
-    """A server's end, with one call at a time."""
+    """One end, a server's or a caller's, with one call at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Else what is said last may not leave.
         self._encoder = Encoder()
+        self._decoder = Decoder()
 
     def greet(self, settings: Mapping[int, int] | None = None, *, window: int = 1 << 30) -> None:
         """Say what a server says first; `window`: what it lets in of all calls, beyond the 65,535 at the start."""
@@ -56,6 +57,10 @@ class Peer:
         """A header list, packed."""
         packed: bytes = self._encoder.encode(fields)
         return packed
+
+    def read(self, frame: Frame) -> dict[str, str]:
+        """The fields of a header list that came."""
+        return {str(name): str(value) for name, value in self._decoder.decode(frame.payload)}
 
     def next(self) -> Frame:
         """The next frame that comes.

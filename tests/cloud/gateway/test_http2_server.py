@@ -1,0 +1,463 @@
+"""The gRPC server and callers that say what no library would."""
+
+import itertools
+import queue
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+
+from cloud.gateway import http2_connection, http2_server
+from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_service import Conversing, Method
+from cloud.gateway.settings import GatewaySettings
+from shared.authority import Authority
+from tests.cloud.gateway.grpc_rig import NUMBER, WAIT_S, Caller, Served, announced, caller, served
+from tests.http2_peer import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOING,
+    HEADERS,
+    INITIAL_WINDOW,
+    PADDED,
+    PING,
+    PRIORITY,
+    PROMISE,
+    RESET,
+    SETTINGS,
+    WINDOW,
+)
+
+ECHO, HELD = "/test.Service/Echo", "/test.Service/Held"
+CALLS = 8
+MOST_BYTES = 1 << 20
+PROTOCOL, FLOW_CONTROL, REFUSED, CANCEL, COMPRESSION, ENOUGH = 1, 3, 7, 8, 9, 11
+UNTOLD = -1
+
+
+def _fail() -> NoReturn:
+    raise AssertionError
+
+
+@dataclass
+class Service:
+    """Answers with what it is sent, at once or when the test lets it."""
+
+    name: str = "test.Service"
+    begun: "queue.SimpleQueue[GrpcCall]" = field(default_factory=queue.SimpleQueue)
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def methods(self) -> dict[str, Method | Conversing]:
+        """See Service."""
+        return {
+            "Echo": Method(lambda call: bytes(call.data), is_open=True),
+            "Held": Method(self._held),
+            "Broken": Method(lambda _: _fail()),
+            "Count": Method(lambda call: (bytes([number]) for number in range(call.data[0])), is_stream=True),
+        }
+
+    def _held(self, call: GrpcCall) -> bytes:
+        self.begun.put(call)
+        assert self.gate.wait(WAIT_S)
+        return bytes(call.data)
+
+
+@contextmanager
+def serving(**settings: Any) -> Iterator[tuple[Served, Service]]:
+    """A server of it."""
+    service = Service()
+    told = GatewaySettings(grpc="127.0.0.1:0", max_calls=CALLS, max_message_bytes=MOST_BYTES, **settings)
+    with served(service, told) as server:
+        try:
+            yield server, service
+        finally:
+            service.gate.set()
+
+
+@pytest.fixture(name="one")
+def _one() -> Iterator[Served]:
+    with serving() as (server, _):
+        yield server
+
+
+def is_served(one: Served) -> bool:
+    """Whether another caller is answered."""
+    with caller(one.server) as other:
+        other.ask(1, ECHO, b"other")
+        return other.told(1)["grpc-status"] == "0"
+
+
+def ended(end: Caller) -> int:
+    """With which code the server hangs up."""
+    code = UNTOLD
+    try:
+        while True:
+            frame = end.next()
+            if frame.kind == GOING:
+                code = NUMBER.unpack_from(frame.payload, 4)[0]
+    except (EOFError, ConnectionError):
+        return code
+
+
+def test_a_call_is_answered_whatever_its_frames_look_like(one: Served) -> None:
+    """Padding, priorities, a header list and a message in pieces, an end of its own, words between them."""
+    with caller(one.server) as end:
+        block = end.block(
+            (":method", "POST"), (":path", ECHO), ("content-type", "application/grpc+proto"), ("x-long", "a" * 99)
+        )
+        end.send(HEADERS, PADDED | PRIORITY, 1, bytes([3, *bytes(5)]) + block[:20] + bytes(3))
+        end.send(CONTINUATION, 0, 1, block[20:50])
+        end.send(CONTINUATION, END_HEADERS, 1, block[50:])
+        message = announced(b"in pieces")
+        end.send(DATA, PADDED, 1, bytes([2]) + message[:3] + bytes(2))
+        end.send(PING, 0, 0, b"12345678")
+        end.send(DATA, 0, 1)
+        end.send(99, 255, 1, b"of a kind that nobody knows")
+        end.send(DATA, 0, 1, message[3:])
+        end.send(DATA, END_STREAM, 1)
+        assert end.until(PING, 0).payload == b"12345678"
+        assert end.read(end.until(HEADERS, 1))["content-type"] == "application/grpc"
+        assert end.until(DATA, 1).payload == message
+        assert end.told(1) == {"grpc-status": "0"}
+
+
+def test_calls_of_a_connection_do_not_wait_for_each_other() -> None:
+    """One that takes long must not hold up the next."""
+    with serving() as (one, service), caller(one.server) as end:
+        end.ask(1, HELD, b"slow")
+        service.begun.get(timeout=WAIT_S)
+        end.ask(3, ECHO, b"quick")
+        assert end.told(3)["grpc-status"] == "0"
+        service.gate.set()
+        assert end.told(1)["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize("window", [1, 7, 100])
+def test_an_answer_goes_out_as_its_caller_lets_it(one: Served, window: int) -> None:
+    """Byte by byte, if need be."""
+    with caller(one.server, {INITIAL_WINDOW: window}, window=0) as end:
+        end.ask(1, ECHO, b"a" * 200)
+        assert end.read(end.until(HEADERS, 1))[":status"] == "200"
+        body = b""
+        while len(body) < 205:
+            body += end.until(DATA, 1).payload
+            end.send(WINDOW, 0, 1, NUMBER.pack(window))
+        assert body == announced(b"a" * 200)
+        assert end.told(1)["grpc-status"] == "0"
+
+
+def test_a_window_may_be_taken_back(one: Served) -> None:
+    """It is less than nothing then, until the caller has let out more."""
+    with caller(one.server, {INITIAL_WINDOW: 10}) as end:
+        end.ask(1, ECHO, b"a" * 100)
+        assert len(end.until(DATA, 1).payload) == 10
+        end.send(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW, 0))
+        end.send(WINDOW, 0, 1, NUMBER.pack(10))
+        end.send(WINDOW, 0, 1, NUMBER.pack(7))
+        assert len(end.until(DATA, 1).payload) == 7
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({":method": "GET"}, {":status": "405"}),
+        ({"content-type": "text/plain"}, {":status": "415"}),
+        ({":path": "/test.Service/None"}, {":status": "200", "grpc-status": "12"}),
+        ({"grpc-timeout": "soon"}, {":status": "200", "grpc-status": "3"}),
+        ({"grpc-timeout": "123456789S"}, {":status": "200", "grpc-status": "3"}),
+        ({"grpc-timeout": "0n"}, {":status": "200", "grpc-status": "4"}),
+    ],
+)
+def test_a_call_that_is_none_is_refused_at_its_head(
+    one: Served, fields: dict[str, str], status: dict[str, str]
+) -> None:
+    """Its message is not waited for, and the connection goes on."""
+    head = {":method": "POST", ":path": ECHO, "content-type": "application/grpc"} | fields
+    with caller(one.server) as end:
+        end.send(HEADERS, END_HEADERS, 1, end.block(*head.items()))
+        assert status.items() <= end.told(1).items()
+        assert end.until(RESET, 1).payload == bytes(4)
+        end.send(DATA, END_STREAM, 1, announced(b"too late"))
+        end.ask(3, ECHO, b"next")
+        assert end.told(3)["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "status"),
+    [
+        (announced(bytes(MOST_BYTES + 1))[: 1 << 14], 0, "8"),
+        (announced(b"folded", is_folded=1), 0, "12"),
+        (b"\x02\x00\x00\x00\x00", 0, "3"),
+        (b"", END_STREAM, "3"),
+        (announced(b"whole")[:-1], END_STREAM, "3"),
+    ],
+)
+def test_a_message_that_is_none_is_refused(one: Served, data: bytes, flags: int, status: str) -> None:
+    """As soon as that can be known."""
+    with caller(one.server) as end:
+        end.begin(1, ECHO)
+        end.send(DATA, flags, 1, data)
+        assert end.told(1)["grpc-status"] == status
+        end.ask(3, ECHO, b"next")
+        assert end.told(3)["grpc-status"] == "0"
+
+
+def test_a_refusal_is_readable_whatever_it_says(one: Served) -> None:
+    """A header field holds ASCII, and a message of ours quotes its caller."""
+    with caller(one.server) as end:
+        end.begin(1, "/é%/\n")
+        assert "/%C3%A9%25/%0A" in end.told(1)["grpc-message"]
+
+
+def test_a_deadline_ends_a_call_with_its_code() -> None:
+    """And what it holds is let go."""
+    with serving() as (one, service), caller(one.server) as end:
+        over = threading.Event()
+        end.ask(1, HELD, b"late", ("grpc-timeout", "300m"))
+        service.begun.get(timeout=WAIT_S).when_over(over.set)
+        assert end.told(1)["grpc-status"] == "4"
+        assert over.wait(WAIT_S)
+
+
+def test_more_calls_than_may_be_are_refused() -> None:
+    """Of one connection before they are looked at, which their caller may try elsewhere; of all by a code."""
+    with serving() as (one, service), caller(one.server) as end:
+        for number in range(CALLS):
+            end.ask(1 + 2 * number, HELD, b"")
+        end.ask(99, HELD, b"")
+        assert end.until(RESET, 99).payload == NUMBER.pack(REFUSED)
+        with caller(one.server) as other:
+            for _ in range(CALLS):
+                service.begun.get(timeout=WAIT_S)
+            other.ask(1, ECHO, b"")
+            assert other.told(1)["grpc-status"] == "8"
+        service.gate.set()
+        assert end.told(1)["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize("lets_out", [0, 1 << 20], ids=["window", "network"])
+def test_answers_that_are_not_taken_shut_nobody_out(lets_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps a thread and a place: a newcomer that finds none has the oldest leave."""
+    monkeypatch.setattr(http2_connection, "_LEAST_UNTAKEN_NS", 0)
+    with serving() as (one, _), caller(one.server, {INITIAL_WINDOW: lets_out}) as greedy, caller(one.server) as other:
+        for number in range(CALLS):
+            greedy.ask(1 + 2 * number, ECHO, bytes(MOST_BYTES))
+        streams = itertools.count(1, 2)
+        status = "8"
+        while status == "8":
+            stream = next(streams)
+            other.ask(stream, ECHO, b"other")
+            status = other.told(stream)["grpc-status"]
+        assert status == "0"
+
+
+def test_a_fault_of_ours_is_told_and_is_internal(one: Served) -> None:
+    """To the caller that it is ours, to whoever watches what it was."""
+    with caller(one.server) as end:
+        end.ask(1, "/test.Service/Broken", b"")
+        assert end.told(1)["grpc-status"] == "13"
+    assert isinstance(one.faults.get(timeout=WAIT_S), AssertionError)
+    assert one.counts.get(timeout=WAIT_S) == "INTERNAL"
+
+
+def word(kind: int, stream: int, payload: bytes, flags: int = 0) -> Callable[[Caller], None]:
+    """One frame."""
+    return lambda end: end.send(kind, flags, stream, payload)
+
+
+def broken_off(end: Caller) -> None:
+    """A header list, and something else before its end."""
+    end.send(HEADERS, 0, 1, end.block((":method", "POST")))
+    end.send(PING, 0, 0, bytes(8))
+
+
+def vast_headers(end: Caller) -> None:
+    """A header list without end."""
+    end.send(HEADERS, 0, 1, b"")
+    for _ in range(20):
+        end.send(CONTINUATION, 0, 1, bytes(1 << 14))
+
+
+def bomb(end: Caller) -> None:
+    """A header list that is small on the wire alone."""
+    first = b"\x40\x01x\x7f\x81\x1e" + bytes(4_000)  # Entered into the table,
+    end.send(HEADERS, END_HEADERS, 1, first + b"\xbe" * 16_000)  # and said over and over.
+
+
+def flood(kind: int, stream: int, payload: bytes) -> Callable[[Caller], None]:
+    """The same word, on and on, while the answers are read."""
+    head = len(payload).to_bytes(3, "big") + bytes((kind, 0)) + stream.to_bytes(4, "big")
+    words = (head + payload) * (http2_connection.MOST_WORDS + 1)
+
+    def say(end: Caller) -> None:
+        with suppress(ConnectionError):  # It was hung up on before the last one.
+            end.connection.sendall(words)
+
+    return lambda end: threading.Thread(target=say, args=(end,), daemon=True).start()
+
+
+def resets(end: Caller) -> None:
+    """Calls that are begun and given up at once."""
+    for stream in range(1, http2_connection.MOST_WORDS + 3, 2):
+        end.begin(stream, ECHO)
+        end.send(RESET, 0, stream, NUMBER.pack(CANCEL))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "code"),
+    [
+        pytest.param(word(DATA, 1, b""), PROTOCOL, id="data of no call"),
+        pytest.param(word(DATA, 0, b""), PROTOCOL, id="data of the connection"),
+        pytest.param(word(HEADERS, 2, b"\x82", END_HEADERS), PROTOCOL, id="a server's number"),
+        pytest.param(word(HEADERS, 1, b"\xff\xff\xff\xff", END_HEADERS), COMPRESSION, id="no header list"),
+        pytest.param(word(HEADERS, 1, b"\x05ab", END_HEADERS | PADDED), PROTOCOL, id="padding"),
+        pytest.param(word(CONTINUATION, 1, b""), PROTOCOL, id="goes on"),
+        pytest.param(word(RESET, 1, bytes(4)), PROTOCOL, id="no call to reset"),
+        pytest.param(word(PING, 0, b"1"), PROTOCOL, id="ping"),
+        pytest.param(word(SETTINGS, 0, b"1"), PROTOCOL, id="settings"),
+        pytest.param(word(SETTINGS, 0, struct.pack(">HI", 5, 1)), PROTOCOL, id="small frames"),
+        pytest.param(word(WINDOW, 0, bytes(4)), PROTOCOL, id="nothing let out"),
+        pytest.param(word(WINDOW, 0, NUMBER.pack((1 << 31) - 1)), FLOW_CONTROL, id="window"),
+        pytest.param(word(PROMISE, 1, bytes(4)), PROTOCOL, id="promise"),
+        pytest.param(word(99, 0, bytes(70_000)), ENOUGH, id="large"),
+        pytest.param(broken_off, PROTOCOL, id="broken off"),
+        pytest.param(vast_headers, ENOUGH, id="vast headers"),
+        pytest.param(bomb, COMPRESSION, id="bomb"),
+        pytest.param(flood(PING, 0, bytes(8)), ENOUGH, id="pings"),
+        pytest.param(flood(SETTINGS, 0, b""), ENOUGH, id="settings on and on"),
+        pytest.param(flood(2, 1, bytes(5)), ENOUGH, id="priorities"),
+        pytest.param(resets, ENOUGH, id="rapid resets"),
+    ],
+)
+def test_who_breaks_the_rules_is_told_and_hung_up_on(
+    one: Served, break_it: Callable[[Caller], None], code: int
+) -> None:
+    """And nobody else hears of it. Who is still sending may be hung up on before the word is there."""
+    with caller(one.server) as end:
+        with suppress(ConnectionError):
+            break_it(end)
+        assert ended(end) in ({code, UNTOLD} if code in {ENOUGH, COMPRESSION} else {code})
+    assert is_served(one)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)]
+)
+def test_who_speaks_something_else_is_hung_up_on(one: Served, said: bytes) -> None:
+    """A browser, a balancer that looks whether the port is open, HTTP/2 that does not begin with its settings."""
+    with socket.create_connection(("127.0.0.1", one.server.port), WAIT_S) as connection:
+        connection.sendall(said)
+        connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while connection.recv(1 << 16):
+                pass
+    assert is_served(one)
+
+
+def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection has a thread, of which there is a bounded number."""
+    monkeypatch.setattr(http2_server, "_HANDSHAKE_S", 0.1)
+    with serving(answer_s=0.1) as (one, _), socket.create_connection(("127.0.0.1", one.server.port), WAIT_S) as silent:
+        assert silent.recv(1 << 16)  # The server's greeting,
+        while silent.recv(1 << 16):  # and its end.
+            pass
+
+
+def test_of_too_many_connections_the_oldest_of_a_host_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer is always let in."""
+    monkeypatch.setattr(http2_server, "MOST_CONNECTIONS", 2)
+    with serving() as (one, _), caller(one.server) as first, caller(one.server) as second, caller(one.server) as third:
+        assert ended(first) == UNTOLD
+        for end in (second, third):
+            end.ask(1, ECHO, b"")
+            assert end.told(1)["grpc-status"] == "0"
+
+
+def test_who_hangs_up_leaves_nothing_behind() -> None:
+    """Whatever was under way: a place that is never given back is missed after weeks."""
+    with serving() as (one, service):
+        for _ in range(3 * CALLS):
+            with caller(one.server) as end:
+                over = threading.Event()
+                end.begin(1, ECHO)
+                end.ask(3, HELD, b"")
+                service.begun.get(timeout=WAIT_S).when_over(over.set)
+                end.begin(5, ECHO)
+                end.connection.close()
+                assert over.wait(WAIT_S)
+                service.gate.set()
+        assert is_served(one)
+
+
+def test_a_server_that_closes_answers_what_is_under_way_and_takes_no_more() -> None:
+    """And says so, so that its callers go elsewhere."""
+    with serving() as (one, service), caller(one.server) as end:
+        end.ask(1, HELD, b"last")
+        service.begun.get(timeout=WAIT_S)
+        closing = threading.Thread(target=one.server.close)
+        closing.start()
+        assert NUMBER.unpack_from(end.until(GOING, 0).payload)[0] == 1
+        end.ask(3, ECHO, b"too late")
+        assert end.until(RESET, 3).payload == NUMBER.pack(REFUSED)
+        service.gate.set()
+        assert end.told(1)["grpc-status"] == "0"
+        assert ended(end) == UNTOLD  # Without another word.
+        end.connection.close()
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
+
+
+def test_answers_of_a_stream_come_one_by_one(one: Served) -> None:
+    """Between a first header list and a last one."""
+    with grpc.insecure_channel(f"127.0.0.1:{one.server.port}") as channel:
+        count: Any = channel.unary_stream("/test.Service/Count")
+        assert list(count(b"\x05", timeout=WAIT_S)) == [bytes([number]) for number in range(5)]
+        assert list(count(b"\x00", timeout=WAIT_S)) == []
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression))
+def test_a_library_of_grpcs_gets_back_what_it_sent(one: Served, compression: grpc.Compression) -> None:
+    """Folded or not, of no byte and of as many as may be, time after time."""
+    with grpc.insecure_channel(f"127.0.0.1:{one.server.port}", compression=compression) as channel:
+        ask: Any = channel.unary_unary(ECHO)
+        for size in (0, 1, 1 << 14, MOST_BYTES, 5):
+            assert ask(bytes(size), timeout=WAIT_S) == bytes(size)
+
+
+def test_within_tls_large_messages_go_both_ways_at_once(tmp_path: Path) -> None:
+    """The library is no two threads' at once, and each way waits for the network without it."""
+    authority = Authority(tmp_path)
+    file = authority.broker(["127.0.0.1"], 1).file
+    secured = {"tls_cert": file, "tls_key": file.with_suffix(".key")}
+    credentials = grpc.ssl_channel_credentials(authority.certificate_file.read_bytes())
+    with serving(**secured) as (one, _):
+        with grpc.secure_channel(f"127.0.0.1:{one.server.port}", credentials) as channel:
+            ask: Any = channel.unary_unary(ECHO)
+            for _ in range(5):
+                asked = [
+                    (ask.future(sent, timeout=WAIT_S), sent)
+                    for sent in (bytes([number]) * MOST_BYTES for number in range(CALLS // 2))
+                ]
+                assert all(call.result() == sent for call, sent in asked)
+        with socket.create_connection(("127.0.0.1", one.server.port), WAIT_S) as plain:
+            plain.sendall(b"no TLS" * 9)
+            with suppress(ConnectionError):
+                while plain.recv(1 << 16):
+                    pass
+        context = ssl.create_default_context(cafile=authority.certificate_file)
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", one.server.port), WAIT_S) as connection,
+            context.wrap_socket(connection, server_hostname="127.0.0.1") as secure,
+        ):
+            assert secure.selected_alpn_protocol() == "h2"
