@@ -74,7 +74,7 @@ def skylane() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
-    os.environ.setdefault(_GRPC_LOG, "NONE")  # Read when its library is loaded: a line for each stranger fills a disk.
+    os.environ.setdefault(_GRPC_LOG, "NONE")  # Read when its library is loaded: a line for each attempt fills a disk.
     if arguments is None and sys.argv[1:2]:
         _set_memory_up(sys.argv[1])
     try:
