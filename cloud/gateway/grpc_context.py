@@ -118,16 +118,16 @@ class Context:
         """Have this said behind the answer."""
         self._trailing = metadata
 
-    def send(self, message: Buffer) -> None:
-        """Send one of several answers, and wait until the caller lets it out.
+    def send(self, message: Sequence[Buffer]) -> None:
+        """Send one of several answers, in parts, and wait until the caller lets it out.
 
         Raises:
             GoneError: the call is over.
         """
         self._send(self._first(), self._announced(message), ())
 
-    def answer(self, message: Buffer) -> None:
-        """Send the one answer, which ends the call.
+    def answer(self, message: Sequence[Buffer]) -> None:
+        """Send the one answer, in parts, which ends the call.
 
         Raises:
             GoneError: it is over.
@@ -232,12 +232,12 @@ class Context:
             fields.append(("grpc-message", quote(details, safe=_READABLE)))
         return packed([*fields, *((name, text(told)) for name, told in self._trailing)])
 
-    def _announced(self, message: Buffer) -> Sequence[Buffer]:
+    def _announced(self, message: Sequence[Buffer]) -> Sequence[Buffer]:
         """A message as it goes, folded where its caller's are."""
         if self._folding is None:
-            return PREFIX.pack(0, len(message)), message
+            return PREFIX.pack(0, sum(map(len, message))), *message
         folding = zlib.compressobj(_FOLDING_LEVEL, zlib.DEFLATED, ENCODINGS[self._folding])
-        folded = folding.compress(message) + folding.flush()
+        folded = b"".join((*map(folding.compress, message), folding.flush()))
         return PREFIX.pack(1, len(folded)), folded
 
     @cached_property

@@ -18,6 +18,7 @@ from cloud.gateway.outbox import GoneError
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
 from shared.call_threads import CallThreads
+from shared.compression import Buffer
 
 MOST_UNDER_WAY = 16  # Calls of one stream.
 
@@ -29,7 +30,7 @@ class Begun:
     """A call under way."""
 
     futures: Sequence[Future[Any]]  # All are done when it can be answered; cancelled where nobody waits any more.
-    answer: Callable[[], bytes]  # Then its answer as a message, which tells of a refusal too.
+    answer: Callable[[], Sequence[Buffer]]  # Then its answer as a message in parts, which tells of a refusal too.
 
 
 class Speaker(Protocol):
@@ -61,7 +62,7 @@ class Conversation:
         self._is_read = self._is_over = False
         self._last_ns = clock.now_ns()
 
-    def answers(self) -> Iterator[bytes]:
+    def answers(self) -> Iterator[Sequence[Buffer]]:
         """Each call's answer as it is done.
 
         Raises:

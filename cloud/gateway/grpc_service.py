@@ -24,7 +24,7 @@ REFUSAL_KEY = "skylane-refusal"  # In trailing metadata: this worker's own word,
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Answers one call with the bytes of a message, or with a stream of them; refuses it by `RefusedError`."""
+    """Answers one call with the parts that make a message, or with a stream of such; refuses it by `RefusedError`."""
 
     answer: Callable[[GrpcCall], Any]
     is_stream: bool = False

@@ -55,12 +55,12 @@ class OpenInferenceService:
         """A method whose messages are small: the library reads and writes them."""
         takes, gives = self._types[name]
 
-        def answered(call: GrpcCall) -> bytes:
+        def answered(call: GrpcCall) -> tuple[bytes]:
             if name not in _OPEN:
                 call.caller(self._parts.callers)
             message = parse(takes.DESCRIPTOR.full_name, call.data)
             written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
-            return written
+            return (written,)
 
         return Method(answered, is_open=name in _OPEN)
 

@@ -1,5 +1,6 @@
 """The Open Inference Protocol's inferences over gRPC: one a call, or any number on a stream."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from cloud.gateway.calls import Asked, Reply, ask, server_timing
@@ -24,12 +25,12 @@ class Inference:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
 
-    def infer(self, call: GrpcCall) -> bytes:
+    def infer(self, call: GrpcCall) -> Sequence[Buffer]:
         """Answer a ModelInferRequest with a ModelInferResponse."""
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_request(call.data)
-        return b"".join(self.written(request, call.reply(self.asked(call, request, caller, call.when_over))))
+        return self.written(request, call.reply(self.asked(call, request, caller, call.when_over)))
 
     def stream(self, call: GrpcCall) -> "InferenceStream":
         """Answer a stream of them.
@@ -79,7 +80,7 @@ class InferenceStream:
             return Begun((), partial(self._refusal, request_id(call.data), error))
         return Begun(asked.futures, partial(self._answer, request, asked))
 
-    def _answer(self, request: InferRequest, asked: Asked) -> bytes:
+    def _answer(self, request: InferRequest, asked: Asked) -> Sequence[Buffer]:
         try:
             reply = asked.reply()
             told: Parameters = {_TIMING: server_timing(reply.first), _IS_LAST: True}
@@ -89,7 +90,7 @@ class InferenceStream:
         self._calls.add("grpc OK")
         return in_stream(response)
 
-    def _refusal(self, asked_id: str, error: RefusedError) -> bytes:
+    def _refusal(self, asked_id: str, error: RefusedError) -> Sequence[Buffer]:
         code = error.kind.grpc_code
         self._calls.add(f"grpc {code}")
-        return refused_in_stream(asked_id, f"{code}: {error}")
+        return (refused_in_stream(asked_id, f"{code}: {error}"),)

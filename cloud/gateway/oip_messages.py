@@ -102,9 +102,9 @@ def write_response(
     return parts
 
 
-def in_stream(response: Sequence[Buffer]) -> bytes:
-    """A ModelStreamInferResponse of what `write_response` gives."""
-    return b"".join((head(_INFER_RESPONSE, sum(map(len, response))), *response))
+def in_stream(response: Sequence[Buffer]) -> Sequence[Buffer]:
+    """A ModelStreamInferResponse in parts, of what `write_response` gives."""
+    return head(_INFER_RESPONSE, sum(map(len, response))), *response
 
 
 def refused_in_stream(request_id: str, problem: str) -> bytes:

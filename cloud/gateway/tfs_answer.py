@@ -1,6 +1,6 @@
 """TensorFlow Serving's PredictResponse; what is large in it is written by hand."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -44,8 +44,8 @@ def form_of(told: str | None) -> Form:
         raise RefusedError(Kind.INVALID, f"{FORM_KEY} is {told[:40]!r}: send {known}, or leave it out") from None
 
 
-def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest: int) -> bytes:
-    """A PredictResponse of at most `largest` bytes beside names and shapes; `spec`: the ModelSpec of what answered.
+def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest: int) -> Sequence[Buffer]:
+    """A PredictResponse in parts, of at most `largest` bytes beside names and shapes; `spec`: the ModelSpec of what answered.
 
     Raises:
         RefusedError: it would take more, or an output is of a type that is not spoken here.
@@ -61,7 +61,7 @@ def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest:
         parts += (head(_OUTPUTS, len(before) + size), before, *value)
     told = spec.SerializeToString()
     parts += (head(_MODEL_SPEC, len(told)), told)
-    return b"".join(parts)
+    return parts
 
 
 def _tensor_parts(name: str, tensor: Tensor, form: Form, room: Room) -> list[Buffer]:

@@ -1,7 +1,7 @@
 """TensorFlow Serving's gRPC services, answered by the worker."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from cloud.gateway.calls import Call, ask
 from cloud.gateway.grpc_call import GrpcCall
@@ -14,6 +14,7 @@ from cloud.gateway.tfs_models import model_spec, signature_defs, version_statuse
 from cloud.gateway.tfs_signatures import signature
 from cloud.gateway.tfs_versions import find
 from cloud.gateway.worker_parts import WorkerParts
+from shared.compression import Buffer
 from shared.protocol_buffers import message_class
 
 CODEC_KEY = "skylane-codec"  # Of `image_bytes` whose codec their first bytes do not tell: raw, lz4 or zstd.
@@ -36,7 +37,7 @@ class PredictionService:
         refused = {name: Method(_unimplemented) for name in ("Classify", "Regress", "MultiInference")}
         return {"Predict": Method(self._predict), "GetModelMetadata": Method(self._metadata), **refused}
 
-    def _predict(self, call: GrpcCall) -> bytes:
+    def _predict(self, call: GrpcCall) -> Sequence[Buffer]:
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_predict(call.data)
@@ -66,7 +67,7 @@ class PredictionService:
         reply = call.reply(asked)
         return write_predict(reply.outputs, model_spec(reply.card, chosen.name), form, largest)
 
-    def _metadata(self, call: GrpcCall) -> bytes:
+    def _metadata(self, call: GrpcCall) -> Sequence[Buffer]:
         call.caller(self._parts.callers)
         request = parse("tensorflow.serving.GetModelMetadataRequest", call.data)
         if list(request.metadata_field) != [_METADATA_FIELD]:
@@ -77,7 +78,7 @@ class PredictionService:
         answer = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
         answer.metadata[_METADATA_FIELD].Pack(signature_defs(card, door))
         told: bytes = answer.SerializeToString()
-        return told
+        return (told,)
 
 
 class ModelService:
@@ -92,7 +93,7 @@ class ModelService:
         """See grpc_service.Service."""
         return {"GetModelStatus": Method(self._status), "HandleReloadConfigRequest": Method(_unimplemented)}
 
-    def _status(self, call: GrpcCall) -> bytes:
+    def _status(self, call: GrpcCall) -> Sequence[Buffer]:
         call.caller(self._parts.callers)
         spec = parse("tensorflow.serving.GetModelStatusRequest", call.data).model_spec
         answer = message_class("tensorflow.serving.GetModelStatusResponse")()
@@ -100,7 +101,7 @@ class ModelService:
             status = answer.model_version_status.add(version=number, state="AVAILABLE")
             status.status.SetInParent()
         told: bytes = answer.SerializeToString()
-        return told
+        return (told,)
 
 
 def _version(parts: WorkerParts, spec: Any) -> str | None:
@@ -112,7 +113,7 @@ def _version(parts: WorkerParts, spec: Any) -> str | None:
     )
 
 
-def _unimplemented(_: GrpcCall) -> bytes:
+def _unimplemented(_: GrpcCall) -> NoReturn:
     raise RefusedError(
         Kind.UNIMPLEMENTED,
         "this worker has Predict, GetModelMetadata and GetModelStatus alone: call Predict; models are loaded with "

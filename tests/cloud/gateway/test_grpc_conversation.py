@@ -38,9 +38,9 @@ class Talk:
         """See Service."""
         return {"Talk": Conversing(lambda _: self), "Vast": Method(self._vast)}
 
-    def _vast(self, call: GrpcCall) -> bytes:
+    def _vast(self, call: GrpcCall) -> tuple[bytes]:
         call.when_over(lambda: self.over.put(bytes(call.data)))
-        return bytes(VAST)
+        return (bytes(VAST),)
 
     def begin(self, call: GrpcCall) -> Begun:
         """See Speaker."""
@@ -48,7 +48,7 @@ class Talk:
         futures: list[Future[None]] = [Future(), Future()]
         for future in futures:
             self.begun.put(future)
-        return Begun(futures, lambda: self.act(bytes(call.data)))
+        return Begun(futures, lambda: (self.act(bytes(call.data)),))
 
     def next(self) -> list[Future[None]]:
         """The two futures of the next message that was begun."""

@@ -20,6 +20,7 @@ from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_service import Conversing, Method
 from cloud.gateway.settings import GatewaySettings
 from shared.authority import Authority
+from shared.compression import Buffer
 from tests.cloud.gateway.grpc_rig import NUMBER, WAIT_S, Caller, Served, announced, caller, served
 from tests.http2_peer import (
     CONTINUATION,
@@ -60,16 +61,16 @@ class Service:
     def methods(self) -> dict[str, Method | Conversing]:
         """See Service."""
         return {
-            "Echo": Method(lambda call: bytes(call.data), is_open=True),
+            "Echo": Method(lambda call: (call.data,), is_open=True),
             "Held": Method(self._held),
             "Broken": Method(lambda _: _fail()),
-            "Count": Method(lambda call: (bytes([number]) for number in range(call.data[0])), is_stream=True),
+            "Count": Method(lambda call: ((bytes([number]),) for number in range(call.data[0])), is_stream=True),
         }
 
-    def _held(self, call: GrpcCall) -> bytes:
+    def _held(self, call: GrpcCall) -> tuple[Buffer]:
         self.begun.put(call)
         assert self.gate.wait(WAIT_S)
-        return bytes(call.data)
+        return (call.data,)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def test_every_type_is_written_bit_by_bit(dtype: str, form: Form) -> None:
     """In either form, in as many parts as it takes: the library reads the same numbers."""
     values = np.random.default_rng(4).integers(0, 100, (5, 20_000)).astype(dtype)
     outputs = {"values": values, "others": values[0, :3]}
-    answer = RESPONSE.FromString(write_predict(outputs, SPEC, form, LARGEST))
+    answer = RESPONSE.FromString(b"".join(write_predict(outputs, SPEC, form, LARGEST)))
     assert answer.outputs.keys() == outputs.keys()
     for name, sent in outputs.items():
         read = from_tensor_proto(answer.outputs[name])
@@ -86,7 +86,9 @@ def test_an_answer_that_is_too_large_is_not_written_to_its_end(form: Form) -> No
     most, spent = 4096, np.full(2000, -1, np.int8)
     outputs = {"first": spent, "second": spent}
     if form is Form.CONTENT:
-        assert from_tensor_proto(RESPONSE.FromString(write_predict(outputs, SPEC, form, most)).outputs["second"]).size
+        assert from_tensor_proto(
+            RESPONSE.FromString(b"".join(write_predict(outputs, SPEC, form, most))).outputs["second"]
+        ).size
         outputs["third"] = spent
     with pytest.raises(RefusedError, match=f"more than {most} bytes, {form}: ask for fewer") as raised:
         write_predict(outputs, SPEC, form, most)
@@ -102,7 +104,7 @@ def test_numbers_without_a_name_are_refused() -> None:
 def test_results_are_written_as_strings() -> None:
     """Each picture's result by itself."""
     answer = RESPONSE.FromString(
-        write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC, Form.TYPED, LARGEST)
+        b"".join(write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC, Form.TYPED, LARGEST))
     )
     assert answer.outputs["result_bytes"].dtype == STRING
     assert from_tensor_proto(answer.outputs["result_bytes"]).tolist() == [b"one", b"two"]
