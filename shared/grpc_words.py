@@ -40,9 +40,10 @@ def text(value: str | bytes) -> str:
 
 
 def value(name: str, written: str) -> str | bytes:
-    """What a header field says; nothing where it ought to be base64 and is not."""
+    """What a header field says, the last of several joined by commas; nothing where it ought to be base64 and is not."""
     if not name.endswith(_BINARY):
         return written
+    written = written.rpartition(",")[2]
     try:
         return base64.b64decode(written + "=" * (-len(written) % 4))
     except (binascii.Error, ValueError):

@@ -1,7 +1,7 @@
 """HTTP/2's frames (RFC 9113), as both ends of a connection write and read them."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 
 from shared.compression import Buffer
@@ -118,20 +118,20 @@ def settings(told: dict[Setting, int]) -> bytes:
     return frame(Kind.SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in told.items()))
 
 
-def read_settings(payload: Buffer) -> Iterator[tuple[int, int]]:
-    """The other's.
+def read_settings(payload: Buffer) -> dict[int, int]:
+    """The other's; of those that are told twice the last.
 
     Raises:
         Http2Error: they cannot be read, or are out of bounds.
     """
     if len(payload) % _SETTING.size:
         raise Http2Error("settings that cannot be read")
-    for setting, value in _SETTING.iter_unpack(payload):
-        if setting == Setting.LARGEST_FRAME and not LEAST_FRAME <= value <= LARGEST_FRAME:
-            raise Http2Error(f"frames of {value} bytes")
-        if setting == Setting.INITIAL_WINDOW and value > LARGEST:
-            raise Http2Error(f"windows of {value} bytes")
-        yield setting, value
+    told = dict(_SETTING.iter_unpack(payload))
+    if not LEAST_FRAME <= told.get(Setting.LARGEST_FRAME, LEAST_FRAME) <= LARGEST_FRAME:
+        raise Http2Error(f"frames of {told[Setting.LARGEST_FRAME]} bytes")
+    if told.get(Setting.INITIAL_WINDOW, 0) > LARGEST:
+        raise Http2Error(f"windows of {told[Setting.INITIAL_WINDOW]} bytes", code=Code.FLOW_CONTROL)
+    return told
 
 
 def pong(payload: Buffer) -> bytes:

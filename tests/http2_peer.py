@@ -62,6 +62,10 @@ class Peer:
         """The fields of a header list that came."""
         return {str(name): str(value) for name, value in self._decoder.decode(frame.payload)}
 
+    def set_table(self, size: int) -> None:
+        """Remember at most so many bytes of what header lists said."""
+        self._decoder.max_allowed_table_size = size
+
     def next(self) -> Frame:
         """The next frame that comes.
 

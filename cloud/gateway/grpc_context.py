@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from cloud.gateway.grpc_capacity import Share
 from cloud.gateway.grpc_inbox import ENCODINGS, Inbox, Message
-from cloud.gateway.outbox import GoneError, Outbox
+from cloud.gateway.outbox import GoneError, Outbox, Outgoing
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import http2
 from shared.compression import Buffer
@@ -24,9 +24,13 @@ Metadata = Mapping[str, str | bytes]
 
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 _SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_ANSWERS = packed({":status": "200", "content-type": GRPC, "grpc-accept-encoding": ",".join(ENCODINGS)}.items())
+_NO_TABLE = b"\x20"  # Of HPACK: we fill no table. A caller that asks for a smaller one waits to be told of it.
+_ANSWERS = _NO_TABLE + packed(
+    {":status": "200", "content-type": GRPC, "grpc-accept-encoding": ",".join(ENCODINGS)}.items()
+)
 _READABLE = "".join(chr(character) for character in range(0x20, 0x7F) if character != ord("%"))  # In a status message.
 _FOLDING_LEVEL = 1
+_GONE, _LATE, _NO_GRPC = "CANCELLED", "DEADLINE_EXCEEDED", "UNIMPLEMENTED"
 
 
 class Home(Protocol):
@@ -34,6 +38,12 @@ class Home(Protocol):
 
     def held_up(self, context: "Context") -> AbstractContextManager[None]:
         """Entered while the caller does not take the answer."""
+
+    def let_in(self, context: "Context", count: int) -> None:
+        """Have the caller send so many bytes more. Raises OSError where it has gone."""
+
+    def ending(self, context: "Context") -> None:
+        """All that is still to be done of a call is to send the rest of its answer."""
 
     def over(self, context: "Context") -> None:
         """A call has ended; told once."""
@@ -65,7 +75,8 @@ class Context:
         self._lock = threading.Lock()
         self._acts: list[Callable[[], object]] = []  # Once it is over.
         self._trailing: Sequence[tuple[str, str | bytes]] = ()
-        self._is_ending = self._is_over = self._has_begun = False
+        self._is_over = self._has_begun = False
+        self.code: str | None = None  # With which it ends; None: nobody has ended it.
         self.until_s: float | None = None  # When nobody waits any more, by time.monotonic; None: one waits for ever.
 
     @cached_property
@@ -111,7 +122,8 @@ class Context:
         """
         while (message := self.inbox.take()) is not None:
             if not self.inbox.is_ended:
-                self._outbox.say(http2.window(self.stream, message.let_in))
+                with suppress(OSError):  # Then the call will be over.
+                    self._home.let_in(self, message.let_in)
             yield message
 
     def tell(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:
@@ -124,7 +136,7 @@ class Context:
         Raises:
             GoneError: the call is over.
         """
-        self._send(self._first(), self._announced(message), ())
+        self._send(Outgoing(self._announced(message), self._first()))
 
     def answer(self, message: Sequence[Buffer]) -> None:
         """Send the one answer, in parts, which ends the call.
@@ -144,77 +156,92 @@ class Context:
 
     def refuse(self, code: str, details: str) -> None:
         """End it with another code than OK."""
-        if self._claim():
+        if self._claim(code):
             self._refuse(code, details)
 
     def refuse_http(self, status: int) -> None:
         """End what is no gRPC."""
-        if self._claim():
-            self._say_last(self._last(packed([(":status", str(status))])))
+        if self._claim(_NO_GRPC):
+            self._end(lambda _: self._last(_NO_TABLE + packed([(":status", str(status))])))
 
     def expire(self) -> None:
-        """End it, as the caller's deadline has passed; returns at once. An answer that is on its way goes on."""
-        if self._claim():
-            self._home.aside(partial(self._refuse, "DEADLINE_EXCEEDED", "the caller's deadline has passed"))
+        """End it, as the caller's deadline has passed; returns at once. An answer that goes out is not broken off."""
+        if self._claim(_LATE):
+            self._home.aside(partial(self._refuse, _LATE, "the caller's deadline has passed"))
+        elif self._outbox.is_shut(self.stream):
+            self.cancel()
 
     def cancel(self) -> None:
         """End it, whatever is under way; returns at once."""
-        if self._outbox.is_stuck(self.stream):  # In the middle of a frame: nothing can be said behind it.
+        if self._outbox.is_blocked(self.stream):  # In the middle of a frame: nothing can be said behind it.
             self._outbox.cut()
         elif self.gone():
             self._home.aside(partial(self._say, [http2.reset(self.stream, Code.CANCEL)]))
 
     def gone(self) -> bool:
-        """End it without a word; whether it was not over."""
+        """End it without a word, though its answer may be on its way; whether it was not over."""
         with self._lock:
-            if self._is_over:
-                return False
-            self._is_ending = self._is_over = True
-        acts, self._acts = self._acts, []
-        self._outbox.drop(self.stream)
-        self.inbox.drop()
-        for act in acts:
-            act()
-        self._home.over(self)
-        return True
+            if self.code == OK and not self._is_over:
+                self.code = _GONE
+        return self._end(lambda _: ())
 
-    def _claim(self) -> bool:
+    def _claim(self, code: str) -> bool:
         """Become the one who ends it."""
         with self._lock:
-            is_first, self._is_ending = not self._is_ending, True
+            is_first = self.code is None
+            self.code = self.code or code
             return is_first
 
     def _finish(self, parts: Sequence[Buffer]) -> None:
-        if not self._claim():
+        if not self._claim(OK):
             raise GoneError
+        last = self._last(self._status(OK))
         try:
-            self._send(self._first(), parts, self._last(self._status(OK)))
-        finally:
+            self._send(Outgoing(parts, self._first(), last, partial(self._home.ending, self)))
+        except BaseException:
             self.gone()
+            raise
+        self._end(lambda _: ())
 
     def _refuse(self, code: str, details: str) -> None:
         block = self._status(code, details)
-        self._say_last(self._last(block if self._has_begun else _ANSWERS + block))
+        self._end(lambda has_begun: self._last(block if has_begun else _ANSWERS + block))
 
-    def _say_last(self, frames: Sequence[Buffer]) -> None:
-        self._outbox.drop(self.stream)
-        self._say(frames)
-        self.gone()
+    def _end(self, last: Callable[[bool], Sequence[Buffer]]) -> bool:
+        """Let go of what it holds, and say `last`, of which no caller has to let anything out; whether it was not over.
+
+        `last` is told whether an answer has begun.
+        """
+        with self._lock:
+            if self._is_over:
+                return False
+            self._is_over = True
+            self.code = self.code or _GONE
+            acts, self._acts = self._acts, []
+        has_begun = self._outbox.drop(self.stream)
+        self.inbox.drop()
+        try:
+            for act in acts:
+                act()
+            self._say(last(has_begun))
+        finally:
+            self._home.over(self)
+        return True
 
     def _say(self, frames: Sequence[Buffer]) -> None:
-        """Say what no caller has to let out."""
-        with suppress(OSError):  # Then its thread ends it.
-            self._outbox.say(b"".join(frames))
+        with suppress(OSError):  # Then who reads hears of it.
+            if frames:
+                self._outbox.say(b"".join(frames))
 
-    def _send(self, first: Sequence[Buffer], parts: Sequence[Buffer], last: Sequence[Buffer]) -> None:
+    def _send(self, outgoing: Outgoing) -> None:
         try:
-            self._outbox.send(self.stream, first, parts, last, partial(self._home.held_up, self))
+            self._outbox.send(self.stream, outgoing, partial(self._home.held_up, self))
         except OSError as error:
             self._outbox.cut()
             raise GoneError from error
 
     def _first(self) -> list[Buffer]:
-        """What stands before the first answer."""
+        """What stands before the first answer; one thread sends them."""
         if self._has_begun:
             return []
         self._has_begun = True

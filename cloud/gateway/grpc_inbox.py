@@ -17,6 +17,7 @@ from shared.grpc_words import PREFIX
 MOST_WAITING = 16  # Messages of a call that lie ready; what comes behind them is kept as it came.
 ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}  # zlib's word for each.
 
+_PIECE_BYTES = 1 << 20  # That are unfolded at a time.
 _SPILL_BYTES = 1 << 16  # That are read at a time where none lie ready any more.
 
 
@@ -35,7 +36,7 @@ class Inbox:
     def __init__(self, most_bytes: int, encoding: str | None, hold: Callable[[int], None]) -> None:
         """`most_bytes`: of a message, folded or not. `encoding`: of those that say that they have one.
 
-        `hold`: told of bytes that are held from now on, or fewer; raises RefusedError where they must not be.
+        `hold`: told of bytes that are held from now on; raises RefusedError where they must not be.
         """
         self._most_bytes = most_bytes
         self._hold = hold
@@ -62,8 +63,9 @@ class Inbox:
 
     def room(self) -> memoryview:
         """Where the next bytes belong, not empty."""
-        if len(self._ready) < MOST_WAITING and not self._spilled:
-            return self._left
+        with self._changed:
+            if len(self._ready) < MOST_WAITING and not self._spilled:
+                return self._left
         self._spill = memoryview(bytearray(_SPILL_BYTES))
         return self._spill
 
@@ -71,13 +73,13 @@ class Inbox:
         """So many have come there.
 
         Raises:
-            RefusedError: the message is larger than is taken, or in no form that is read here.
+            RefusedError: the message is larger than is taken, or in no form that is read here, or all are too large.
         """
-        if self._spill is None:
-            self._advance(count)
-            return
+        self._hold(count)
         with self._changed:
-            self._hold(count)
+            if self._spill is None:
+                self._advance(count)
+                return
             self._spilled += self._spill[:count]
             self._spill = None
             self._sort_spilled()
@@ -112,16 +114,16 @@ class Inbox:
             received_ns, is_folded, data = self._ready.popleft()
             self._sort_spilled()
         unfolded = self._unfolded(data) if is_folded else data
-        return Message(received_ns, unfolded, PREFIX.size + len(data), len(data) + (len(unfolded) if is_folded else 0))
+        let_in = PREFIX.size + len(data)
+        return Message(received_ns, unfolded, let_in, let_in + (len(unfolded) if is_folded else 0))
 
     def _sort_spilled(self) -> None:
         """Make messages of what lies there, as far as there is place for them."""
         while self._spilled and len(self._ready) < MOST_WAITING:
             count = min(len(self._spilled), len(self._left))
             self._left[:count] = self._spilled[:count]
-            del self._spilled[:count]
-            self._hold(-count)  # It is of a message now, which holds its own.
             self._advance(count)
+            del self._spilled[:count]
 
     def _advance(self, count: int) -> None:
         self._left = self._left[count:]
@@ -133,8 +135,7 @@ class Inbox:
         if not self._left:
             self._ready.append((clock.now_ns(), self._is_folded, self._data))
             self._data, self._left = None, memoryview(self._prefix)
-            with self._changed:
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def _announced(self) -> tuple[bool, int]:
         is_folded, size = PREFIX.unpack(self._prefix)
@@ -149,21 +150,27 @@ class Inbox:
             raise RefusedError(
                 Kind.UNIMPLEMENTED, f"a compressed message with {given}: send {' or '.join(ENCODINGS)}, or as it is"
             )
-        self._hold(size)
         return bool(is_folded), size
 
     def _unfolded(self, data: Buffer) -> memoryview:
+        """What a message says, held piece by piece: nobody knows how much it will be."""
         assert self._encoding is not None
         unfolding = zlib.decompressobj(ENCODINGS[self._encoding])
+        unfolded = bytearray()
         try:
-            unfolded = unfolding.decompress(data, self._most_bytes + 1)
+            is_going_on = True
+            while is_going_on:
+                piece = unfolding.decompress(data, _PIECE_BYTES)
+                self._hold(len(piece))
+                unfolded += piece
+                if len(unfolded) > self._most_bytes:
+                    raise RefusedError(
+                        Kind.TOO_LARGE, f"a message unfolds to more than the {self._most_bytes} bytes that are taken"
+                    )
+                data = unfolding.unconsumed_tail
+                is_going_on = not unfolding.eof and bool(data or len(piece) == _PIECE_BYTES)
         except zlib.error as error:
             raise RefusedError(Kind.INVALID, f"a message that is not {self._encoding}: {error}") from error
-        if len(unfolded) > self._most_bytes:
-            raise RefusedError(
-                Kind.TOO_LARGE, f"a message unfolds to more than the {self._most_bytes} bytes that are taken"
-            )
         if not unfolding.eof or unfolding.unused_data:
             raise RefusedError(Kind.INVALID, f"a message that is not one whole {self._encoding} stream")
-        self._hold(len(unfolded))
         return memoryview(unfolded)

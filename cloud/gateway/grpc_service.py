@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from cloud.gateway import grpc_conversation
@@ -14,11 +13,10 @@ from cloud.gateway.outbox import GoneError
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
-from shared.call_threads import OnFault, afterwards
+from shared.call_threads import OnFault
 
 Count = Callable[[str], None]  # Told the code of every answer.
 
-_OK, _GONE = "OK", "CANCELLED"
 REFUSAL_KEY = "skylane-refusal"  # In trailing metadata: this worker's own word, as against its library's.
 
 
@@ -87,21 +85,18 @@ class MethodCalls:
         except RefusedError as error:
             self.refuse(context, error)
         except GoneError:
-            self.terms.count(_GONE)
+            pass
         except Exception as error:  # noqa: BLE001  Whoever watches over faults is told.
-            self.terms.count(Kind.FAILED.grpc_code)
             context.refuse(Kind.FAILED.grpc_code, "a fault of the worker's, which its log tells of")
             self.terms.on_fault(error)
-        else:
-            afterwards(partial(self.terms.count, _OK))
 
     def refuse(self, context: Context, error: RefusedError) -> None:
         """See Handler."""
-        _refuse(self.terms, context, error)
+        _refuse(context, error)
 
-    def lost(self) -> None:
+    def count(self, code: str) -> None:
         """See Handler."""
-        self.terms.count(_GONE)
+        self.terms.count(code)
 
     def _answer(self, context: Context) -> None:
         if isinstance(self.method, Conversing):
@@ -138,13 +133,13 @@ class UnknownCalls:
 
     def refuse(self, context: Context, error: RefusedError) -> None:
         """See Handler."""
-        _refuse(self.terms, context, error)
+        _refuse(context, error)
 
-    def lost(self) -> None:
+    def count(self, code: str) -> None:
         """See Handler."""
+        self.terms.count(code)
 
 
-def _refuse(terms: Terms, context: Context, error: RefusedError) -> None:
-    terms.count(error.kind.grpc_code)
+def _refuse(context: Context, error: RefusedError) -> None:
     context.tell(((REFUSAL_KEY, error.kind.name.lower()),))
     context.refuse(error.kind.grpc_code, str(error))

@@ -4,60 +4,52 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 
 from cloud.gateway.grpc_context import Context, until_s
 from cloud.gateway.grpc_inbox import Inbox
-from cloud.gateway.http2_terms import ConnectionTerms, Handler
+from cloud.gateway.header_blocks import HeaderBlocks, HeaderList
+from cloud.gateway.http2_terms import ConnectionTerms, UnderWay
 from cloud.gateway.outbox import Outbox
-from cloud.gateway.places import Place
+from cloud.gateway.patience import Patience
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.wires import Wire
 from shared import clock, http2
 from shared.grpc_words import GRPC, PREFIX
-from shared.header_lists import HeaderLists
 from shared.http2 import MAX_HEADERS, Code, Http2Error, Setting
 
-MOST_WORDS = 10_000  # Frames in _WORDS_S that bring no message, and end no call.
-
-_LEAST_UNTAKEN_NS = 1_000_000_000  # For so long an answer may wait for its caller, whoever is kept out.
-_WORDS_S = 10.0
+_LEAST_NS = 1_000_000_000  # For so long a message may be awaited and an answer untaken, whoever is kept out.
+_SMALL_BYTES = 256  # Of data: a frame of fewer takes longer than what it brings.
 _SCRAP_BYTES = 1 << 16  # Of what nobody reads, at a time.
 _POST = "POST"
 _NOT_ALLOWED, _NOT_SUPPORTED = 405, 415  # HTTP's.
-
-
-@dataclass(slots=True, eq=False)
-class _Begun:
-    """A call under way, as its connection sees it."""
-
-    context: Context
-    handler: Handler
-    window: int  # Bytes that its caller may send without being let.
-    place: Place | None = None  # While its message is awaited.
-    deadline: int | None = None
-    is_settled: bool = False  # A thread makes it, or it is refused.
 
 
 class Connection:
     """One thread at a time reads it, and makes the call that it finds ready while another reads on."""
 
     def __init__(
-        self, wire: Wire, host: str, terms: ConnectionTerms, on_closed: Callable[["Connection"], None]
+        self,
+        wire: Wire,
+        host: str,
+        terms: ConnectionTerms,
+        on_closed: Callable[["Connection"], None],
+        on_left: Callable[[], None],
     ) -> None:
-        """`host`: the caller's address. `on_closed`: told once nothing is done on it any more."""
+        """`host`: the caller's address. `on_closed`: told once nothing is done on it any more. `on_left`: see `is_left`."""
         self.host = host
         self.since_s = time.monotonic()
         self.is_greeted = False
         self._wire = wire
         self._terms = terms
-        self._on_closed = on_closed
+        self._on_closed, self._on_left = on_closed, on_left
         self._outbox = Outbox(wire)
-        self._lists = HeaderLists()
+        self._blocks = HeaderBlocks()
+        self._patience = Patience()
         self._head = memoryview(bytearray(http2.HEAD_BYTES))
         self._scrap = memoryview(b"")
-        self._calls: dict[int, _Begun] = {}
+        self._calls: dict[int, UnderWay] = {}
+        self._ending: set[int] = set()  # Those of which all but the rest of the answer is done.
         self._window = min(http2.LARGEST, terms.most_bytes + PREFIX.size)
         self._last = 0  # The highest number of a call.
         self._begins: tuple[int, bool] | None = (
@@ -65,7 +57,6 @@ class Connection:
         )
         self._block = bytearray()  # What has come of that.
         self._untold = 0  # Bytes that came in, and have not been allowed anew.
-        self._words, self._words_since_s = 0, 0.0
         self._is_leaving = False
         self._lock = threading.Lock()
         self._users = 1  # Threads that use the wire: who reads, and each that makes a call or says something of one.
@@ -77,14 +68,25 @@ class Connection:
             self._greet()
         except (OSError, Http2Error):
             self._close()
+        except BaseException:
+            self._close()
+            raise
         else:
             self.is_greeted = True
             self._read_on()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether nothing is under way, nor will be."""
+        return self._is_leaving and not self._calls
+
     def leave(self) -> None:
         """Take no more calls; those under way are still answered. Returns at once."""
         self._is_leaving = True
-        self.aside(self._say_farewell)
+        if self.is_greeted:
+            self.aside(self._say_farewell)
+        else:
+            self.cancel()
 
     def cancel(self) -> None:
         """End it, whatever is under way."""
@@ -94,16 +96,29 @@ class Connection:
         """See Home."""
         return self._terms.untaken.held(context)
 
+    def let_in(self, context: Context, count: int) -> None:
+        """See Home."""
+        with self._lock:
+            if call := self._calls.get(context.stream):
+                call.window += count
+        self._outbox.say(http2.window(context.stream, count))
+
+    def ending(self, context: Context) -> None:
+        """See Home: who has the answer may call again at once."""
+        context.share.leave()
+        self._ending.add(context.stream)
+
     def over(self, context: Context) -> None:
         """See Home."""
         call = self._calls.pop(context.stream)
+        self._ending.discard(context.stream)
         if call.deadline is not None:
             self._terms.deadlines.remove(call.deadline)
         if call.place is not None:
             self._terms.awaited.leave(call.place)
-        if not call.is_settled:
+        if not call.is_made:
             context.share.leave()
-            call.handler.lost()
+        call.handler.count(context.code or "")
         self._end_if_left()
 
     def aside(self, act: Callable[[], None]) -> None:
@@ -123,8 +138,9 @@ class Connection:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        if self._is_leaving and not self._calls:
+        if self.is_left:
             self._wire.end()
+            self._on_left()
 
     def _greet(self) -> None:
         self._outbox.say(
@@ -165,11 +181,11 @@ class Connection:
         else:
             self._make(call)
 
-    def _make(self, call: _Begun) -> None:
+    def _make(self, call: UnderWay) -> None:
         try:
             call.handler.answer(call.context)
         finally:
-            self._words = 0
+            self._patience.restore()
             call.context.share.leave()
             call.context.gone()
             self._release()
@@ -197,15 +213,14 @@ class Connection:
             self._wire.close()
             self._on_closed(self)
 
-    def _take(self) -> _Begun | None:
+    def _take(self) -> UnderWay | None:
         """Take a frame; the call that can be made since, if there is one."""
         self._wire.fill(self._head)
         length, kind, flags, stream = http2.read_head(self._head)
-        if (self._begins is None) == (kind == http2.Kind.CONTINUATION):
-            raise Http2Error("a header list that is broken off, or goes on without having begun")
+        self._blocks.check(kind)
         if kind == http2.Kind.DATA:
             return self._take_data(length, flags, stream)
-        self._count_word()
+        self._patience.bear(length, self._outbox.sent_bytes)
         if length > MAX_HEADERS:
             raise Http2Error(f"a frame of {length} bytes that is no data", code=Code.ENOUGH)
         payload = self._read(length)
@@ -236,45 +251,51 @@ class Connection:
                 raise Http2Error("a caller that promises")
 
     def _take_settings(self, payload: bytearray) -> None:
-        for setting, value in http2.read_settings(payload):
-            if setting == Setting.INITIAL_WINDOW:
-                self._outbox.set_initial_window(value)
-            elif setting == Setting.LARGEST_FRAME:
-                self._outbox.largest_frame = value
+        told = http2.read_settings(payload)
+        if (window := told.get(Setting.INITIAL_WINDOW)) is not None:
+            self._outbox.set_initial_window(window)
+        self._outbox.largest_frame = told.get(Setting.LARGEST_FRAME, self._outbox.largest_frame)
         self._outbox.say(http2.frame(http2.Kind.SETTINGS, http2.ACKNOWLEDGES, 0))
 
-    def _take_data(self, length: int, flags: int, stream: int) -> _Begun | None:
+    def _take_data(self, length: int, flags: int, stream: int) -> UnderWay | None:
         """The one frame that may be long: it goes where the call's message is to lie."""
         if not stream & 1 or stream > self._last:
             raise Http2Error("data of a call that has not begun")
         call = self._calls.get(stream)
         self._let_more(length)
         if call is not None:
-            call.window -= length
-            if call.window < 0:
-                raise Http2Error("more than was let in", code=Code.FLOW_CONTROL)
-            if call.context.inbox.is_ended:
-                raise Http2Error("data behind the end of a call")
+            self._check_let(call, length)
+        if call is None or length < _SMALL_BYTES:
+            self._patience.bear(length, self._outbox.sent_bytes)
         padding = 0
         if flags & http2.IS_PADDED and length:
             padding = self._read(1)[0]
             length -= 1 + padding
             if length < 0:
                 raise Http2Error("padding beyond its frame")
-        if not length:
-            self._count_word()
         self._take_body(call, length)
-        self._read(padding)
+        if padding:
+            self._read(padding)
         if call is None:
             return None
         if flags & http2.ENDS_STREAM:
             call.context.inbox.end()
+        elif flags & http2.IS_PADDED:
+            self.let_in(call.context, 1 + padding)
         return self._made_ready(call)
 
-    def _take_body(self, call: _Begun | None, length: int) -> None:
+    def _check_let(self, call: UnderWay, length: int) -> None:
+        with self._lock:
+            call.window -= length
+        if call.window < 0:
+            raise Http2Error("more than was let in", code=Code.FLOW_CONTROL)
+        if call.context.inbox.is_ended:
+            raise Http2Error("data behind the end of a call")
+
+    def _take_body(self, call: UnderWay | None, length: int) -> None:
         """Read so many bytes to where they belong; to nowhere, where nobody will take them."""
         inbox = None
-        if call is not None and not (call.is_settled and call.handler.needs_message):
+        if call is not None and not (call.is_made and call.handler.needs_message):
             inbox = call.context.inbox
         while length:
             room = (inbox.room() if inbox else self._scrapped())[:length]
@@ -287,37 +308,25 @@ class Connection:
                     self._refuse(call, error)
                     inbox = None
 
-    def _take_headers(self, kind: int, flags: int, stream: int, payload: bytearray) -> _Begun | None:
-        if kind == http2.Kind.HEADERS:
-            if not stream & 1:
-                raise Http2Error("a call with a number that is no caller's")
-            self._begins = stream, bool(flags & http2.ENDS_STREAM)
-            payload = http2.unpadded(payload, flags)
-        assert self._begins is not None
-        begun, is_last = self._begins
-        self._block += payload
-        if begun != stream:
-            raise Http2Error("a header list that goes on as another")
-        if len(self._block) > MAX_HEADERS:
-            raise Http2Error(f"a header list of more than {MAX_HEADERS} bytes", code=Code.ENOUGH)
-        if not flags & http2.ENDS_HEADERS:
+    def _take_headers(self, kind: int, flags: int, stream: int, payload: bytearray) -> UnderWay | None:
+        came = self._blocks.take(kind, flags, stream, payload)
+        if came is None:
             return None
-        block, self._block, self._begins = bytes(self._block), bytearray(), None
-        fields = self._lists.read(block)
         if stream > self._last:
             self._last = stream
-            return self._begin(stream, fields, is_last=is_last)
+            return self._begin(came)
         call = self._calls.get(stream)
         if call is None:
             return None
-        if not is_last:
+        if not came.is_last:
             raise Http2Error("header lists without end")
         call.context.inbox.end()
         return self._made_ready(call)
 
-    def _begin(self, stream: int, fields: Mapping[str, str], *, is_last: bool) -> _Begun | None:
+    def _begin(self, came: HeaderList) -> UnderWay | None:
         """Hear of a call; it, if it can be made at once."""
-        if self._is_leaving or len(self._calls) >= self._terms.most_streams:
+        stream, fields, is_last = came
+        if self._is_leaving or len(self._calls) - len(self._ending) >= self._terms.most_streams:
             self._outbox.say(http2.reset(stream, Code.REFUSED_STREAM))
             return None
         self._outbox.open(stream)
@@ -327,7 +336,7 @@ class Connection:
             inbox.end()
         context = Context(stream, self.host, fields, inbox=inbox, share=share, outbox=self._outbox, home=self)
         handler = self._terms.handlers.get(fields.get(":path", ""), self._terms.unknown)
-        call = self._calls[stream] = _Begun(context, handler, self._window)
+        call = self._calls[stream] = UnderWay(context, handler, self._window)
         if not self._is_grpc(call, fields):
             return None
         try:
@@ -346,32 +355,30 @@ class Connection:
                 self._terms.awaited.leave(call.place)
         return ready
 
-    def _is_grpc(self, call: _Begun, fields: Mapping[str, str]) -> bool:
+    def _is_grpc(self, call: UnderWay, fields: Mapping[str, str]) -> bool:
         status = _NOT_ALLOWED if fields.get(":method") != _POST else _NOT_SUPPORTED
         if status == _NOT_SUPPORTED and fields.get("content-type", "").startswith(GRPC):
             return True
-        call.is_settled = True
         call.context.refuse_http(status)
         return False
 
-    def _made_ready(self, call: _Begun) -> _Begun | None:
+    def _made_ready(self, call: UnderWay) -> UnderWay | None:
         """The call, if it can be made now."""
         inbox = call.context.inbox
         if inbox.has_message:
-            self._words = 0
-        if call.is_settled or (call.handler.needs_message and not (inbox.has_message or inbox.is_ended)):
+            self._patience.restore()
+        is_awaited = call.handler.needs_message and not (inbox.has_message or inbox.is_ended)
+        if call.is_made or call.context.is_over or is_awaited:
             return None
-        call.is_settled = True
+        call.is_made = True
         if call.place is not None:
             self._terms.awaited.leave(call.place)
         return call
 
-    def _refuse(self, call: _Begun, error: RefusedError) -> None:
-        is_first, call.is_settled = not call.is_settled, True
-        if is_first:
-            call.context.share.leave()
+    def _refuse(self, call: UnderWay, error: RefusedError) -> None:
         if error.kind is Kind.BUSY:  # The next one is to find a place.
-            self._terms.untaken.end_oldest_before(clock.now_ns() - _LEAST_UNTAKEN_NS)
+            for places in (self._terms.untaken, self._terms.awaited):
+                places.end_oldest_before(clock.now_ns() - _LEAST_NS)
         call.handler.refuse(call.context, error)
 
     def _let_more(self, length: int) -> None:
@@ -380,14 +387,6 @@ class Connection:
         if self._untold > http2.LARGEST // 2:
             self._outbox.say(http2.window(0, self._untold))
             self._untold = 0
-
-    def _count_word(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._words_since_s > _WORDS_S:
-            self._words, self._words_since_s = 0, now_s
-        self._words += 1
-        if self._words > MOST_WORDS:
-            raise Http2Error(f"more than {MOST_WORDS} frames in {_WORDS_S:g} s that bring nothing", code=Code.ENOUGH)
 
     def _scrapped(self) -> memoryview:
         if not self._scrap:

@@ -17,11 +17,13 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.wires import PlainWire, SecureWire, Wire
 from shared import clock
 from shared.call_threads import CallThreads
+from shared.grpc_words import PREFIX
 
 MOST_CONNECTIONS = 1_024
 
 _MESSAGES_AT_A_TIME = 4  # Of the largest, that all calls together may hold.
 _GRACE_S = 5.0
+_FAREWELL_S = 0.3  # Within which a caller that has been told hangs up by itself.
 _LOOK_S = 1.0  # How often it is looked for messages that do not come, and answers that are not taken.
 _HANDSHAKE_S = 10.0  # Within which a connection must have begun to speak.
 _REST_S = 0.1  # After a connection that could not be taken: there may be no number for another file.
@@ -48,7 +50,7 @@ class Http2Server:
             handlers,
             unknown,
             threads,
-            Capacity(settings.max_calls, _MESSAGES_AT_A_TIME * settings.max_message_bytes),
+            Capacity(settings.max_calls, _MESSAGES_AT_A_TIME * (settings.max_message_bytes + PREFIX.size)),
             self._deadlines,
             self._awaited,
             self._untaken,
@@ -84,7 +86,8 @@ class Http2Server:
         for connection in list(self._connections):
             connection.leave()
         with self._changed:
-            self._changed.wait_for(lambda: not self._connections, _GRACE_S)
+            self._changed.wait_for(lambda: all(connection.is_left for connection in self._connections), _GRACE_S)
+            self._changed.wait_for(lambda: not self._connections, _FAREWELL_S)
         for connection in list(self._connections):
             connection.cancel()
         self._deadlines.close()
@@ -99,14 +102,18 @@ class Http2Server:
                 continue
             try:
                 self._serve(accepted, address[0])
-            except (OSError, RuntimeError):  # It has gone, or there can be no thread more.
+            except (OSError, RuntimeError):  # It has gone, or nobody can serve it.
                 accepted.close()
 
     def _serve(self, accepted: socket.socket, host: str) -> None:
-        connection = Connection(self._wire(accepted), host, self._terms, self._closed)
+        connection = Connection(self._wire(accepted), host, self._terms, self._closed, self._left)
         with self._changed:
             self._connections[connection] = self._places.enter(connection)
-        self._threads.run(connection.serve)
+        try:
+            self._threads.run(connection.serve)
+        except RuntimeError:  # There can be no thread more.
+            self._closed(connection)
+            raise
 
     def _wire(self, accepted: socket.socket) -> Wire:
         if self._tls is None:
@@ -116,6 +123,10 @@ class Http2Server:
     def _closed(self, connection: Connection) -> None:
         with self._changed:
             self._places.leave(self._connections.pop(connection))
+            self._changed.notify_all()
+
+    def _left(self) -> None:
+        with self._changed:
             self._changed.notify_all()
 
     def _look(self) -> None:

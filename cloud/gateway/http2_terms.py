@@ -1,4 +1,4 @@
-"""What all connections of HTTP/2 have in common."""
+"""What connections of HTTP/2 have in common, and the calls on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 from cloud.gateway.deadlines import Deadlines
 from cloud.gateway.grpc_capacity import Capacity
 from cloud.gateway.grpc_context import Context
-from cloud.gateway.places import Places
+from cloud.gateway.places import Place, Places
 from cloud.gateway.refusal import RefusedError
 from shared.call_threads import CallThreads
 
@@ -32,8 +32,8 @@ class Handler(Protocol):
     def refuse(self, context: Context, error: RefusedError) -> None:
         """End a call that is not made."""
 
-    def lost(self) -> None:
-        """Hear of a call that its caller has ended, and that was not made."""
+    def count(self, code: str) -> None:
+        """Hear with which code a call has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +49,15 @@ class ConnectionTerms:
     untaken: Places  # For those whose answer waits for its caller.
     most_bytes: int  # Of a message.
     most_streams: int  # Calls of one connection at a time.
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A call, as its connection sees it."""
+
+    context: Context
+    handler: Handler
+    window: int  # Bytes that its caller may send without being let.
+    place: Place | None = None  # While its message is awaited.
+    deadline: int | None = None
+    is_made: bool = False  # By a thread, which gives back what the call has a share of.

@@ -2,20 +2,34 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 
-from cloud.gateway.wires import Stuck, Wire
+from cloud.gateway.wires import Wire
 from shared import http2
 from shared.compression import Buffer
 from shared.http2 import Cutter, Http2Error, Kind
 
 _MOST_WORDS = 1_024  # That wait behind an answer which is not taken.
+_SLICE_BYTES = 1 << 20  # Of one answer, before another has its turn.
 _ALL = 0  # In the place of a call's number.
+
+HeldUp = Callable[[], AbstractContextManager[None]]
 
 
 class GoneError(Exception):
     """A call is over, and nothing more is sent of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is to be sent of a call."""
+
+    parts: Sequence[Buffer] = ()  # Of its body, with
+    first: Sequence[Buffer] = ()  # frames before it, and
+    last: Sequence[Buffer] = ()  # behind it.
+    on_last: Callable[[], None] = lambda: None  # Told just before the last of them.
 
 
 class Outbox:
@@ -23,24 +37,30 @@ class Outbox:
 
     def __init__(self, wire: Wire) -> None:
         self.largest_frame = http2.LEAST_FRAME  # Bytes behind a head.
+        self.sent_bytes = 0  # Of bodies.
         self._wire = wire
-        self._sending = threading.Lock()
+        self._turns = _Turns()
         self._words: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._initial_window = http2.FIRST_WINDOW
         self._windows = {_ALL: http2.FIRST_WINDOW}  # Bytes that may go out, by call; those of calls that are not over.
-        self._stuck: set[int] = set()  # Calls whose answers do not go out.
+        self._begun: set[int] = set()  # Calls of which something has gone out.
+        self._blocked: set[int] = set()  # Calls whose answer the network does not take, in the middle of a frame.
+        self._shut: set[int] = set()  # Calls whose answer waits for its caller, between two frames.
 
     def open(self, stream: int) -> None:
         """Let a call be answered from now on."""
         with self._changed:
             self._windows[stream] = self._initial_window
 
-    def drop(self, stream: int) -> None:
-        """Let nothing more of a call go out."""
+    def drop(self, stream: int) -> bool:
+        """Let nothing more of a call go out; whether something has."""
         with self._changed:
             self._windows.pop(stream, None)
             self._changed.notify_all()
+            has_begun = stream in self._begun
+            self._begun.discard(stream)
+            return has_begun
 
     def widen(self, stream: int, count: int) -> None:
         """Let so many bytes more out, of a call or, 0, of all.
@@ -64,12 +84,18 @@ class Outbox:
             self._initial_window = size
             self._changed.notify_all()
 
-    def is_stuck(self, stream: int) -> bool:
-        """Whether a call's answer is being sent, and its caller takes nothing."""
-        return stream in self._stuck
+    def is_blocked(self, stream: int) -> bool:
+        """Whether nothing can be said behind what is being sent of a call, for the network takes none of it."""
+        return stream in self._blocked
+
+    def is_shut(self, stream: int) -> bool:
+        """Whether a call's answer waits for its caller to let it out."""
+        return stream in self._shut
 
     def say(self, *words: bytes) -> None:
-        """Send small frames that belong to no body; behind an answer that is being sent, its thread does it.
+        """Send small frames that belong to no body; where something is being sent, its thread does it behind that.
+
+        It may last as long as the network takes nothing.
 
         Raises:
             OSError: the connection is broken, or its peer makes us speak and does not listen.
@@ -78,78 +104,89 @@ class Outbox:
             self._wire.cut()
             raise ConnectionAbortedError("it asks, and does not listen")
         self._words.extend(words)
-        while self._words and self._sending.acquire(blocking=False):
+        while self._words and self._turns.take_free():
             try:
                 self._wire.send(self._waiting_words(), nullcontext)
             finally:
-                self._sending.release()
+                self._turns.give()
 
-    def send(
-        self, stream: int, first: Sequence[Buffer], parts: Sequence[Buffer], last: Sequence[Buffer], stuck: Stuck
-    ) -> None:
-        """Send of a call what stands before a body, the body's parts, and what stands behind it.
+    def send(self, stream: int, outgoing: Outgoing, held_up: HeldUp) -> None:
+        """Send what belongs to a call, slice by slice; between them others have their turn.
 
-        `stuck`: entered while the caller lets nothing out.
+        `held_up`: entered from the first time on that the caller takes nothing.
 
         Raises:
             GoneError: the call is over.
             OSError: the connection is broken.
         """
-        going = list(first)
-        cutter, left = Cutter(parts), sum(map(len, parts))
-        while left:
-            size = self._allowed(stream, left)
-            if not size:
-                self._write(stream, going, stuck)
+        cutter, left = Cutter(outgoing.parts), sum(map(len, outgoing.parts))
+        going = list(outgoing.first)
+        with ExitStack() as held:
+            waits = _Once(held, held_up)
+            while True:
+                self._turns.take()
+                try:
+                    size = self._let_out(stream, min(left, _SLICE_BYTES))
+                    left -= size
+                    going += self._framed(stream, cutter, size)
+                    if not left:
+                        outgoing.on_last()
+                        going += outgoing.last
+                    self._wire.send(going, lambda: self._told_blocked(stream, waits))
+                finally:
+                    self._turns.give()
+                    if self._words:
+                        self.say()
+                if not left:
+                    return
                 going = []
-                self._await_window(stream, stuck)
-                continue
-            left -= size
-            going += [http2.head(size, Kind.DATA, 0, stream), *cutter.cut(size)]
-        self._write(stream, [*going, *last], stuck)
+                if not size:
+                    self._await_window(stream, waits)
 
     def cut(self) -> None:
         """End the connection."""
         self._wire.cut()
 
-    def _allowed(self, stream: int, most: int) -> int:
-        """Take so many bytes of the windows, or fewer, as many as a frame may hold."""
+    def _let_out(self, stream: int, most: int) -> int:
+        """Take so many bytes of the windows, or fewer."""
         with self._changed:
-            if stream not in self._windows:
+            if stream not in self._windows:  # It has ended since, and whoever ended it has said so.
                 raise GoneError
-            size = max(0, min(most, self._windows[_ALL], self._windows[stream], self.largest_frame))
+            self._begun.add(stream)
+            size = max(0, min(most, self._windows[_ALL], self._windows[stream]))
             self._windows[_ALL] -= size
             self._windows[stream] -= size
+            self.sent_bytes += size
             return size
 
-    def _await_window(self, stream: int, stuck: Stuck) -> None:
+    def _framed(self, stream: int, cutter: Cutter, size: int) -> list[Buffer]:
+        frames: list[Buffer] = []
+        while size:
+            length = min(size, self.largest_frame)
+            frames += (http2.head(length, Kind.DATA, 0, stream), *cutter.cut(length))
+            size -= length
+        return frames
+
+    def _await_window(self, stream: int, waits: "_Once") -> None:
         def can_go_on() -> bool:
             return stream not in self._windows or min(self._windows[_ALL], self._windows[stream]) > 0
 
-        with stuck(), self._changed:
-            self._changed.wait_for(can_go_on)
-
-    def _write(self, stream: int, going: Sequence[Buffer], stuck: Stuck) -> None:
-        if not self._sending.acquire(blocking=False):
-            with self._told_stuck(stream, stuck):
-                self._sending.acquire()
+        waits.enter()
+        self._shut.add(stream)
         try:
-            if stream not in self._windows:  # It has ended since, and whoever ended it has said so.
-                raise GoneError
-            self._wire.send(going, lambda: self._told_stuck(stream, stuck))
+            with self._changed:
+                self._changed.wait_for(can_go_on)
         finally:
-            self._sending.release()
-        if self._words:
-            self.say()
+            self._shut.discard(stream)
 
     @contextmanager
-    def _told_stuck(self, stream: int, stuck: Stuck) -> Iterator[None]:
-        with stuck():
-            self._stuck.add(stream)
-            try:
-                yield
-            finally:
-                self._stuck.discard(stream)
+    def _told_blocked(self, stream: int, waits: "_Once") -> Iterator[None]:
+        waits.enter()
+        self._blocked.add(stream)
+        try:
+            yield
+        finally:
+            self._blocked.discard(stream)
 
     def _waiting_words(self) -> list[Buffer]:
         return [self._words.popleft() for _ in range(len(self._words))]
@@ -160,3 +197,48 @@ class Outbox:
         self._windows[stream] += count
         if self._windows[stream] > http2.LARGEST:
             raise Http2Error("a window beyond all bounds", code=http2.Code.FLOW_CONTROL)
+
+
+class _Once:
+    """Enters something the first time that it is asked to."""
+
+    def __init__(self, stack: ExitStack, enter: HeldUp) -> None:
+        self._stack = stack
+        self._enter: HeldUp | None = enter
+
+    def enter(self) -> None:
+        enter, self._enter = self._enter, None
+        if enter is not None:
+            self._stack.enter_context(enter())
+
+
+class _Turns:
+    """A lock that threads get in the order in which they came for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take_free(self) -> bool:
+        """Take it, if nobody has it."""
+        with self._lock:
+            is_free, self._is_taken = not self._is_taken, True
+            return is_free
+
+    def take(self) -> None:
+        with self._lock:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()
+
+    def give(self) -> None:
+        with self._lock:
+            if self._waiting:  # It stays taken, by the next.
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False

@@ -14,7 +14,7 @@ _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
 _KEPT_S, _ASKED_S, _MOST_ASKED = 60, 15, 4  # A peer that has been silent so long is asked for, so often.
 _TLS_BYTES = 1 << 18  # At a time.
 
-Stuck = Callable[[], AbstractContextManager[None]]  # Entered while a peer takes nothing.
+Blocked = Callable[[], AbstractContextManager[None]]  # Entered while a peer takes nothing.
 
 
 class Wire(Protocol):
@@ -26,7 +26,7 @@ class Wire(Protocol):
     def fill(self, room: memoryview) -> None:
         """Wait for as many bytes as there is room for. One thread at a time."""
 
-    def send(self, parts: Sequence[Buffer], stuck: Stuck) -> None:
+    def send(self, parts: Sequence[Buffer], blocked: Blocked) -> None:
         """Send all of these, one behind the other. One thread at a time."""
 
     def end(self) -> None:
@@ -76,14 +76,14 @@ class PlainWire:
         """Wait for some bytes; how many came."""
         return _some(self._socket.recv_into(room))
 
-    def send(self, parts: Sequence[Buffer], stuck: Stuck) -> None:
+    def send(self, parts: Sequence[Buffer], blocked: Blocked) -> None:
         """See Wire."""
         left = [memoryview(part) for part in parts if len(part)]
         left.reverse()
         try:
             self._send(left, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            with stuck():
+            with blocked():
                 self._send(left, 0)
 
     def end(self) -> None:
@@ -142,13 +142,13 @@ class SecureWire:
             except ssl.SSLWantReadError:
                 self._take()
 
-    def send(self, parts: Sequence[Buffer], stuck: Stuck) -> None:
+    def send(self, parts: Sequence[Buffer], blocked: Blocked) -> None:
         """See Wire."""
         whole = memoryview(b"".join(parts))  # A record holds 16 KB: each small part would be one of its own.
         while whole:
             with self._lock:
                 whole = whole[self._tls.write(whole[:_TLS_BYTES]) :]
-            self._send(stuck)
+            self._send(blocked)
 
     def end(self) -> None:
         """See Wire."""
@@ -162,10 +162,10 @@ class SecureWire:
         """See Wire."""
         self._plain.close()
 
-    def _send(self, stuck: Stuck) -> None:
+    def _send(self, blocked: Blocked) -> None:
         with self._lock:
             going = self._leaving.read()
-        self._plain.send([going], stuck)
+        self._plain.send([going], blocked)
 
     def _take(self) -> None:
         count = self._plain.some(self._came)

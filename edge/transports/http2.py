@@ -205,7 +205,7 @@ class Connection:
             self._body.begin(self._fields)
 
     def _take_settings(self, payload: bytearray) -> None:
-        for setting, value in http2.read_settings(payload):
+        for setting, value in http2.read_settings(payload).items():
             if setting == Setting.INITIAL_WINDOW:
                 self._widen(self._stream, value - self._initial_window)
                 self._initial_window = value

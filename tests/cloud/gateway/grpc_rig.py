@@ -15,9 +15,10 @@ from cloud.gateway.http2_server import Http2Server, most_threads
 from cloud.gateway.places import Places
 from cloud.gateway.settings import GatewaySettings
 from shared.call_threads import CallThreads
-from tests.http2_peer import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, Frame, Peer
+from tests.http2_peer import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RESET, SETTINGS, WINDOW, Frame, Peer
 
 WAIT_S = 20.0
+_LARGE = 1 << 22  # Bytes of a frame.
 NUMBER = struct.Struct(">I")
 
 
@@ -64,13 +65,26 @@ class Caller(Peer):
     def ask(self, stream: int, path: str, message: bytes, *fields: tuple[str, str]) -> None:
         """Make a call of one message."""
         self.begin(stream, path, *fields)
-        self.send(DATA, END_STREAM, stream, announced(message))
+        left = announced(message)
+        while len(left) > _LARGE:
+            self.send(DATA, 0, stream, left[:_LARGE])
+            left = left[_LARGE:]
+        self.send(DATA, END_STREAM, stream, left)
 
     def until(self, kind: int, stream: int) -> Frame:
         """The next frame of a kind; what comes before it is passed over."""
         while (frame := self.next()).kind != kind or frame.stream != stream:
             pass
         return frame
+
+    def is_answered(self, stream: int) -> bool:
+        """Whether a call ends with OK, and not by another code or broken off."""
+        while (frame := self.next()).stream != stream or not (
+            frame.kind == RESET or (frame.kind == HEADERS and frame.flags & END_STREAM)
+        ):
+            if frame.kind == HEADERS:
+                self.read(frame)
+        return frame.kind == HEADERS and self.read(frame)["grpc-status"] == "0"
 
     def told(self, stream: int) -> dict[str, str]:
         """What a call's answer ends with: header fields."""

@@ -13,6 +13,7 @@ from cloud.gateway.grpc_capacity import Capacity
 from cloud.gateway.grpc_inbox import MOST_WAITING, Inbox
 from cloud.gateway.outbox import GoneError
 from cloud.gateway.refusal import Kind, RefusedError
+from shared.grpc_words import PREFIX
 from tests.cloud.gateway.grpc_rig import announced
 
 MOST_BYTES = 1_000
@@ -66,7 +67,7 @@ def test_what_is_held_is_told_and_given_back() -> None:
 
 def test_all_calls_together_hold_no_more_than_they_may() -> None:
     """Each within its own bound, they would fill the memory."""
-    capacity = Capacity(4, 2 * MOST_BYTES)
+    capacity = Capacity(4, 2 * (MOST_BYTES + PREFIX.size))
     shares = [capacity.share() for _ in range(3)]
     for share in shares:
         share.enter()
@@ -86,6 +87,21 @@ def test_folded_messages_are_unfolded(encoding: str, fold: Callable[[bytes], byt
     fill(filled, announced(fold(b"a" * MOST_BYTES), is_folded=1) + announced(b"b"))
     taken = [filled.take(), filled.take()]
     assert [bytes(each.data) for each in taken if each] == [b"a" * MOST_BYTES, b"b"]
+
+
+def test_a_bomb_is_unfolded_no_further_than_there_is_room() -> None:
+    """All of it in memory before anybody counts would be as many times the largest message as there are calls."""
+    share = Capacity(1, 3 << 20).share()
+    share.enter()
+    filled = Inbox(1 << 30, "gzip", share.hold)
+    fill(filled, announced(gzip.compress(bytes(1 << 28)), is_folded=1))
+    with pytest.raises(RefusedError) as raised:
+        filled.take()
+    assert raised.value.kind is Kind.BUSY
+    fill(inbox_of_gzip := Inbox(8 << 20, "gzip", lambda _: None), announced(gzip.compress(bytes(4 << 20)), is_folded=1))
+    message = inbox_of_gzip.take()
+    assert message is not None
+    assert bytes(message.data) == bytes(4 << 20)
 
 
 @pytest.mark.parametrize(
