@@ -252,10 +252,7 @@ class Connection:
 
     def _take_settings(self, payload: bytearray) -> None:
         told = http2.read_settings(payload)
-        if (window := told.get(Setting.INITIAL_WINDOW)) is not None:
-            self._outbox.set_initial_window(window)
-        self._outbox.largest_frame = told.get(Setting.LARGEST_FRAME, self._outbox.largest_frame)
-        self._outbox.say(http2.frame(http2.Kind.SETTINGS, http2.ACKNOWLEDGES, 0))
+        self._outbox.agree(told.get(Setting.INITIAL_WINDOW), told.get(Setting.LARGEST_FRAME))
 
     def _take_data(self, length: int, flags: int, stream: int) -> UnderWay | None:
         """The one frame that may be long: it goes where the call's message is to lie."""

@@ -36,12 +36,12 @@ class Outbox:
     """Any thread may call it."""
 
     def __init__(self, wire: Wire) -> None:
-        self.largest_frame = http2.LEAST_FRAME  # Bytes behind a head.
         self.sent_bytes = 0  # Of bodies.
         self._wire = wire
         self._turns = _Turns()
         self._words: deque[bytes] = deque()
         self._changed = threading.Condition()
+        self._largest_frame = http2.LEAST_FRAME  # Bytes behind a head.
         self._initial_window = http2.FIRST_WINDOW
         self._windows = {_ALL: http2.FIRST_WINDOW}  # Bytes that may go out, by call; those of calls that are not over.
         self._begun: set[int] = set()  # Calls of which something has gone out.
@@ -72,17 +72,24 @@ class Outbox:
             self._widen(stream, count)
             self._changed.notify_all()
 
-    def set_initial_window(self, size: int) -> None:
-        """Let so many out of each call; of those under way more or fewer than before.
+    def agree(self, initial_window: int | None, largest_frame: int | None) -> None:
+        """Keep to what the caller has set from now on, and say so ahead of all that does.
+
+        Of calls under way more or fewer bytes may go out than before.
 
         Raises:
             Http2Error: that is beyond all bounds.
+            OSError: as `say`.
         """
         with self._changed:
-            for stream in self._windows.keys() - {_ALL}:
-                self._widen(stream, size - self._initial_window)
-            self._initial_window = size
+            if initial_window is not None:
+                for stream in self._windows.keys() - {_ALL}:
+                    self._widen(stream, initial_window - self._initial_window)
+                self._initial_window = initial_window
+            self._largest_frame = largest_frame or self._largest_frame
+            self._words.append(http2.frame(Kind.SETTINGS, http2.ACKNOWLEDGES, 0))
             self._changed.notify_all()
+        self.say()
 
     def is_blocked(self, stream: int) -> bool:
         """Whether nothing can be said behind what is being sent of a call, for the network takes none of it."""
@@ -126,9 +133,9 @@ class Outbox:
             while True:
                 self._turns.take()
                 try:
-                    size = self._let_out(stream, min(left, _SLICE_BYTES))
-                    left -= size
-                    going += self._framed(stream, cutter, size)
+                    words, sizes = self._let_out(stream, min(left, _SLICE_BYTES))
+                    left -= sum(sizes)
+                    going = [*words, *going, *_framed(stream, cutter, sizes)]
                     if not left:
                         outgoing.on_last()
                         going += outgoing.last
@@ -140,15 +147,15 @@ class Outbox:
                 if not left:
                     return
                 going = []
-                if not size:
+                if not sizes:
                     self._await_window(stream, waits)
 
     def cut(self) -> None:
         """End the connection."""
         self._wire.cut()
 
-    def _let_out(self, stream: int, most: int) -> int:
-        """Take so many bytes of the windows, or fewer."""
+    def _let_out(self, stream: int, most: int) -> tuple[list[Buffer], list[int]]:
+        """Take so many bytes of the windows, or fewer: what has to be said ahead of them, and the sizes of their frames."""
         with self._changed:
             if stream not in self._windows:  # It has ended since, and whoever ended it has said so.
                 raise GoneError
@@ -157,15 +164,8 @@ class Outbox:
             self._windows[_ALL] -= size
             self._windows[stream] -= size
             self.sent_bytes += size
-            return size
-
-    def _framed(self, stream: int, cutter: Cutter, size: int) -> list[Buffer]:
-        frames: list[Buffer] = []
-        while size:
-            length = min(size, self.largest_frame)
-            frames += (http2.head(length, Kind.DATA, 0, stream), *cutter.cut(length))
-            size -= length
-        return frames
+            whole, rest = divmod(size, self._largest_frame)
+            return self._waiting_words(), [self._largest_frame] * whole + [rest] * bool(rest)
 
     def _await_window(self, stream: int, waits: "_Once") -> None:
         def can_go_on() -> bool:
@@ -197,6 +197,13 @@ class Outbox:
         self._windows[stream] += count
         if self._windows[stream] > http2.LARGEST:
             raise Http2Error("a window beyond all bounds", code=http2.Code.FLOW_CONTROL)
+
+
+def _framed(stream: int, cutter: Cutter, sizes: Sequence[int]) -> list[Buffer]:
+    frames: list[Buffer] = []
+    for size in sizes:
+        frames += (http2.head(size, Kind.DATA, 0, stream), *cutter.cut(size))
+    return frames
 
 
 class _Once:

@@ -341,6 +341,20 @@ def test_what_was_to_go_out_of_a_call_that_ends_goes_out_of_others() -> None:
             window -= len(frame.payload) if frame.kind == DATA else 0
 
 
+def test_windows_that_change_while_answers_go_out_are_kept_to() -> None:
+    """A library widens and narrows them as it measures, and hangs up on who is ahead of its own acknowledgement."""
+    size = 24 << 20
+    options = [("grpc.max_receive_message_length", -1)]
+    with (
+        serving(max_message_bytes=size) as (one, _),
+        grpc.insecure_channel(f"127.0.0.1:{one.server.port}", options=options) as channel,
+    ):
+        ask: Any = channel.unary_unary(ECHO)
+        for _ in range(3):
+            asked = [ask.future(bytes(size), timeout=WAIT_S) for _ in range(2)]
+            assert all(call.result() == bytes(size) for call in asked)
+
+
 def test_a_deadline_ends_a_call_whose_answer_is_not_let_out() -> None:
     """It keeps a thread."""
     with serving() as (one, _), caller(one.server, {INITIAL_WINDOW: 0}) as end:
