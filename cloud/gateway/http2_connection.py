@@ -43,7 +43,7 @@ class Connection:
         self._wire = wire
         self._terms = terms
         self._on_closed, self._on_left = on_closed, on_left
-        self._outbox = Outbox(wire)
+        self._outbox = Outbox(wire, lambda: terms.untaken.held(self))
         self._blocks = HeaderBlocks()
         self._patience = Patience()
         self._head = memoryview(bytearray(http2.HEAD_BYTES))

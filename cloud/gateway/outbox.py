@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from cloud.gateway.wires import Wire
@@ -35,9 +35,10 @@ class Outgoing:
 class Outbox:
     """Any thread may call it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, held_up: HeldUp) -> None:
+        """`held_up`: entered while the caller does not take our words."""
         self.sent_bytes = 0  # Of bodies.
-        self._wire = wire
+        self._wire, self._held_up = wire, held_up
         self._turns = _Turns()
         self._words: deque[bytes] = deque()
         self._changed = threading.Condition()
@@ -113,7 +114,7 @@ class Outbox:
         self._words.extend(words)
         while self._words and self._turns.take_free():
             try:
-                self._wire.send(self._waiting_words(), nullcontext)
+                self._wire.send(self._waiting_words(), self._held_up)
             finally:
                 self._turns.give()
 

@@ -68,14 +68,18 @@ class Places:
     def end_oldest_before(self, since_ns: int) -> None:
         """End the oldest of who holds most, if it has held its place since before then."""
         with self._lock:
-            place = self._oldest_of_most() if self._held else None
-        if place is not None and place.since_ns < since_ns:
-            place.holder.cancel()
+            leaving = self._oldest_of_most() if self._held else None
+            if leaving is None or leaving.since_ns >= since_ns:
+                return
+            del self._held[leaving]  # Though it may hold on for a moment, it is not ended again.
+        leaving.holder.cancel()
 
     def end_those_before(self, since_ns: int) -> None:
         """End those that have held a place since before then."""
         with self._lock:
             late = [place for place in self._held if place.since_ns < since_ns]
+            for place in late:
+                del self._held[place]
         for place in late:
             place.holder.cancel()
 
