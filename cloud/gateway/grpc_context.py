@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Protocol
 from urllib.parse import quote
 
-from cloud.gateway.grpc_capacity import Share
+from cloud.gateway.capacity import Share
 from cloud.gateway.grpc_inbox import ENCODINGS, Inbox, Message
 from cloud.gateway.outbox import GoneError, Outbox, Outgoing
 from cloud.gateway.refusal import Kind, RefusedError

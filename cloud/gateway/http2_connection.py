@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 
+from cloud.gateway.capacity import Share
 from cloud.gateway.grpc_context import Context, until_s
 from cloud.gateway.grpc_inbox import Inbox
 from cloud.gateway.header_blocks import HeaderBlocks, HeaderList
@@ -327,7 +328,7 @@ class Connection:
             self._outbox.say(http2.reset(stream, Code.REFUSED_STREAM))
             return None
         self._outbox.open(stream)
-        share = self._terms.capacity.share()
+        share = Share(self._terms.capacity)
         inbox = Inbox(self._terms.most_bytes, fields.get("grpc-encoding"), share.hold)
         if is_last:
             inbox.end()

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from cloud.gateway.capacity import Capacity
 from cloud.gateway.deadlines import Deadlines
-from cloud.gateway.grpc_capacity import Capacity
 from cloud.gateway.http2_connection import Connection
 from cloud.gateway.http2_terms import ConnectionTerms, Handler
 from cloud.gateway.listening import listen

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from cloud.gateway.capacity import Capacity
 from cloud.gateway.deadlines import Deadlines
-from cloud.gateway.grpc_capacity import Capacity
 from cloud.gateway.grpc_context import Context
 from cloud.gateway.places import Place, Places
 from cloud.gateway.refusal import RefusedError

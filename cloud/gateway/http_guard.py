@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 from starlette.requests import ClientDisconnect
 
-from cloud.gateway.refusal import Kind, RefusedError
+from cloud.gateway.capacity import Capacity, Share
 
 OnFault = Callable[[BaseException], None]
 Scope = MutableMapping[str, Any]
@@ -19,23 +19,8 @@ _PASSAGE = "passage"
 _LINGER_S = 1.0  # So long a body that nobody reads is taken and thrown away, so that its sender sees the refusal.
 
 
-class Capacity:
-    """How many calls may be answered at a time, and how many bytes they may hold. Used by the server's thread alone."""
-
-    def __init__(self, max_calls: int, max_bytes: int) -> None:
-        self.max_calls = max_calls
-        self.max_bytes = max_bytes
-        self.calls = 0
-        self.bytes = 0
-
-
-class Passage:
-    """One call's part of the capacity."""
-
-    def __init__(self, capacity: Capacity) -> None:
-        self._capacity = capacity
-        self._bytes = 0
-        self._calls = 0
+class Passage(Share):
+    """One call's part of the capacity, which the call's scope knows."""
 
     @classmethod
     def of(cls, scope: Scope) -> "Passage":
@@ -47,41 +32,6 @@ class Passage:
     def begin(self, scope: Scope) -> None:
         """The call is under way: `of` finds it."""
         scope.setdefault("state", {})[_PASSAGE] = self
-
-    def hold(self, size: int) -> None:
-        """The call holds so many bytes more.
-
-        Raises:
-            RefusedError: all calls together would hold too many, or this one alone.
-        """
-        if self._bytes + size > self._capacity.max_bytes:  # No other call's end makes room for it.
-            raise RefusedError(
-                Kind.TOO_LARGE,
-                f"the call takes {self._bytes + size} bytes of memory, all together may {self._capacity.max_bytes}: send less",
-            )
-        if self._capacity.bytes + size > self._capacity.max_bytes:
-            raise RefusedError(
-                Kind.BUSY, f"the calls under way hold {self._capacity.bytes} bytes: ask again when some are answered"
-            )
-        self._bytes += size
-        self._capacity.bytes += size
-
-    def enter(self) -> None:
-        """The call has been read, and is to be answered.
-
-        Raises:
-            RefusedError: as many as may be are being answered.
-        """
-        if self._capacity.calls >= self._capacity.max_calls:
-            raise RefusedError(Kind.BUSY, f"{self._capacity.calls} calls are being answered: ask again")
-        self._calls += 1
-        self._capacity.calls += 1
-
-    def leave(self) -> None:
-        """The call is over."""
-        self._capacity.bytes -= self._bytes
-        self._capacity.calls -= self._calls
-        self._bytes = self._calls = 0
 
 
 class Guard:

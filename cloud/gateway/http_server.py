@@ -15,9 +15,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from cloud.gateway import detect, health, metrics, native_rest, oip_rest, tfs_rest
+from cloud.gateway.capacity import Capacity
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
-from cloud.gateway.http_guard import Capacity, Guard, OnFault
+from cloud.gateway.http_guard import Guard, OnFault
 from cloud.gateway.listening import ListenError, listen
 from cloud.gateway.origins import Origins
 from cloud.gateway.refusal import Kind, RefusedError

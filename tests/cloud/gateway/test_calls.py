@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cloud.batching import Batcher
 from cloud.engines.engine import Outputs
 from cloud.gateway.calls import IMAGES, INPUT, RESULTS, Call, Reply, ask, server_timing
 from cloud.gateway.door import Door
@@ -16,6 +17,7 @@ from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.settings import GatewaySettings
 from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
+from cloud.request import Request
 from shared import clock, images, masks
 from shared.frames import Layout
 from shared.messages import Status
@@ -222,16 +224,26 @@ def _tensors(version: str, engine: Engine, head: str) -> Model:
 
 
 @pytest.mark.parametrize("has_the_same_outputs", [True, False])
-def test_an_answer_is_told_to_be_of_the_version_that_gave_it(gate: _Gate, *, has_the_same_outputs: bool) -> None:
+def test_an_answer_is_told_to_be_of_the_version_that_gave_it(
+    gate: _Gate, monkeypatch: pytest.MonkeyPatch, *, has_the_same_outputs: bool
+) -> None:
     """Models are exchanged under load: nobody may take an answer for another version's, and no worker end of it."""
     head = "one" if has_the_same_outputs else "other"
     older, newer = _tensors("1", _OneByOne("one", gate), "one"), _tensors("2", _OneByOne(head), head)
+    decoded, put = threading.Semaphore(0), Batcher.put
+
+    def put_and_tell(batcher: Batcher, request: Request) -> None:
+        put(batcher, request)
+        decoded.release()
+
+    monkeypatch.setattr(Batcher, "put", put_and_tell)
     with open_doors(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         gate.opened.clear()
         node, door = doors.node, doors.node.door
         first = ask(door, _call({INPUT: _pixels(1)}))
         assert gate.reached.wait(WAIT_S)
         waiting = [ask(door, _call({INPUT: _pixels(2)})) for _ in range(3)]
+        assert all(decoded.acquire(timeout=WAIT_S) for _ in range(2))  # The first, and one that waits behind it.
         (lane,) = node._serving.place(node._open_lane(newer))
         gate.opened.set()
         assert lane.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.gateway.grpc_capacity import Capacity
+from cloud.gateway.capacity import Capacity, Share
 from cloud.gateway.grpc_inbox import MOST_WAITING, Inbox
 from cloud.gateway.outbox import GoneError
 from cloud.gateway.refusal import Kind, RefusedError
@@ -54,7 +54,7 @@ def test_messages_come_whole_however_they_are_cut() -> None:
 
 def test_what_is_held_is_told_and_given_back() -> None:
     """Else a stream that lasts would at some time hold all there is."""
-    share = Capacity(1, 10 * MOST_BYTES).share()
+    share = Share(Capacity(1, 10 * MOST_BYTES))
     share.enter()
     filled = inbox(hold=share.hold)
     for number in range(4 * MOST_WAITING):
@@ -68,7 +68,7 @@ def test_what_is_held_is_told_and_given_back() -> None:
 def test_all_calls_together_hold_no_more_than_they_may() -> None:
     """Each within its own bound, they would fill the memory."""
     capacity = Capacity(4, 2 * (MOST_BYTES + PREFIX.size))
-    shares = [capacity.share() for _ in range(3)]
+    shares = [Share(capacity) for _ in range(3)]
     for share in shares:
         share.enter()
     for share in shares[:2]:
@@ -91,13 +91,13 @@ def test_folded_messages_are_unfolded(encoding: str, fold: Callable[[bytes], byt
 
 def test_a_bomb_is_unfolded_no_further_than_there_is_room() -> None:
     """All of it in memory before anybody counts would be as many times the largest message as there are calls."""
-    share = Capacity(1, 3 << 20).share()
+    share = Share(Capacity(1, 3 << 20))
     share.enter()
     filled = Inbox(1 << 30, "gzip", share.hold)
     fill(filled, announced(gzip.compress(bytes(1 << 28)), is_folded=1))
     with pytest.raises(RefusedError) as raised:
         filled.take()
-    assert raised.value.kind is Kind.BUSY
+    assert raised.value.kind is Kind.TOO_LARGE
     fill(inbox_of_gzip := Inbox(8 << 20, "gzip", lambda _: None), announced(gzip.compress(bytes(4 << 20)), is_folded=1))
     message = inbox_of_gzip.take()
     assert message is not None
