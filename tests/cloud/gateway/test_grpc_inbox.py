@@ -17,6 +17,7 @@ from shared.grpc_words import PREFIX
 from tests.cloud.gateway.grpc_rig import announced
 
 MOST_BYTES = 1_000
+FOLDED, FOLDED_LARGE = gzip.compress(b"one"), gzip.compress(bytes(MOST_BYTES + 1))
 
 
 def inbox(encoding: str | None = None, hold: Callable[[int], None] = lambda _: None) -> Inbox:
@@ -107,14 +108,15 @@ def test_a_bomb_is_unfolded_no_further_than_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("encoding", "wire", "kind"),
     [
-        (None, announced(bytes(MOST_BYTES + 1)), Kind.TOO_LARGE),
-        ("gzip", announced(gzip.compress(bytes(MOST_BYTES + 1)), is_folded=1), Kind.TOO_LARGE),
-        ("gzip", announced(b"no gzip", is_folded=1), Kind.INVALID),
-        ("gzip", announced(gzip.compress(b"cut")[:-1], is_folded=1), Kind.INVALID),
-        ("gzip", announced(gzip.compress(b"one") + b"more", is_folded=1), Kind.INVALID),
-        (None, announced(b"", is_folded=1), Kind.UNIMPLEMENTED),
-        ("snappy", announced(b"", is_folded=1), Kind.UNIMPLEMENTED),
-        (None, announced(b"", is_folded=2), Kind.INVALID),
+        pytest.param(None, announced(bytes(MOST_BYTES + 1)), Kind.TOO_LARGE, id="large"),
+        pytest.param("gzip", announced(FOLDED_LARGE, is_folded=1), Kind.TOO_LARGE, id="large unfolded"),
+        pytest.param("gzip", announced(b"no gzip", is_folded=1), Kind.INVALID, id="no gzip"),
+        pytest.param("gzip", announced(FOLDED_LARGE[:-1], is_folded=1), Kind.TOO_LARGE, id="large and cut"),
+        pytest.param("gzip", announced(FOLDED[:-1], is_folded=1), Kind.INVALID, id="cut"),
+        pytest.param("gzip", announced(FOLDED + b"more", is_folded=1), Kind.INVALID, id="more"),
+        pytest.param(None, announced(b"", is_folded=1), Kind.UNIMPLEMENTED, id="no encoding"),
+        pytest.param("snappy", announced(b"", is_folded=1), Kind.UNIMPLEMENTED, id="another encoding"),
+        pytest.param(None, announced(b"", is_folded=2), Kind.INVALID, id="another prefix"),
     ],
 )
 def test_what_cannot_be_read_is_refused(encoding: str | None, wire: bytes, kind: Kind) -> None:
