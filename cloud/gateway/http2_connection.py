@@ -53,10 +53,6 @@ class Connection:
         self._ending: set[int] = set()  # Those of which all but the rest of the answer is done.
         self._window = min(http2.LARGEST, terms.most_bytes + PREFIX.size)
         self._last = 0  # The highest number of a call.
-        self._begins: tuple[int, bool] | None = (
-            None  # Whose header list is not whole yet, and whether nothing follows it.
-        )
-        self._block = bytearray()  # What has come of that.
         self._untold = 0  # Bytes that came in, and have not been allowed anew.
         self._is_leaving = False
         self._lock = threading.Lock()
@@ -265,21 +261,21 @@ class Connection:
             self._check_let(call, length)
         if call is None or length < _SMALL_BYTES:
             self._patience.bear(length, self._outbox.sent_bytes)
-        padding = 0
+        padding = 0  # With the byte that tells how much.
         if flags & http2.IS_PADDED and length:
-            padding = self._read(1)[0]
-            length -= 1 + padding
+            padding = 1 + self._read(1)[0]
+            length -= padding
             if length < 0:
                 raise Http2Error("padding beyond its frame")
         self._take_body(call, length)
         if padding:
-            self._read(padding)
+            self._read(padding - 1)
         if call is None:
             return None
         if flags & http2.ENDS_STREAM:
             call.context.inbox.end()
-        elif flags & http2.IS_PADDED:
-            self.let_in(call.context, 1 + padding)
+        elif padding:
+            self.let_in(call.context, padding)
         return self._made_ready(call)
 
     def _check_let(self, call: UnderWay, length: int) -> None:
