@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from cloud.request import Refusal, Request
 from shared import clock
-from shared.fields import MAX_NS
+from shared.kinds import MAX_NS
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from cloud.request import UNWANTED, Request
 from shared import clock
 from shared.call_threads import afterwards
 from shared.errors import SkylaneError
-from shared.fields import MAX_NS
+from shared.kinds import MAX_NS
 from shared.messages import Status
 from shared.stages import Stage
 

@@ -105,7 +105,7 @@ class _Tally:
                 stamp_ns, encoding, height, width = image.stamp_ns, image.encoding, image.height, image.width
             else:
                 picture = read_compressed_image(message.data, self.channel.wire)
-                header = read_header(bytes(picture.data))
+                header = read_header(picture.data)
                 stamp_ns, encoding, height, width = picture.stamp_ns, picture.format, header.height, header.width
         except SkylaneError:
             self.unreadable += 1

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgpack
 
-from shared.fields import MAX_ITEMS, MAX_NS
+from shared.fields import MAX_ITEMS
+from shared.kinds import MAX_NS
 from shared.stages import Stage
 
 _HEAD_BYTES = 4096  # All but the picture takes about a quarter of it.

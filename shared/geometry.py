@@ -1,13 +1,13 @@
 """How a picture is cropped, resized and padded to a model's input, and how a mask goes back onto the picture."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from shared.errors import SkylaneError
 from shared.frames import Pixels
@@ -17,6 +17,7 @@ _REMEMBERED = 64  # Geometries that came from the wire; a camera has one.
 UNSEEN = 255  # The class id of what no model has seen, where a frame was cropped.
 
 _Picture = TypeVar("_Picture", bound=Pixels)
+_Length = Annotated[int, Meta(ge=0, le=MAX_SIDE)]
 
 
 class GeometryError(SkylaneError):
@@ -38,36 +39,18 @@ class Geometry:
     All in pixels. Source means the sensor's picture, even where a halved one (binning) is resized in its place.
     """
 
-    source_height: int
-    source_width: int
-    crop_top: int
-    crop_left: int
-    crop_height: int
-    crop_width: int
-    target_height: int
-    target_width: int
-    paste_top: int
-    paste_left: int
-    paste_height: int
-    paste_width: int
-
-    def to_wire(self) -> dict[str, int]:
-        """A plain map of its fields."""
-        return {name: getattr(self, name) for name in _NAMES}
-
-    @classmethod
-    def from_wire(cls, value: object) -> "Geometry":
-        """The geometry in a map that came from the wire. Keys it does not know are ignored.
-
-        Raises:
-            GeometryError: a field is missing, is no whole number or is out of its bounds.
-        """
-        if not isinstance(value, Mapping):
-            raise GeometryError(f"geometry is {type(value).__name__}: send a map of whole numbers")
-        return _checked(*(_whole_number(value, name) for name in _NAMES))
-
-
-_NAMES = tuple(field.name for field in fields(Geometry))
+    source_height: _Length
+    source_width: _Length
+    crop_top: _Length
+    crop_left: _Length
+    crop_height: _Length
+    crop_width: _Length
+    target_height: _Length
+    target_width: _Length
+    paste_top: _Length
+    paste_left: _Length
+    paste_height: _Length
+    paste_width: _Length
 
 
 def plan(resize: Resize, source_height: int, source_width: int, target_height: int, target_width: int) -> Geometry:
@@ -105,6 +88,21 @@ def plan(resize: Resize, source_height: int, source_width: int, target_height: i
         paste_height=paste_height,
         paste_width=paste_width,
     )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def check(geometry: Geometry) -> None:
+    """Whether a geometry from elsewhere describes a resize: all frames of a camera have one, which is checked once.
+
+    Raises:
+        GeometryError: a size is not positive or too large, or a rectangle does not lie inside its picture.
+    """
+    _check_size("source", geometry.source_height, geometry.source_width)
+    _check_size("target", geometry.target_height, geometry.target_width)
+    _check_inside("crop_height", geometry.crop_top, geometry.crop_height, "source_height", geometry.source_height)
+    _check_inside("crop_width", geometry.crop_left, geometry.crop_width, "source_width", geometry.source_width)
+    _check_inside("paste_height", geometry.paste_top, geometry.paste_height, "target_height", geometry.target_height)
+    _check_inside("paste_width", geometry.paste_left, geometry.paste_width, "target_width", geometry.target_width)
 
 
 def apply(image: _Picture, geometry: Geometry) -> _Picture:
@@ -182,31 +180,6 @@ def _span(start: int, length: int, factor: int) -> tuple[int, int]:
     """First and past-last pixel of a stretch of source pixels in a picture reduced by `factor`; at least one."""
     first = start // factor
     return first, max(first + 1, (start + length) // factor)
-
-
-def _whole_number(value: Mapping[Any, Any], name: str) -> int:
-    number = value.get(name)
-    if type(number) is not int or not 0 <= number <= MAX_SIDE:  # A truth value would be taken for 0 or 1.
-        given = "missing" if number is None else f"no whole number from 0 to {MAX_SIDE}"
-        raise GeometryError(f"geometry's {name} is {given}: send the geometry that the frame was made with")
-    return number
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _checked(*told: int) -> Geometry:
-    """The geometry of those numbers, in order: all frames of a camera have one, which is checked once."""
-    geometry = Geometry(*told)
-    _check(geometry)
-    return geometry
-
-
-def _check(geometry: Geometry) -> None:
-    _check_size("source", geometry.source_height, geometry.source_width)
-    _check_size("target", geometry.target_height, geometry.target_width)
-    _check_inside("crop_height", geometry.crop_top, geometry.crop_height, "source_height", geometry.source_height)
-    _check_inside("crop_width", geometry.crop_left, geometry.crop_width, "source_width", geometry.source_width)
-    _check_inside("paste_height", geometry.paste_top, geometry.paste_height, "target_height", geometry.target_height)
-    _check_inside("paste_width", geometry.paste_left, geometry.paste_width, "target_width", geometry.target_width)
 
 
 def _check_size(kind: str, height: int, width: int) -> None:

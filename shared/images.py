@@ -44,7 +44,7 @@ def picture_size(data: Buffer) -> tuple[int, int, int]:
         ImageCodecError: it is neither, is cut off, or is of a kind that is not decoded here.
     """
     try:
-        header = read_header(bytes(data))
+        header = read_header(data)
     except PictureHeaderError as error:
         raise ImageCodecError(str(error)) from error
     return header.height, header.width, header.channels
@@ -161,7 +161,7 @@ def _opencv_encode(suffix: str, pixels: Pixels, layout: Layout, parameters: list
 
 def _opencv_decode(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
     try:
-        header = read_header(bytes(data))
+        header = read_header(data)
     except PictureHeaderError as error:
         raise ImageCodecError(str(error)) from error
     declared = (kind, *shape[:2], layout.channels, layout.dtype.itemsize * 8)

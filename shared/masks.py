@@ -78,7 +78,7 @@ def _encode_png(mask: Mask) -> bytes:
 
 def _decode_png(data: Buffer, height: int, width: int) -> Mask:
     try:
-        header = read_header(bytes(data))
+        header = read_header(data)
     except PictureHeaderError as error:
         raise MaskCodecError(f"png mask cannot be read: {error}") from error
     if (header.kind, header.height, header.width, header.channels, header.bits) != ("png", height, width, 1, 8):

@@ -1,29 +1,40 @@
 """The messages of the wire: MessagePack maps, version first, every field checked as it enters."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgpack
+from msgspec import Meta, Struct
 
-from shared import last_field
+from shared import geometry
 from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.fields import MAX_FRAME_STAMPS, MAX_NS, MAX_SIDE, VERSION, Fields, MessageError
+from shared.fields import MAX_ITEMS, VERSION, Fields, MessageError
 from shared.frames import Layout
-from shared.geometry import Geometry, Resize
+from shared.geometry import Geometry, GeometryError, Resize
+from shared.kinds import Name, Nanoseconds, Text
 from shared.labels import MAX_LABELS, Labels
-from shared.model_card import ModelCard, Task, labels_of
+from shared.model_card import VERSION_NAME, ModelCard, Task, labels_of
+from shared.plain_text import printable
+from shared.schema import Schema
 from shared.stages import Stamp
-from shared.topics import FrameId
+from shared.topics import FrameId, TopicNameError
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 MASK_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
 MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
 MAX_STATUS_BYTES = 1 << 20  # Dozens of models with hundreds of classes; a vehicle remembers as much of every worker.
 _MAX_STATUS_BRANCHES = 1 << 14  # Lists and maps: a model of 1,000 classes takes 1,004 of them.
-_MAX_MS = 86_400_000.0
+_MAX_MS = 86_400_000
+MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
+MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
+MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
+_MAX_ATTEMPTS, _MAX_BATCH = 100, 4096
+
+_Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
+_Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
+_NO_DATA = memoryview(b"")  # It is written behind all else.
 
 
 class Status(StrEnum):
@@ -48,10 +59,10 @@ class NodeState(StrEnum):
 class Want:
     """What the vehicle asks for beside the mask itself."""
 
-    mask_codec: str = "zstd"
-    size: str = "model"  # "model": the mask as the model made it; "frame": laid back onto the original frame.
-    top_k: int | None = None  # Classes of a classification; None: as the model's manifest says.
-    outputs: tuple[str, ...] = ()  # Of a model of raw tensors; empty: all.
+    mask_codec: Text = "zstd"
+    size: Literal["model", "frame"] = "model"  # The mask as the model made it, or laid back onto the original frame.
+    top_k: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None  # Classes; None: as the model's manifest says.
+    outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()  # Of a model of raw tensors; empty: all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,54 @@ class NodeStatus:
     rival: str | None = None  # Session of the process that this one last heard speak by its name.
 
 
+class _FrameMap(Struct, kw_only=True):
+    """A frame's message as it lies on the wire."""
+
+    v: Literal[1]
+    id: Text
+    attempt: _Attempt
+    model: Name
+    version: (
+        Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
+        | None
+    ) = None
+    frame_stamp_ns: Nanoseconds
+    budget_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] | None = None
+    layout: Layout
+    shape: Annotated[tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width], colours or not")]
+    dtype: Text
+    codec: Text
+    geometry: Geometry
+    want: Want
+    stamps: Annotated[tuple[Stamp, ...], Meta(max_length=MAX_FRAME_STAMPS)]
+    data: memoryview
+
+
+class _MaskMap(Struct, kw_only=True):
+    """An answer's message as it lies on the wire."""
+
+    v: Literal[1]
+    id: Text
+    attempt: _Attempt
+    status: Status
+    reason: Text
+    worker: Name
+    model: Text
+    model_version: Text
+    model_sha256: Text
+    engine: Text | None = None
+    task: Task
+    geometry: Geometry | None = None
+    shape: Annotated[tuple[_Side, _Side], Meta(description="[height, width]")] | None = None
+    codec: Text
+    batch_size: Annotated[int, Meta(ge=0, le=_MAX_BATCH)]
+    stamps: Annotated[tuple[Stamp, ...], Meta(max_length=MAX_STAMPS)]
+    data: memoryview
+
+
+_FRAMES, _MASKS = Schema(_FrameMap), Schema(_MaskMap)
+
+
 def pack_frame(message: FrameMessage) -> bytes:
     """The wire form of a frame."""
     return b"".join(frame_parts(message))
@@ -117,59 +176,55 @@ def pack_frame(message: FrameMessage) -> bytes:
 
 def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
     """The wire form of a frame in parts to be joined, so that a large picture is copied once."""
-    return _parts(
-        {
-            "v": VERSION,
-            "id": str(message.id),
-            "attempt": message.attempt,
-            "model": message.model,
-            "version": message.version,
-            "frame_stamp_ns": message.frame_stamp_ns,
-            "budget_ms": message.budget_ms,
-            "layout": message.layout.value,
-            "shape": message.shape,
-            "dtype": message.layout.dtype_name,
-            "codec": message.codec,
-            "geometry": message.geometry.to_wire(),
-            "want": {
-                "mask_codec": message.want.mask_codec,
-                "size": message.want.size,
-                "top_k": message.want.top_k,
-                "outputs": message.want.outputs,
-            },
-            "stamps": message.stamps,
-            "data": message.data,
-        }
+    return _FRAMES.parts(
+        _FrameMap(
+            v=VERSION,
+            id=str(message.id),
+            attempt=message.attempt,
+            model=message.model,
+            version=message.version,
+            frame_stamp_ns=message.frame_stamp_ns,
+            budget_ms=message.budget_ms,
+            layout=message.layout,
+            shape=message.shape,
+            dtype=message.layout.dtype_name,
+            codec=message.codec,
+            geometry=message.geometry,
+            want=message.want,
+            stamps=message.stamps,
+            data=_NO_DATA,
+        ),
+        message.data,
     )
 
 
 def unpack_frame(payload: Buffer) -> FrameMessage:
-    """Read a frame from the wire.
+    """Read a frame from the wire; its data is a view of `payload`.
 
     Raises:
         MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = Fields.of_message_with_data(payload)
-    layout = fields.choice("layout", Layout)
-    shape = fields.shape("shape", dimensions=(2, 3))
+    came = _FRAMES.read(payload)
+    frame_id, layout, shape = _id(came.id), came.layout, came.shape
     if shape != layout.shape(shape[0], shape[1]):
-        raise fields.wrong("shape", f"{list(shape)} does not fit layout {layout}")
-    if fields.text("dtype") != layout.dtype_name:
-        raise fields.wrong("dtype", f"layout {layout} holds {layout.dtype_name}")
+        raise _wrong("shape", f"{list(shape)} does not fit layout {layout}", frame_id)
+    if came.dtype != layout.dtype_name:
+        raise _wrong("dtype", f"layout {layout} holds {layout.dtype_name}", frame_id)
+    _check_geometry(came.geometry, frame_id)
     return FrameMessage(
-        id=fields.id,
-        attempt=fields.integer("attempt", 1, 100),
-        model=fields.name("model"),
-        version=fields.version("version") if fields.has("version") else None,
-        frame_stamp_ns=fields.integer("frame_stamp_ns", 0, MAX_NS),
-        budget_ms=fields.integer("budget_ms", 0, 86_400_000) if fields.has("budget_ms") else None,
+        id=frame_id,
+        attempt=came.attempt,
+        model=came.model,
+        version=came.version,
+        frame_stamp_ns=came.frame_stamp_ns,
+        budget_ms=came.budget_ms,
         layout=layout,
         shape=shape,
-        codec=fields.text("codec"),
-        geometry=fields.geometry("geometry"),
-        want=_want(fields),
-        stamps=fields.stamps("stamps", MAX_FRAME_STAMPS),
-        data=fields.bytes("data"),
+        codec=printable(came.codec),
+        geometry=came.geometry,
+        want=came.want,
+        stamps=came.stamps,
+        data=came.data,
     )
 
 
@@ -180,58 +235,59 @@ def pack_mask(message: MaskMessage) -> bytes:
 
 def mask_parts(message: MaskMessage) -> tuple[Buffer, ...]:
     """The wire form of an answer in parts to be joined, so that a large mask is copied once."""
-    return _parts(
-        {
-            "v": VERSION,
-            "id": str(message.id),
-            "attempt": message.attempt,
-            "status": message.status.value,
-            "reason": message.reason,
-            "worker": message.worker,
-            "model": message.model,
-            "model_version": message.model_version,
-            "model_sha256": message.model_sha256,
-            "engine": message.engine,
-            "task": message.task.value,
-            "geometry": message.geometry.to_wire() if message.geometry else None,
-            "shape": message.shape,
-            "codec": message.codec,
-            "batch_size": message.batch_size,
-            "stamps": message.stamps,
-            "data": message.data,
-        }
+    return _MASKS.parts(
+        _MaskMap(
+            v=VERSION,
+            id=str(message.id),
+            attempt=message.attempt,
+            status=message.status,
+            reason=message.reason,
+            worker=message.worker,
+            model=message.model,
+            model_version=message.model_version,
+            model_sha256=message.model_sha256,
+            engine=message.engine,
+            task=message.task,
+            geometry=message.geometry,
+            shape=message.shape,
+            codec=message.codec,
+            batch_size=message.batch_size,
+            stamps=message.stamps,
+            data=_NO_DATA,
+        ),
+        message.data,
     )
 
 
 def unpack_mask(payload: Buffer) -> MaskMessage:
-    """Read an answer from the wire.
+    """Read an answer from the wire; its data is a view of `payload`.
 
     Raises:
         MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.
     """
-    fields = Fields.of_message_with_data(payload)
-    status = fields.choice("status", Status)
-    shape = fields.shape("shape", dimensions=(2,)) if fields.has("shape") else None
-    task = fields.choice("task", Task)
-    if status is Status.ANSWERED and task is Task.SEGMENTATION and shape is None:
-        raise fields.wrong("shape", "an answered frame has a mask")
+    came = _MASKS.read(payload)
+    frame_id = _id(came.id)
+    if came.status is Status.ANSWERED and came.task is Task.SEGMENTATION and came.shape is None:
+        raise _wrong("shape", "an answered frame has a mask", frame_id)
+    if came.geometry is not None:
+        _check_geometry(came.geometry, frame_id)
     return MaskMessage(
-        id=fields.id,
-        attempt=fields.integer("attempt", 1, 100),
-        status=status,
-        worker=fields.name("worker"),
-        reason=fields.text("reason"),
-        model=fields.text("model"),
-        model_version=fields.text("model_version"),
-        model_sha256=fields.text("model_sha256"),
-        engine=fields.text("engine") if fields.has("engine") else "",
-        task=task,
-        geometry=fields.geometry("geometry") if fields.has("geometry") else None,
-        shape=(shape[0], shape[1]) if shape else None,
-        codec=fields.text("codec"),
-        batch_size=fields.integer("batch_size", 0, 4096),
-        stamps=fields.stamps("stamps"),
-        data=fields.bytes("data"),
+        id=frame_id,
+        attempt=came.attempt,
+        status=came.status,
+        worker=came.worker,
+        reason=printable(came.reason),
+        model=printable(came.model),
+        model_version=printable(came.model_version),
+        model_sha256=printable(came.model_sha256),
+        engine=printable(came.engine or ""),
+        task=came.task,
+        geometry=came.geometry,
+        shape=came.shape,
+        codec=printable(came.codec),
+        batch_size=came.batch_size,
+        stamps=came.stamps,
+        data=came.data,
     )
 
 
@@ -321,30 +377,24 @@ def card_from_wire(fields: Fields) -> ModelCard:
     )
 
 
-def _want(fields: Fields) -> Want:
-    want = Fields(fields.map("want"))
-    size = want.text("size") if want.has("size") else "model"
-    if size not in ("model", "frame"):
-        raise fields.wrong("want", "size is 'model' or 'frame'")
+def _id(text: str) -> FrameId:
     try:
-        return Want(
-            mask_codec=want.text("mask_codec") if want.has("mask_codec") else "zstd",
-            size=size,
-            top_k=want.integer("top_k", 1, MAX_LABELS) if want.has("top_k") else None,
-            outputs=want.names("outputs") if want.has("outputs") else (),
-        )
-    except MessageError as error:
-        raise fields.wrong("want", str(error)) from error
+        return FrameId.parse(text)
+    except TopicNameError as error:
+        raise MessageError(str(error)) from error
 
 
-def _parts(fields: dict[str, Any]) -> tuple[Buffer, ...]:
-    """A map whose last field is `data`."""
-    data = fields[last_field.KEY]
-    if not last_field.is_large(data):
-        return (_pack(fields),)
-    return last_field.parts(_pack({**fields, last_field.KEY: b""}), data)
+def _check_geometry(made: Geometry, frame_id: FrameId) -> None:
+    try:
+        geometry.check(made)
+    except GeometryError as error:
+        raise _wrong("geometry", str(error), frame_id) from error
 
 
-def _pack(fields: Mapping[str, Any]) -> bytes:
+def _wrong(key: str, what: str, frame_id: FrameId) -> MessageError:
+    return MessageError(f"field {key!r}: {what}", frame_id)
+
+
+def _pack(fields: dict[str, Any]) -> bytes:
     packed: bytes = msgpack.packb(fields)
     return packed

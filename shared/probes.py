@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import msgpack
 
-from shared.fields import MAX_NS, VERSION, Fields, MessageError
+from shared.fields import VERSION, Fields, MessageError
+from shared.kinds import MAX_NS
 from shared.topics import TopicNameError, checked
 
 MAX_PROBE_BYTES = 512  # Of either; three names of 64 characters fit.

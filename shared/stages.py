@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from shared.kinds import Nanoseconds
+
+_MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
 
 
 class Stage(StrEnum):
@@ -52,9 +58,9 @@ CLOUD_STAGES = (
 class Stamp(NamedTuple):
     """A stage and the moment a frame left it: a tuple, as on the wire, for a frame brings and takes dozens of them."""
 
-    stage: str  # A Stage, or a stage of a later version, which is kept.
-    node: str
-    at_ns: int  # Subtract only stamps of one node: two nodes disagree on "now".
+    stage: Annotated[str, Meta(max_length=_MAX_STAGE)]  # A Stage, or a stage of a later version, which is kept.
+    node: Annotated[str, Meta(max_length=_MAX_NODE)]
+    at_ns: Nanoseconds  # Subtract only stamps of one node: two nodes disagree on "now".
 
 
 def times_of(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[Stage, int]:

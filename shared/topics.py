@@ -9,8 +9,8 @@ from shared.errors import SkylaneError
 PREFIX = "skylane/v1"
 GROUP = "skylane"  # The shared subscription all workers of one deployment belong to.
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FRAME_ID = re.compile(rf"({_NAME.pattern})/({_NAME.pattern})/({_NAME.pattern})/([0-9]{{1,18}})")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FRAME_ID = re.compile(rf"({NAME.pattern})/({NAME.pattern})/({NAME.pattern})/([0-9]{{1,18}})")
 
 
 class TopicNameError(SkylaneError):
@@ -36,7 +36,7 @@ class TopicKind(NamedTuple):
 
     def names_in(self, topic: str) -> dict[str, str] | None:
         """The names that `topic` carries, or None where it is not of this kind."""
-        expression = re.sub(r"{(\w+)}", rf"(?P<\1>{_NAME.pattern})", self.pattern)
+        expression = re.sub(r"{(\w+)}", rf"(?P<\1>{NAME.pattern})", self.pattern)
         match = re.fullmatch(f"{PREFIX}/{expression}", topic)
         return match.groupdict() if match else None
 
@@ -83,7 +83,7 @@ def checked(kind: str, name: str) -> str:
     Raises:
         SkylaneError: it is empty, too long, or holds a character that a topic or an ACL reads as its own.
     """
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise TopicNameError(f"{kind} {name[:100]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")
     return name
 

@@ -23,7 +23,20 @@ ARROWS = {
     "bench": {"cloud", "edge", "modelling", "rosbag_tools", "shared"},
 }
 # What takes long to import, or is not on every vehicle.
-HEAVY = ("cv2", "numpy", "tensorflow", "keras", "paho", "rich", "pydantic", "rosbags", "av", "msgpack", "yaml")
+HEAVY = (
+    "cv2",
+    "numpy",
+    "tensorflow",
+    "keras",
+    "paho",
+    "rich",
+    "pydantic",
+    "rosbags",
+    "av",
+    "msgpack",
+    "msgspec",
+    "yaml",
+)
 MODULES = sorted(path for package in ARROWS for path in (ROOT / package).rglob("*.py"))
 
 

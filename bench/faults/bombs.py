@@ -3,7 +3,7 @@
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ def bombs(first: FrameId, model: str, height: int, width: int) -> Iterator[Bomb]
     small = cv2.imencode(".png", np.zeros((height, width, 3), np.uint8))[1].tobytes()
     huge = {
         "shape": [_SIDE, _SIDE, 3],
-        "geometry": plan(Resize.STRETCH, _SIDE, _SIDE, height, width).to_wire(),
+        "geometry": asdict(plan(Resize.STRETCH, _SIDE, _SIDE, height, width)),
     }
     zeros = bytes(_UNFOLDED)
     yield with_picture("a PNG of 67 million pixels", "png", _png(_SIDE, _SIDE, zeros), **huge)
@@ -64,7 +64,7 @@ def bombs(first: FrameId, model: str, height: int, width: int) -> Iterator[Bomb]
         "a mask of 4 billion pixels",
         "raw",
         bytes(height * width * 3),
-        geometry=plan(Resize.STRETCH, height, width, height, width).to_wire()
+        geometry=asdict(plan(Resize.STRETCH, height, width, height, width))
         | {"source_height": LONGEST_SIDE, "source_width": LONGEST_SIDE},
         want={"size": "frame"},
     )
@@ -72,7 +72,7 @@ def bombs(first: FrameId, model: str, height: int, width: int) -> Iterator[Bomb]
         "a mask of 67 million pixels",
         "raw",
         bytes(height * width * 3),
-        geometry=plan(Resize.STRETCH, _SIDE, _SIDE, height, width).to_wire(),
+        geometry=asdict(plan(Resize.STRETCH, _SIDE, _SIDE, height, width)),
         want={"size": "frame"},
     )
     for name, inner in {"maps": b"\x80", "lists": b"\x90", "numbers": b"\xcd\xff\xff", "texts": b"\xa2ab"}.items():

@@ -214,7 +214,7 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
     codec, height, width = "raw", card.height, card.width
     if IMAGES in call.inputs and call.codec in (None, "jpeg", "png"):
         try:
-            header = read_header(bytes(data))
+            header = read_header(data)
             codec, height, width = header.kind, header.height, header.width
             plan = geometry.plan(card.resize, height, width, card.height, card.width)
         except SkylaneError as error:

@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from uuid import uuid4
 
 import msgpack
@@ -84,7 +84,7 @@ MALFORMED: dict[str, tuple[Callable[[FrameMessage], bytes], str]] = {
     "a jpeg that is none": (lambda frame: _changed(frame, codec="jpeg"), "send a JPEG or a PNG"),
     "a zstd that is none": (lambda frame: _changed(frame, codec="zstd"), "zstd"),
     "a foreign geometry": (
-        lambda frame: _changed(frame, geometry=plan(Resize.CROP, 64, 64, 32, 32).to_wire()), "geometry ends at",
+        lambda frame: _changed(frame, geometry=asdict(plan(Resize.CROP, 64, 64, 32, 32))), "geometry ends at",
     ),
 }  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_a_mask_that_the_way_back_does_not_take_is_refused() -> None:
         bus.largest_payload = 70_000
         with working(bus):
             sender = Sender(bus)
-            large = plan(Resize.CROP, 300, 400, HEIGHT, WIDTH).to_wire()
+            large = asdict(plan(Resize.CROP, 300, 400, HEIGHT, WIDTH))
             sender.send(_changed(sender.frame, geometry=large, want={"mask_codec": "raw", "size": "frame"}))
             answer = sender.answer()
             assert answer.status is Status.REJECTED

@@ -3,7 +3,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -285,7 +285,7 @@ def test_a_place_is_given_back_where_a_frame_is_refused() -> None:
         {"model": "other"},
         {"id": "bus/left/s1/7"},
         {"want": {"mask_codec": "x" * 4000}},
-        {"geometry": plan(Resize.CROP, 8, 8, 4, 4).to_wire()},
+        {"geometry": asdict(plan(Resize.CROP, 8, 8, 4, 4))},
     ],
     ids=["size", "huge", "grey", "short", "zstd", "jpeg", "model", "vehicle", "mask codec", "geometry"],
 )

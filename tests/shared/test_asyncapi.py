@@ -17,11 +17,11 @@ from jsonschema.validators import extend
 from shared import control, messages, probes, tensors, topics
 from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.errors import SkylaneError
-from shared.fields import MAX_NS, MAX_SIDE
 from shared.frames import Layout
 from shared.geometry import Resize, plan
+from shared.kinds import MAX_NS
 from shared.labels import Labels
-from shared.messages import FrameMessage, MaskMessage, NodeState, NodeStatus, Status, Want
+from shared.messages import MAX_SIDE, FrameMessage, MaskMessage, NodeState, NodeStatus, Status, Want
 from shared.model_card import ModelCard, Task
 from shared.probes import Echo, Probe
 from shared.stages import Stamp

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.fields import MAX_NS, MessageError
+from shared.fields import MessageError
+from shared.kinds import MAX_NS
 from shared.probes import MAX_PROBE_BYTES, Echo, Probe, pack_echo, pack_probe, unpack_echo, unpack_probe
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
