@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rosbag_tools.image_messages import CompressedImageMessage, ImageMessage
+from shared import jpeg
 from shared.errors import SkylaneError, suggestion
 from shared.frames import Layout, Pixels
 from shared.opencv import MAX_PIXELS, cv2
@@ -132,8 +133,9 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
         raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end: it is truncated")
+    picture: Any = jpeg.decode(data, "GRAY" if header.channels == 1 else "BGR") if header.kind == "jpeg" else None
     try:
-        picture: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if picture is None else picture
     except cv2.error as error:
         raise UndecodableImageError(f"the {header.kind} is damaged: {error.err}") from error
     if picture is None or picture.dtype not in (np.uint8, np.uint16):

@@ -1,6 +1,6 @@
 """The image codecs: how a frame's pixels travel, and how they are read back without trusting what came."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shared import jpeg
 from shared.compression import Buffer, CompressionError, fold_lz4, fold_zstd, unfold_lz4, unfold_zstd
 from shared.demosaic import to_colour
 from shared.errors import SkylaneError, UnknownNameError
@@ -170,18 +171,26 @@ def _opencv_decode(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ..
             f"{header.kind} header says {header.height}×{header.width}, {header.channels} × {header.bits} bits;"
             f" announced were {kind}, {layout} of {_by(shape)}: they must agree"
         )
-    flags = cv2.IMREAD_UNCHANGED
     if layout.channels == 3:  # noqa: PLR2004  Red, green, blue.
-        flags = cv2.IMREAD_COLOR_RGB if target is Layout.RGB8 else cv2.IMREAD_COLOR_BGR
-        flags |= cv2.IMREAD_IGNORE_ORIENTATION  # A turned picture would no longer have the announced shape.
         layout = target
+    pixels: Any = jpeg.decode(data, _COLOURS[layout]) if kind == "jpeg" else None
     try:
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), _flags(layout)) if pixels is None else pixels
     except cv2.error as error:
         raise ImageCodecError(f"{kind} picture cannot be decoded: {error.err}: encode it again") from error
     if pixels is None or pixels.shape != tuple(shape) or pixels.dtype != layout.dtype:
         raise ImageCodecError(f"{kind} picture cannot be decoded behind its header: it is damaged, encode it again")
     return _converted(pixels, layout, target)
+
+
+def _flags(layout: Layout) -> int:
+    """OpenCV's, for a picture that is to come in a layout; a turned one would no longer have the announced shape."""
+    if layout.channels == 1:
+        return cv2.IMREAD_UNCHANGED
+    return cv2.IMREAD_IGNORE_ORIENTATION | (cv2.IMREAD_COLOR_RGB if layout is Layout.RGB8 else cv2.IMREAD_COLOR_BGR)
+
+
+_COLOURS: Mapping[Layout, jpeg.Colours] = {Layout.RGB8: "RGB", Layout.BGR8: "BGR", Layout.MONO8: "GRAY"}
 
 
 class _Codec(NamedTuple):
