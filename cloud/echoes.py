@@ -9,6 +9,7 @@ from functools import partial
 
 from shared import clock, topics
 from shared.bus import Bus, Delivery
+from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.probes import Echo, pack_echo, unpack_probe
 from shared.threads import Counts
@@ -61,7 +62,7 @@ class Echoes:
         """Answer what comes over `bus` as long as it is open."""
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, partial(self._received, bus))
 
-    def echo(self, vehicle: str, payload: bytes, received_ns: int) -> bytes | Unechoed:
+    def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | Unechoed:
         """The packed echo of a vehicle's packed probe, or why it gets none, which is counted."""
         if not self._is_allowed(vehicle, received_ns):
             self._refused.add(Unechoed.TOO_OFTEN)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edge.clocks import Clocks
 from shared import clock
 from shared.clock import Exchange
+from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.probes import Probe, pack_probe, unpack_echo
 
@@ -80,7 +81,7 @@ class Probes:
             self._unanswered.popitem(last=False)
         return probe
 
-    def echoed(self, worker: str, payload: bytes, returned_ns: int) -> None:
+    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> None:
         """An echo came in by the name of `worker`: tell the clocks, or count why it is not believed."""
         try:
             echo = unpack_echo(payload)
@@ -115,14 +116,14 @@ class Prober:
         self._session = session
         self._online = online
         self._ask = ask
-        self._echoes: queue.Queue[tuple[str, bytes, int]] = queue.Queue(_MAX_WAITING)
+        self._echoes: queue.Queue[tuple[str, Buffer, int]] = queue.Queue(_MAX_WAITING)
         self._is_another_connection = threading.Event()
 
     def reconnected(self) -> None:
         """The connection was lost and is there again; may be called from any thread."""
         self._is_another_connection.set()
 
-    def echoed(self, worker: str, payload: bytes, returned_ns: int) -> bool:
+    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> bool:
         """An echo came in by the name of `worker`; False where too many wait. May be called from any thread."""
         try:
             self._echoes.put_nowait((worker, payload, returned_ns))

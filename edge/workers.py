@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shared import clock, topics
 from shared.bus import Delivery
+from shared.compression import Buffer
 from shared.errors import SkylaneError, suggestion
 from shared.fields import MessageError
 from shared.messages import NodeState, NodeStatus, unpack_status
@@ -65,7 +66,7 @@ class Workers:
         if names is not None:
             self.told(names["worker"], delivery.payload)
 
-    def told(self, name: str, payload: bytes) -> None:
+    def told(self, name: str, payload: Buffer) -> None:
         """Take in what the worker of that name announces; a broken announcement is as good as none."""
         with self._condition:
             try:

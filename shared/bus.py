@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from shared import clock
+from shared.compression import Buffer
 
 LINK_JAMMED = "link_jammed"
 """Why the bus itself refuses a publication: too much waits for the broker's acknowledgement already."""
@@ -28,7 +29,7 @@ class Delivery:
     """A message as it came in."""
 
     topic: str
-    payload: bytes
+    payload: Buffer  # Of a large one a view of the packet that it came in.
     received_ns: int  # Stamped first of all, by the network thread.
     properties: Properties = field(default_factory=Properties)
     retained: bool = False  # The broker had kept it: it was sent before we subscribed, by someone who may be gone.

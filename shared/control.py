@@ -6,6 +6,7 @@ from typing import Any
 
 import msgpack
 
+from shared.compression import Buffer
 from shared.fields import MAX_ITEMS, VERSION, Fields, MessageError
 from shared.labels import MAX_LABELS
 from shared.messages import card_from_wire, card_to_wire
@@ -98,7 +99,7 @@ def pack_request(request: ControlRequest) -> bytes:
     )
 
 
-def unpack_request(payload: bytes, verb: str) -> ControlRequest:
+def unpack_request(payload: Buffer, verb: str) -> ControlRequest:
     """Read a request that came by the topic of a verb.
 
     Raises:
@@ -133,7 +134,7 @@ def pack_reply(reply: ControlReply) -> bytes:
     )
 
 
-def unpack_reply(payload: bytes) -> ControlReply:
+def unpack_reply(payload: Buffer) -> ControlReply:
     """Read a reply.
 
     Raises:

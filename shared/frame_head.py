@@ -5,6 +5,7 @@ from typing import Any
 
 import msgpack
 
+from shared.compression import Buffer
 from shared.fields import MAX_ITEMS
 from shared.kinds import MAX_NS
 from shared.stages import Stage
@@ -28,7 +29,7 @@ class FrameHead:
 NO_HEAD = FrameHead()
 
 
-def peek(payload: bytes) -> FrameHead:
+def peek(payload: Buffer) -> FrameHead:
     """Read a frame message's head, up to its `data`; takes microseconds, never fails and keeps nothing of `payload`."""
     fields: dict[str, Any] = {}
     unpacker = msgpack.Unpacker(

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from shared.compression import Buffer
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
 from shared.messages import NodeState, unpack_status
@@ -31,7 +32,7 @@ def assert_online(connection: Connection, role: str, name: str) -> None:
         SkylaneError: it is not online, its announcement cannot be read, or the broker does not answer in time.
     """
     topic = WORKER_STATUS.of(worker=name) if role == "worker" else VEHICLE_STATUS.of(vehicle=name)
-    announced: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    announced: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
     with connection.open(f"skylane-health-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
         bus.subscribe(topic, WORKER_STATUS.qos, lambda delivery: announced.put(delivery.payload))
         try:

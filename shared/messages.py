@@ -306,7 +306,7 @@ def pack_status(status: NodeStatus) -> bytes:
     )
 
 
-def unpack_status(payload: bytes) -> NodeStatus:
+def unpack_status(payload: Buffer) -> NodeStatus:
     """Read a node's status from the wire.
 
     Raises:

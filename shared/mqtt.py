@@ -236,7 +236,7 @@ class MqttBus:
         with self._lock:
             handlers = [handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, topic)]
         properties = from_paho(message.properties)
-        delivery = Delivery(topic, bytes(message.payload), received_ns, properties, bool(message.retain))
+        delivery = Delivery(topic, message.payload, received_ns, properties, bool(message.retain))
         for handler in handlers:
             self._guarded(partial(handler, delivery))
 

@@ -6,20 +6,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
-from paho.mqtt.properties import Properties
 
-from shared import clock
+from shared import clock, mqtt_publication
 from shared.back_off import BackOff
 from shared.bus import Will
 from shared.errors import SkylaneError
 from shared.link_watch import LinkWatch
-from shared.mqtt_properties import take_off
 
 KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
+_KIND, _PUBLISH = 0xF0, 0x30  # Of a packet's first byte.
 _TOO_LARGE = b"\x95"  # Reason codes: "Packet too large", and "Implementation specific error".
 _OF_ITS_OWN = b"\x83"
 
@@ -58,7 +58,6 @@ class WatchedClient(paho.Client):
         self._accepted_ns: int | None = None
         self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
         self.network_thread: threading.Thread | None = None  # None: not connected yet.
-        self._beside: Properties | None = None  # Of the publication that is being read.
         # Given as functions: a client that held itself would hold its sockets until the collector comes.
         self.on_socket_open = _opened
         self.on_socket_close = _closed
@@ -144,18 +143,74 @@ class WatchedClient(paho.Client):
             self._in_packet["packet"] = packet[:2] + _OF_ITS_OWN
         return super()._handle_pubackcomp(cmd)
 
-    def _handle_publish(self) -> MQTTErrorCode:
-        """As paho's, but for the properties, which `take_off` reads."""
-        if self.protocol == MQTTProtocolVersion.MQTTv5:
-            packet = self._in_packet
-            packet["packet"], self._beside = take_off(packet["command"], packet["packet"])
-        return super()._handle_publish()
+    def _packet_read(self) -> MQTTErrorCode:
+        """As paho's, which puts a packet's body together from pieces; here it is read to where it will lie."""
+        packet: Any = self._in_packet
+        if not packet["to_process"]:
+            result = super()._packet_read()  # As far as its length.
+            if not packet["to_process"]:
+                return result
+        try:
+            self._fill(packet)
+        except BlockingIOError:
+            return MQTTErrorCode.MQTT_ERR_AGAIN
+        except OSError:
+            return MQTTErrorCode.MQTT_ERR_CONN_LOST
+        return super()._packet_read()
 
-    def _handle_on_message(self, message: paho.MQTTMessage) -> None:
-        message.properties = self._beside
-        super()._handle_on_message(message)
+    def _fill(self, packet: Any) -> None:
+        """Read the rest of a packet's body.
+
+        Raises:
+            BlockingIOError: not all of it has come yet.
+            OSError: the connection has ended.
+        """
+        if not packet["packet"]:
+            # Unlike a bytearray an array is not filled first; small packets are for paho to read, which wants the former.
+            is_ours = packet["command"] & _KIND == _PUBLISH
+            packet["packet"] = (
+                np.empty(packet["to_process"], np.uint8).data if is_ours else bytearray(packet["to_process"])
+            )
+        body = memoryview(packet["packet"])
+        while left := packet["to_process"]:
+            packet["to_process"] -= self._receive(body[len(body) - left :])
+
+    def _receive(self, room: memoryview) -> int:
+        sock: Any = self._sock  # paho declares less than a socket can do.
+        if sock is None:
+            raise ConnectionError
+        try:
+            count: int = sock.recv_into(room)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+        if not count:
+            raise ConnectionError
+        self._watch.heard(clock.now_ns())
+        return count
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        """As paho's, for a body that is not to be copied. What comes twice at most is none that we asked for."""
+        packet = self._in_packet
+        is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
+        try:
+            message = mqtt_publication.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
+        except mqtt_publication.MalformedError:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if message.qos > 1:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self._handle_on_message(message)
+        return self._send_puback(message.mid) if message.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _packet_queue(
+        self, command: int, packet: bytes | bytearray, mid: int, qos: int, info: paho.MQTTMessageInfo | None = None
+    ) -> MQTTErrorCode:
+        """As paho's, which copies all that is left of a packet each time before it sends some of it."""
+        view: Any = memoryview(packet)  # paho declares bytes.
+        return super()._packet_queue(command, view, mid, qos, info)
 
     def _sock_recv(self, bufsize: int) -> bytes:
+        if self._in_packet["to_process"]:
+            raise BlockingIOError  # It is for `_fill` to read a body.
         data = super()._sock_recv(bufsize)
         if data:
             self._watch.heard(clock.now_ns())

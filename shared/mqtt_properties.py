@@ -10,31 +10,23 @@ from paho.mqtt.properties import VariableByteIntegers
 from shared.bus import Properties
 
 MAX_BYTES = 1024  # Twice what the longest names take.
-_QOS = 0x06  # The bits of a publication's first byte.
-_NONE = b"\0"
 
 
-def take_off(command: int, packet: bytearray) -> tuple[bytearray, PahoProperties]:
-    """A publication without its properties, and these; none where they are over the limit, or no reader of paho's.
+def read(packet: memoryview) -> tuple[PahoProperties, int]:
+    """The properties that a publication's packet begins with, and how many bytes they take there.
 
-    Anybody may put thousands of them beside his message. paho copies the whole message for each, and all that it has
-    read of them, and what it cannot read ends its thread: a hundred thousand take it three minutes.
-
-    Args:
-        command: the packet's first byte.
-        packet: what follows the packet's length.
+    None where they are over the limit, or no reader of paho's: anybody may put thousands of them beside his message. paho
+    copies the whole message for each, and all that it has read of them, and what it cannot read ends its thread: a
+    hundred thousand take it three minutes.
     """
-    begin = 2 + int.from_bytes(packet[:2], "big") + (2 if command & _QOS else 0)
-    size, prefix = VariableByteIntegers.decode(packet[begin : begin + 4])
-    end = begin + prefix + size
+    size, prefix = VariableByteIntegers.decode(bytes(packet[:4]))
     properties = PahoProperties(PacketTypes.PUBLISH)
     if size <= MAX_BYTES:
         try:
-            properties.unpack(packet[begin:end])
+            properties.unpack(bytes(packet[: prefix + size]))
         except (MQTTException, ValueError, LookupError, struct.error):
             properties = PahoProperties(PacketTypes.PUBLISH)
-    whole = memoryview(packet)
-    return bytearray().join((whole[:begin], _NONE, whole[end:])), properties
+    return properties, prefix + size
 
 
 def to_paho(properties: Properties) -> PahoProperties:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from shared.compression import Buffer
 from shared.fields import VERSION, Fields, MessageError
 from shared.kinds import MAX_NS
 from shared.topics import TopicNameError, checked
@@ -40,7 +41,7 @@ def pack_probe(probe: Probe) -> bytes:
     )
 
 
-def unpack_probe(payload: bytes) -> Probe:
+def unpack_probe(payload: Buffer) -> Probe:
     """Read a probe from the wire.
 
     Raises:
@@ -64,7 +65,7 @@ def pack_echo(echo: Echo) -> bytes:
     )
 
 
-def unpack_echo(payload: bytes) -> Echo:
+def unpack_echo(payload: Buffer) -> Echo:
     """Read an echo from the wire.
 
     Raises:
@@ -82,7 +83,7 @@ def unpack_echo(payload: bytes) -> Echo:
     )
 
 
-def _fields(payload: bytes) -> Fields:
+def _fields(payload: Buffer) -> Fields:
     if len(payload) > MAX_PROBE_BYTES:
         raise MessageError(f"a probe or echo of {len(payload)} bytes is over the limit of {MAX_PROBE_BYTES}")
     return Fields.of_message(payload)

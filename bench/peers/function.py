@@ -80,8 +80,9 @@ def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArr
     if picture.shape != shape:
         height, width, _ = shape
         shrinks = picture.shape[0] >= height and picture.shape[1] >= width
-        picture = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
-    return np.asarray(picture, np.uint8)
+        way = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+        picture = np.asarray(cv2.resize(picture, (width, height), interpolation=way), np.uint8)
+    return picture
 
 
 def _decoded(values: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
@@ -89,5 +90,5 @@ def _decoded(values: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     try:
         return np.asarray(decode_jpeg(values, "RGB"), np.uint8)
     except ValueError:
-        picture = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
-        return None if picture is None else np.asarray(picture, np.uint8)
+        odd = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
+        return None if odd is None else np.asarray(odd, np.uint8)

@@ -11,32 +11,21 @@ from paho.mqtt.properties import VariableByteIntegers
 from shared.bus import Delivery, Properties
 from shared.connection import Connection
 from shared.messages import FRAME_CONTENT_TYPE
-from shared.mqtt_properties import MAX_BYTES, from_paho, take_off, to_paho
+from shared.mqtt_properties import MAX_BYTES, from_paho, read, to_paho
 from shared.topics import MASKS, FrameId
 
-QOS_0, QOS_1 = 0x30, 0x32
-TOPIC, PAYLOAD = b"a/b", b"\xff" * 40
+PAYLOAD = b"\xff" * 40
 LONGEST = "x" * 64
 
 
-def packet(properties: bytes, command: int = QOS_1) -> bytearray:
-    """What follows the length of a publication, with its properties as they are on the wire."""
-    number = b"\x00\x07" if command == QOS_1 else b""
-    size = VariableByteIntegers.encode(len(properties))
-    return bytearray(struct.pack(">H", len(TOPIC)) + TOPIC + number + size + properties + PAYLOAD)
+def packet(properties: bytes) -> memoryview:
+    """What of a publication stands behind its topic and number."""
+    return memoryview(VariableByteIntegers.encode(len(properties)) + properties + PAYLOAD)
 
 
 def user_property(name: bytes, value: bytes) -> bytes:
     """One, as it is on the wire."""
     return b"\x26" + struct.pack(">H", len(name)) + name + struct.pack(">H", len(value)) + value
-
-
-@pytest.mark.parametrize("command", [QOS_0, QOS_1])
-def test_properties_come_off_and_leave_the_message(command: int) -> None:
-    """What paho reads is the publication that was sent, and what stood beside it is not lost."""
-    left, properties = take_off(command, packet(user_property(b"traceparent", b"00-1"), command))
-    assert left == packet(b"", command)
-    assert from_paho(properties).traceparent == "00-1"
 
 
 def test_the_longest_that_our_nodes_send_are_read() -> None:
@@ -50,8 +39,9 @@ def test_the_longest_that_our_nodes_send_are_read() -> None:
     )
     packed = bytes(to_paho(sent).pack())
     assert len(packed) <= MAX_BYTES // 2
-    _, beside = VariableByteIntegers.decode(packed[:4])
-    assert from_paho(take_off(QOS_1, packet(packed[beside:]))[1]) == sent
+    properties, taken = read(memoryview(packed + PAYLOAD))
+    assert from_paho(properties) == sent
+    assert taken == len(packed)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +57,17 @@ def test_the_longest_that_our_nodes_send_are_read() -> None:
 )
 def test_what_cannot_be_read_is_left_out(properties: bytes) -> None:
     """One such message would end the network thread, and the worker with it; it comes as one that says nothing."""
-    left, read = take_off(QOS_1, packet(properties))
-    assert left == packet(b"")
-    assert from_paho(read) == Properties()
+    found, taken = read(packet(properties))
+    assert packet(properties)[taken:] == PAYLOAD
+    assert from_paho(found) == Properties()
 
 
 @given(st.binary(max_size=200))
 def test_no_properties_break_the_reader(properties: bytes) -> None:
     """Whatever a broker lets pass."""
-    left, read = take_off(QOS_1, packet(properties))
-    assert left == packet(b"")
-    from_paho(read)
+    found, taken = read(packet(properties))
+    assert packet(properties)[taken:] == PAYLOAD
+    from_paho(found)
 
 
 @pytest.mark.mosquitto

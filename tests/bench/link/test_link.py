@@ -15,6 +15,7 @@ import pytest
 from bench.link.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
 from shared.address import Address
 from shared.broker import Broker
+from shared.compression import Buffer
 from shared.config import ConfigError, validate
 from shared.mqtt import MqttBus
 
@@ -304,7 +305,7 @@ def test_profiles_get_better_by_generation() -> None:
 @pytest.mark.mosquitto
 def test_mqtt_goes_through_and_comes_back_after_a_reset(mosquitto_broker: Broker) -> None:
     """What the link is for: a node takes it for its broker, in pieces that no packet fits, and through a break."""
-    came: queue.Queue[bytes] = queue.Queue()
+    came: queue.Queue[Buffer] = queue.Queue()
     connected: queue.Queue[None] = queue.Queue()
     listener = mosquitto_broker.listener
     with Link(LinkSpec(delay_ms=2, jitter_ms=1, slice_bytes=7), listener.host, listener.port) as link:
