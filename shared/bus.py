@@ -4,11 +4,14 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol, Self
 
 from shared import clock
 from shared.compression import Buffer
 
+_REMEMBERED = 1024  # Topics that were asked for lately, with a filter each: cameras keep to theirs.
+_LONGEST_REMEMBERED = 512  # Characters; MQTT allows 65,535.
 LINK_JAMMED = "link_jammed"
 """Why the bus itself refuses a publication: too much waits for the broker's acknowledgement already."""
 
@@ -174,6 +177,11 @@ class MemoryBus:
 
 def matches(topic_filter: str, topic: str) -> bool:
     """Whether an MQTT filter with `+`, `#` or a `$share/<group>/` prefix takes a topic in."""
+    return (_matches if len(topic) <= _LONGEST_REMEMBERED else _matches.__wrapped__)(topic_filter, topic)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _matches(topic_filter: str, topic: str) -> bool:
     if topic_filter.startswith("$share/"):
         topic_filter = topic_filter.split("/", 2)[2]
     wanted, given = topic_filter.split("/"), topic.split("/")

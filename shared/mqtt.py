@@ -4,11 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
-from paho.mqtt.properties import Properties as PahoProperties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -19,7 +18,8 @@ from shared.fields import MAX_MESSAGE_BYTES
 from shared.first_connect import Answer, FirstConnect
 from shared.link_watch import LinkWatch
 from shared.mqtt_client import KEEPALIVE_S, WatchedClient
-from shared.mqtt_properties import from_paho, to_paho
+from shared.mqtt_properties import packed
+from shared.mqtt_publication import Publication
 from shared.mqtt_watchdog import Watchdog
 from shared.tls import context_of, refusal
 from shared.unacknowledged import MOST_WAITING, Unacknowledged
@@ -89,12 +89,17 @@ class MqttBus:
 
         def client_of(protocol: MQTTProtocolVersion) -> WatchedClient:
             client = WatchedClient(
-                client_id, protocol, self._watch, will=will, secure=self._secure, timeout_s=2 * link_timeout_s
+                client_id,
+                protocol,
+                self._watch,
+                received=self._received,
+                will=will,
+                secure=self._secure,
+                timeout_s=2 * link_timeout_s,
             )
             client.on_connect = self._connected
             client.on_disconnect = self._disconnected
             client.on_subscribe = self._subscribed
-            client.on_message = self._received
             client.on_publish = self._published
             if address.username:
                 client.username_pw_set(address.username, address.password)
@@ -168,9 +173,9 @@ class MqttBus:
         acknowledged: Acknowledged | None = None,
     ) -> None:
         """See Bus."""
-        packed = to_paho(properties) if properties is not None and self.shares_subscriptions else None
+        beside: Any = _Packed(packed(properties)) if properties is not None and self.shares_subscriptions else None
         if qos == 0:
-            self._publish_unacknowledged(topic, payload, packed, retained=retained)
+            self._publish_unacknowledged(topic, payload, beside, retained=retained)
             return
         tell = acknowledged or _ignore
         if not self._unacknowledged.admit(len(payload), always=retained):
@@ -178,7 +183,7 @@ class MqttBus:
             tell(Ack(accepted=False, no_subscriber=False, reason=LINK_JAMMED))
             return
         # Under no lock of ours: paho holds one of its own both here and while it calls _published.
-        info = self._client.publish(topic, payload, qos, retained, packed)
+        info = self._client.publish(topic, payload, qos, retained, beside)
         ack = self._unacknowledged.add(info.mid, tell, len(payload))
         if ack is not None:
             tell(ack)
@@ -193,13 +198,11 @@ class MqttBus:
         self._client.end()
         self._watchdog.end()
 
-    def _publish_unacknowledged(
-        self, topic: str, payload: bytes, packed: PahoProperties | None, *, retained: bool
-    ) -> None:
+    def _publish_unacknowledged(self, topic: str, payload: bytes, beside: Any, *, retained: bool) -> None:
         if not self._unacknowledged.has_room_to_write(len(payload)):
             self.refused += 1
             return
-        self._unacknowledged.write(self._client.publish(topic, payload, 0, retained, packed), len(payload))
+        self._unacknowledged.write(self._client.publish(topic, payload, 0, retained, beside), len(payload))
 
     def _connected(self, client: Any, answer: Answer, _flags: Any, code: ReasonCode, properties: Any) -> None:
         if code.is_failure:
@@ -227,16 +230,15 @@ class MqttBus:
     def _subscribed(self, _client: Any, _answer: Any, _mid: int, _codes: Any, _properties: Any) -> None:
         self._unacknowledged.subscribed()
 
-    def _received(self, _client: Any, _answer: Any, message: paho.MQTTMessage) -> None:
+    def _received(self, publication: Publication) -> None:
         received_ns = clock.now_ns()
         try:
-            topic = message.topic
+            topic = publication.topic.decode()
         except UnicodeDecodeError:  # No broker should let it pass; none of our topics is meant.
             return
         with self._lock:
             handlers = [handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, topic)]
-        properties = from_paho(message.properties)
-        delivery = Delivery(topic, message.payload, received_ns, properties, bool(message.retain))
+        delivery = Delivery(topic, publication.payload, received_ns, publication.properties, publication.is_retained)
         for handler in handlers:
             self._guarded(partial(handler, delivery))
 
@@ -282,6 +284,16 @@ class MqttBus:
             sent, _ = client.subscribe(topic_filter, qos=qos)
         if sent is not MQTTErrorCode.MQTT_ERR_SUCCESS:  # It follows with the next connect.
             self._unacknowledged.subscribed()
+
+
+class _Packed(NamedTuple):
+    """A publication's properties as paho wants them, which asks but for their bytes."""
+
+    written: bytes
+
+    def pack(self) -> bytes:
+        """With their length before them."""
+        return self.written
 
 
 def _ignore(_: Ack) -> None:

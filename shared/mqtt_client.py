@@ -4,6 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +16,13 @@ from shared.back_off import BackOff
 from shared.bus import Will
 from shared.errors import SkylaneError
 from shared.link_watch import LinkWatch
+from shared.mqtt_publication import Publication
 
 KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
 _KIND, _PUBLISH = 0xF0, 0x30  # Of a packet's first byte.
+_WAKE = b"0"
 _TOO_LARGE = b"\x95"  # Reason codes: "Packet too large", and "Implementation specific error".
 _OF_ITS_OWN = b"\x83"
 
@@ -37,11 +40,12 @@ class WatchedClient(paho.Client):
         protocol: MQTTProtocolVersion,
         watch: LinkWatch,
         *,
+        received: Callable[[Publication], None],
         will: Will | None,
         secure: Callable[[], ssl.SSLContext] | None,
         timeout_s: float,
     ) -> None:
-        """`secure` gives what secures a connection, anew for each: a certificate may be renewed under a node that runs.
+        """`received` is told, on the network thread, of every publication. `secure` gives what secures a connection, anew for each: a certificate may be renewed under a node that runs.
 
         `timeout_s`: after so long the system gives up what was sent and not acknowledged.
         """
@@ -52,6 +56,8 @@ class WatchedClient(paho.Client):
             clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else True,
         )
         self._watch = watch
+        self._received = received
+        self._writing = threading.RLock()  # Whoever has it writes; asked of paho within paho's own call of it, too.
         self._secure = secure
         self._give_up_ms = round(timeout_s * 1e3)
         self._back_off = BackOff()
@@ -193,20 +199,57 @@ class WatchedClient(paho.Client):
         packet = self._in_packet
         is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
         try:
-            message = mqtt_publication.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
+            publication = mqtt_publication.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
         except mqtt_publication.MalformedError:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
-        if message.qos > 1:
+        if publication.qos > 1:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
-        self._handle_on_message(message)
-        return self._send_puback(message.mid) if message.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
+        with self._in_callback_mutex:
+            self._received(publication)
+        return self._send_puback(publication.number) if publication.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _packet_queue(
         self, command: int, packet: bytes | bytearray, mid: int, qos: int, info: paho.MQTTMessageInfo | None = None
     ) -> MQTTErrorCode:
-        """As paho's, which copies all that is left of a packet each time before it sends some of it."""
+        """As paho's, which has the network thread send it, whose waking takes longer, and copies it before.
+
+        Here whoever publishes sends it as far as the network takes it, unless another thread is at that. What is
+        encrypted is left to the network thread: no two threads may have to do with such a connection at a time.
+        """
         view: Any = memoryview(packet)  # paho declares bytes.
-        return super()._packet_queue(command, view, mid, qos, info)
+        sends_itself = (
+            command & _KIND == _PUBLISH and qos and self._thread and not isinstance(self._sock, ssl.SSLSocket)
+        )
+        if not sends_itself or not self._writing.acquire(blocking=False):
+            return super()._packet_queue(command, view, mid, qos, info)
+        try:
+            self._out_packet.append(
+                {
+                    "command": command,
+                    "mid": mid,
+                    "qos": qos,
+                    "pos": 0,
+                    "to_process": len(view),
+                    "packet": view,
+                    "info": info,
+                }
+            )
+            super()._packet_write()
+        finally:
+            self._writing.release()
+        if self._out_packet and self._sockpairW is not None:
+            with suppress(BlockingIOError):  # It has been woken, then.
+                self._sockpairW.send(_WAKE)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _packet_write(self) -> MQTTErrorCode:
+        with self._writing:
+            return super()._packet_write()
+
+    def reconnect(self) -> MQTTErrorCode:
+        """As paho's, while nobody sends: what is left of a packet must not go out on another connection."""
+        with self._writing:
+            return super().reconnect()
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if self._in_packet["to_process"]:

@@ -1,14 +1,12 @@
 """A publication of MQTT's, read without a copy: paho's own reader makes five of the whole message, one for each field."""
 
 import struct
-from typing import Any
-
-from paho.mqtt import MQTTException
-from paho.mqtt.client import MQTTMessage
+from typing import NamedTuple
 
 from shared import mqtt_properties
+from shared.bus import Properties
 
-_DUPLICATE, _QOS, _RETAIN = 0x08, 0x06, 0x01  # Bits of a packet's first byte.
+_QOS, _RETAIN = 0x06, 0x01  # Bits of a packet's first byte.
 _NUMBER = struct.Struct(">H")
 
 
@@ -16,8 +14,19 @@ class MalformedError(Exception):
     """A packet that is no publication."""
 
 
-def read(command: int, packet: memoryview, *, has_properties: bool) -> MQTTMessage:
-    """The message; its payload is a view of the packet.
+class Publication(NamedTuple):
+    """One as it came."""
+
+    topic: bytes  # Not decoded yet.
+    qos: int
+    number: int  # By which the broker knows it; 0 of one that is not to be acknowledged.
+    is_retained: bool
+    properties: Properties
+    payload: memoryview  # A view of the packet.
+
+
+def read(command: int, packet: memoryview, *, has_properties: bool) -> Publication:
+    """The publication in a packet.
 
     Args:
         command: the packet's first byte.
@@ -27,22 +36,18 @@ def read(command: int, packet: memoryview, *, has_properties: bool) -> MQTTMessa
     Raises:
         MalformedError: its lengths go beyond it.
     """
+    qos, number, properties = (command & _QOS) >> 1, 0, Properties()
     try:
-        (size,) = _NUMBER.unpack_from(packet)
-        at = _NUMBER.size + size
-        message = MQTTMessage(topic=bytes(packet[_NUMBER.size : at]))
-        message.qos = (command & _QOS) >> 1
-        if message.qos:
-            (message.mid,) = _NUMBER.unpack_from(packet, at)
+        at = _NUMBER.size + _NUMBER.unpack_from(packet)[0]
+        topic = bytes(packet[_NUMBER.size : at])
+        if qos:
+            (number,) = _NUMBER.unpack_from(packet, at)
             at += _NUMBER.size
         if has_properties:
-            message.properties, taken = mqtt_properties.read(packet[at:])
+            properties, taken = mqtt_properties.read(packet[at:])
             at += taken
-    except (struct.error, LookupError, MQTTException) as error:
+    except (struct.error, mqtt_properties.MalformedError) as error:
         raise MalformedError(f"a publication of {len(packet)} bytes that is broken off") from error
     if at > len(packet):
         raise MalformedError(f"a publication of {len(packet)} bytes that says it has {at} before its payload")
-    message.dup, message.retain = bool(command & _DUPLICATE), bool(command & _RETAIN)
-    payload: Any = packet[at:]  # paho declares bytes.
-    message.payload = payload
-    return message
+    return Publication(topic, qos, number, bool(command & _RETAIN), properties, packet[at:])

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from shared.errors import SkylaneError
 
 PREFIX = "skylane/v1"
 GROUP = "skylane"  # The shared subscription all workers of one deployment belong to.
+
+_REMEMBERED = 1024  # Topics that were made lately: a camera keeps to its own.
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FRAME_ID = re.compile(rf"({NAME.pattern})/({NAME.pattern})/({NAME.pattern})/([0-9]{{1,18}})")
@@ -26,7 +29,7 @@ class TopicKind(NamedTuple):
 
     def of(self, **names: str) -> str:
         """The full topic, every name checked."""
-        return f"{PREFIX}/{self.pattern.format(**{key: checked(key, name) for key, name in names.items()})}"
+        return _topic(self.pattern, *names.items())
 
     def filter(self, **names: str) -> str:
         """A subscription filter; a name that is not given matches any."""
@@ -36,9 +39,19 @@ class TopicKind(NamedTuple):
 
     def names_in(self, topic: str) -> dict[str, str] | None:
         """The names that `topic` carries, or None where it is not of this kind."""
-        expression = re.sub(r"{(\w+)}", rf"(?P<\1>{NAME.pattern})", self.pattern)
-        match = re.fullmatch(f"{PREFIX}/{expression}", topic)
+        match = _expression(self.pattern).fullmatch(topic)
         return match.groupdict() if match else None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _topic(pattern: str, *names: tuple[str, str]) -> str:
+    return f"{PREFIX}/{pattern.format(**{key: checked(key, name) for key, name in names})}"
+
+
+@lru_cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    named = re.sub(r"{(\w+)}", rf"(?P<\1>{NAME.pattern})", pattern)
+    return re.compile(f"{PREFIX}/{named}")
 
 
 FRAMES = TopicKind("frames/{model}/{vehicle}/{camera}", qos=1)

@@ -27,7 +27,13 @@ class Records:
 def _sent(frame: bytes, room: int) -> tuple[int, bytes]:
     """How much of a frame one call sends where there is room for so many records, and what that was."""
     client = WatchedClient(
-        "test", MQTTProtocolVersion.MQTTv5, LinkWatch(15.0, 5.0), will=None, secure=None, timeout_s=15.0
+        "test",
+        MQTTProtocolVersion.MQTTv5,
+        LinkWatch(15.0, 5.0),
+        received=lambda _: None,
+        will=None,
+        secure=None,
+        timeout_s=15.0,
     )
     socket: Any = Records(room)
     client._sock = socket
