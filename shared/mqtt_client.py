@@ -217,9 +217,7 @@ class WatchedClient(paho.Client):
         encrypted is left to the network thread: no two threads may have to do with such a connection at a time.
         """
         view: Any = memoryview(packet)  # paho declares bytes.
-        sends_itself = (
-            command & _KIND == _PUBLISH and qos and self._thread and not isinstance(self._sock, ssl.SSLSocket)
-        )
+        sends_itself = command & _KIND == _PUBLISH and qos and self._thread and not self._secure
         if not sends_itself or not self._writing.acquire(blocking=False):
             return super()._packet_queue(command, view, mid, qos, info)
         try:

@@ -15,7 +15,7 @@ _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION, _USER = 0x02, 0x03, 0x08,
 _LENGTHS = {0x01: 1, _EXPIRY: 4, 0x23: 2}  # Of those that a publication may have and that have one length: bytes.
 _SUBSCRIPTION = 0x0B  # It has a length of its own making.
 _TEXTS = (_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION)
-_MORE, _MOST_LENGTH_BYTES = 0x80, 4
+_MORE, _LENGTH_BYTES = 0x80, 4
 _TRACEPARENT = b"traceparent"
 
 
@@ -109,7 +109,7 @@ def _with_length(value: bytes) -> bytes:
 def _read_length(packet: memoryview) -> tuple[int, int]:
     """A length in one to four bytes, and how many it takes."""
     length = 0
-    for place, byte in enumerate(packet[:_MOST_LENGTH_BYTES]):
+    for place, byte in enumerate(packet[:_LENGTH_BYTES]):
         length |= (byte & ~_MORE) << 7 * place
         if byte < _MORE:
             return length, place + 1
