@@ -133,7 +133,9 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
         raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end: it is truncated")
-    picture: Any = jpeg.decode(data, "GRAY" if header.channels == 1 else "BGR") if header.kind == "jpeg" else None
+    picture: Any = None
+    if header.kind == "jpeg":
+        picture = jpeg.decode(data, "GRAY" if header.channels == 1 else "BGR", header.height, header.width)
     try:
         picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if picture is None else picture
     except cv2.error as error:

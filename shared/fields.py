@@ -74,9 +74,15 @@ class Fields:
         """Whether a field is there and not nil."""
         return self._fields.get(key) is not None
 
-    def find(self, key: str) -> Any:
-        """A field of any kind; None where there is none."""
-        return self._fields.get(key)
+    @property
+    def whole(self) -> Mapping[Any, Any]:
+        """The map itself, unchecked."""
+        return self._fields
+
+    @property
+    def told_id(self) -> FrameId | None:
+        """The frame's id, where it can be read."""
+        return _id_of(self._fields)
 
     def get(self, key: str) -> Any:
         """A field of any kind; missing is an error, as for all readers below."""

@@ -173,7 +173,7 @@ def _opencv_decode(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ..
         )
     if layout.channels == 3:  # noqa: PLR2004  Red, green, blue.
         layout = target
-    pixels: Any = jpeg.decode(data, _COLOURS[layout]) if kind == "jpeg" else None
+    pixels: Any = jpeg.decode(data, _COLOURS[layout], *shape[:2]) if kind == "jpeg" else None
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), _flags(layout)) if pixels is None else pixels
     except cv2.error as error:

@@ -8,19 +8,22 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from simplejpeg import decode_jpeg
+from simplejpeg import decode_jpeg, decode_jpeg_header
 
 from shared.compression import Buffer
 
 Colours = Literal["RGB", "BGR", "GRAY"]
 
 
-def decode(data: Buffer, colours: Colours) -> npt.NDArray[np.uint8] | None:
+def decode(data: Buffer, colours: Colours, height: int, width: int) -> npt.NDArray[np.uint8] | None:
     """The picture, uint8, H×W×3 or of "GRAY" H×W, as stored, whatever its EXIF says; None: let OpenCV look at it.
 
-    Memory is taken for the size that its header tells: check that before. Other threads run meanwhile.
+    Where the decoder reads another size than was found out before, nothing is decoded, and no memory taken for it. Other
+    threads run meanwhile.
     """
     try:
+        if decode_jpeg_header(data)[:2] != (height, width):
+            return None
         picture = decode_jpeg(data, colours)
     except ValueError:
         return None

@@ -7,8 +7,13 @@ import struct
 
 from shared.compression import Buffer
 
-_EMPTY = b"\xa4data\xc4\x00"  # The name, and no bytes behind it.
+KEY = "data"
+
+_NAME = b"\xa4" + KEY.encode()
+_EMPTY = _NAME + b"\xc4\x00"  # And no bytes behind it.
 _LENGTHS = ((0xC4, struct.Struct(">B")), (0xC5, struct.Struct(">H")), (0xC6, struct.Struct(">I")))
+_KINDS = dict(_LENGTHS)
+_MOST_BYTES = 1 << 13  # Of all other fields of a message of ours, but for the longest names in every stamp.
 
 
 def parts(head: bytes, data: Buffer) -> tuple[bytes, Buffer]:
@@ -16,3 +21,15 @@ def parts(head: bytes, data: Buffer) -> tuple[bytes, Buffer]:
     assert head.endswith(_EMPTY), "data must come last"
     kind, length = next(each for each in _LENGTHS if len(data) < 1 << 8 * each[1].size)
     return head[:-2] + bytes((kind,)) + length.pack(len(data)), data
+
+
+def is_most_of(payload: Buffer) -> bool:
+    """Whether all but a few kilobytes of a message are such a field, from the first place on that looks like it."""
+    if len(payload) <= _MOST_BYTES:
+        return True
+    view = memoryview(payload)
+    begin = bytes(view[:_MOST_BYTES]).find(_NAME) + len(_NAME)
+    length = _KINDS.get(view[begin]) if begin >= len(_NAME) else None
+    if length is None or begin + 1 + length.size > len(view):
+        return False
+    return bool(begin + 1 + length.size + length.unpack_from(view, begin + 1)[0] == len(view))

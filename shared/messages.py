@@ -1,6 +1,6 @@
 """The messages of the wire: MessagePack maps, version first, every field checked as it enters."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -222,7 +222,9 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
         shape=shape,
         codec=printable(came.codec),
         geometry=came.geometry,
-        want=came.want,
+        want=came.want
+        if came.want.mask_codec.isprintable()
+        else replace(came.want, mask_codec=printable(came.want.mask_codec)),
         stamps=came.stamps,
         data=came.data,
     )

@@ -15,6 +15,7 @@ from shared import clock, mqtt_publication
 from shared.back_off import BackOff
 from shared.bus import Will
 from shared.errors import SkylaneError
+from shared.fields import MAX_MESSAGE_BYTES
 from shared.link_watch import LinkWatch
 from shared.mqtt_publication import Publication
 
@@ -23,6 +24,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
 _KIND, _PUBLISH = 0xF0, 0x30  # Of a packet's first byte.
 _WAKE = b"0"
+_MOST_BYTES = MAX_MESSAGE_BYTES + (1 << 17)  # Of a publication: its topic and properties have 64 KiB each.
+_MOST_OTHER_BYTES = 1 << 17  # Of any other packet.
 _TOO_LARGE = b"\x95"  # Reason codes: "Packet too large", and "Implementation specific error".
 _OF_ITS_OWN = b"\x83"
 
@@ -172,6 +175,8 @@ class WatchedClient(paho.Client):
             OSError: the connection has ended.
         """
         if not packet["packet"]:
+            if packet["to_process"] > (_MOST_BYTES if packet["command"] & _KIND == _PUBLISH else _MOST_OTHER_BYTES):
+                raise ConnectionError  # It says so in five bytes, and memory would be taken for it.
             # Unlike a bytearray an array is not filled first; small packets are for paho to read, which wants the former.
             is_ours = packet["command"] & _KIND == _PUBLISH
             packet["packet"] = (
@@ -221,24 +226,28 @@ class WatchedClient(paho.Client):
         if not sends_itself or not self._writing.acquire(blocking=False):
             return super()._packet_queue(command, view, mid, qos, info)
         try:
-            self._out_packet.append(
-                {
-                    "command": command,
-                    "mid": mid,
-                    "qos": qos,
-                    "pos": 0,
-                    "to_process": len(view),
-                    "packet": view,
-                    "info": info,
-                }
-            )
-            super()._packet_write()
+            sent = None if self._out_packet else self._sent_at_once(view)
+            if sent is None:
+                return super()._packet_queue(command, view, mid, qos, info)
+            if sent < len(view):  # Ahead of what others have queued meanwhile: it is the rest of what is on the wire.
+                left: Any = {"command": command, "mid": mid, "qos": qos, "info": info}
+                self._out_packet.appendleft(left | {"packet": view, "pos": sent, "to_process": len(view) - sent})
         finally:
             self._writing.release()
         if self._out_packet and self._sockpairW is not None:
-            with suppress(BlockingIOError):  # It has been woken, then.
+            with suppress(BlockingIOError):  # The network thread has been woken, then.
                 self._sockpairW.send(_WAKE)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _sent_at_once(self, view: Any) -> int | None:
+        """How many bytes of a packet the network took; None: it took none, and the network thread is to see why.
+
+        Nothing of paho's is called that tells of what was sent: whoever publishes may be one who is being told.
+        """
+        try:
+            return self._sock_send(view)
+        except (OSError, AttributeError, ValueError):
+            return None
 
     def _packet_write(self) -> MQTTErrorCode:
         with self._writing:
@@ -248,6 +257,11 @@ class WatchedClient(paho.Client):
         """As paho's, while nobody sends: what is left of a packet must not go out on another connection."""
         with self._writing:
             return super().reconnect()
+
+    def _sock_close(self) -> None:
+        """As paho's, while nobody sends: the socket's number may be another's the moment after."""
+        with self._writing:
+            super()._sock_close()
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if self._in_packet["to_process"]:

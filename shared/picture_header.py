@@ -28,6 +28,8 @@ _ANIMATION_CHUNKS = (b"acTL", b"fcTL", b"fdAT")
 _PROGRESSIVE = 0xC2
 _START_OF_FRAME = (0xC0, 0xC1, _PROGRESSIVE)  # Baseline, extended, progressive: what OpenCV decodes.
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # Lossless, hierarchical, arithmetic.
+_TABLES = (0xC4, 0xDB, 0xDD)  # Huffman's, quantisation's, how often a decoder starts anew.
+_NOTES = (*range(0xE0, 0xF0), 0xFE)  # What programs and people write beside the picture.
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _LOOKED_AT = 1 << 16  # Bytes at a time: what NumPy makes of more is fetched from the kernel anew each time.
@@ -127,6 +129,8 @@ def _jpeg_header(data: Buffer) -> PictureHeader:
             raise PictureHeaderError(
                 f"JPEG is of the kind {marker:#x} (lossless, hierarchical or arithmetic): send baseline or progressive"
             )
+        if marker not in (*_TABLES, *_NOTES):  # Some have no length: behind them a decoder reads on at another place.
+            raise PictureHeaderError(f"JPEG has a marker {marker:#x} before its frame header: encode it again")
         at += 2 + length
     raise PictureHeaderError(f"JPEG has more than {MAX_SEGMENTS} segments before its frame header: encode it again")
 
@@ -148,7 +152,7 @@ def _is_one_scan(data: Buffer, at: int, components: int) -> bool:
         if len(data) < at + _SCAN_HEADER.size:
             return False
         lead, marker, length, scanned = _SCAN_HEADER.unpack_from(data, at)
-        if lead != 0xFF or length < 2:  # noqa: PLR2004  As in the format.
+        if lead != 0xFF or length < 2 or marker not in (*_TABLES, *_NOTES, _START_OF_SCAN):  # noqa: PLR2004  As in the format.
             return False
         if marker == _START_OF_SCAN:
             return bool(scanned == components)

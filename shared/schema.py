@@ -15,12 +15,15 @@ from msgspec import inspect
 from shared import last_field
 from shared.compression import Buffer
 from shared.fields import MAX_MESSAGE_BYTES, Fields, MessageError, brief
+from shared.plain_text import printable
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-_MISSING = re.compile(r"missing required field `(\w+)`")
-_PLACE = re.compile(r" - at `\$\.(.+)`\Z")
-_STEP = re.compile(r"(\w+)")
+_MOST_BESIDE = 1 << 18  # Bytes; the longest texts, names and stamps take half of it.
+
+_PLACE = re.compile(r" - at `\$\.([\w.\[\]]+)`\Z", re.ASCII)  # Behind all that may be the sender's own words.
+_MISSING = re.compile(r"Object missing required field `(\w+)`", re.ASCII)
+_STEP = re.compile(r"[0-9]+|\w+", re.ASCII)
 
 
 class Schema(Generic[M]):
@@ -39,6 +42,8 @@ class Schema(Generic[M]):
         """
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+        if not last_field.is_most_of(payload):
+            _check_beside(payload)
         try:
             return self._decoder.decode(payload)
         except (ValueError, RecursionError) as error:
@@ -51,23 +56,41 @@ class Schema(Generic[M]):
     def _problem(self, payload: Buffer, problem: str) -> MessageError:
         """What is wrong with a message, in the words of its fields."""
         fields = Fields.of_message(payload)
-        if (steps := _steps(problem)) is None:
-            return MessageError(f"not a message of ours: {problem}"[:200])
-        key, within = str(steps[0]), steps[1:]
-        kind, given = _part(inspect.type_info(self._kind), key), fields.find(key)
-        for step in within:
-            kind, given = _part(kind, step), _at(given, step)
-        found = "missing" if _MISSING.search(problem) else f"{_said(kind)} belongs here, not {brief(given)}"
-        return fields.wrong(key, ": ".join(filter(None, ("".join(map(_written, within)).lstrip("."), found))))
+        steps = _steps(problem)
+        kind, given = inspect.type_info(self._kind), fields.whole
+        for step in steps:
+            inner = _part(kind, step)
+            if inner is None:  # The sender has put such words into a value.
+                steps = []
+                break
+            kind, given = inner, _at(given, step)
+        if not steps:
+            return MessageError(f"not a message of ours: {printable(problem)}"[:200], fields.told_id)
+        found = "missing" if _MISSING.match(problem) else f"{_said(kind)} belongs here, not {brief(given)}"
+        within = "".join(map(_written, steps[1:])).lstrip(".")
+        return fields.wrong(str(steps[0]), ": ".join(filter(None, (within, found))))
 
 
-def _steps(problem: str) -> list[str | int] | None:
-    """The way to the field that a problem is told of: keys of maps and places in lists; None where it is of none."""
-    place, missing = _PLACE.search(problem), _MISSING.search(problem)
+def _check_beside(payload: Buffer) -> None:
+    """See to it that a message that is not all data is worth to be read at one go, in which no other thread runs.
+
+    Raises:
+        MessageError: it has too much beside its data, which may say the same field over and over.
+    """
+    fields = Fields.of_message(payload)
+    data = fields.whole.get(last_field.KEY)
+    beside = len(payload) - (len(data) if isinstance(data, bytes) else 0)
+    if beside > _MOST_BESIDE:
+        raise MessageError(f"{beside} bytes beside the data are more than {_MOST_BESIDE}", fields.told_id)
+
+
+def _steps(problem: str) -> list[str | int]:
+    """The way to the field that a problem is told of: keys of maps and places in lists; none where it is of none."""
+    place, missing = _PLACE.search(problem), _MISSING.match(problem)
     steps: list[str | int] = (
         [int(step) if step.isdigit() else step for step in _STEP.findall(place[1])] if place else []
     )
-    return ([*steps, missing[1]] if missing else steps) or None
+    return [*steps, missing[1]] if missing else steps
 
 
 def _written(step: str | int) -> str:
@@ -82,18 +105,19 @@ def _at(given: Any, step: str | int) -> Any:
         return None
 
 
-def _part(kind: inspect.Type, step: str | int) -> inspect.Type:
-    """The kind of a part."""
+def _part(kind: inspect.Type, step: str | int) -> inspect.Type | None:
+    """The kind of a part; None where there is no such."""
     kind = _bare(kind)
-    if isinstance(kind, inspect.VarTupleType):
-        return kind.item_type
-    if isinstance(kind, inspect.TupleType):
-        assert isinstance(step, int)
-        return kind.item_types[step]
-    assert isinstance(kind, inspect.StructType | inspect.DataclassType | inspect.NamedTupleType)
-    if isinstance(step, int):
-        return kind.fields[step].type
-    return next(field.type for field in kind.fields if field.name == step)
+    match kind, step:
+        case inspect.VarTupleType(item_type=item), int():
+            return item
+        case inspect.TupleType(item_types=items), int(place) if place < len(items):
+            return items[place]
+        case inspect.NamedTupleType(fields=fields), int(place) if place < len(fields):
+            return fields[place].type
+        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields), str():
+            return next((field.type for field in fields if field.name == step), None)
+    return None
 
 
 def _bare(kind: inspect.Type) -> inspect.Type:

@@ -1,5 +1,7 @@
 """JPEG by libjpeg-turbo itself, against OpenCV."""
 
+import resource
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -46,7 +48,7 @@ def test_its_pixels_are_opencvs(parameters: tuple[int, int]) -> None:
     """A mask must not depend on which of the two read the picture."""
     data = encoded(street(), *parameters)
     for colours, flag in (("RGB", cv2.IMREAD_COLOR_RGB), ("BGR", cv2.IMREAD_COLOR_BGR)):
-        read = jpeg.decode(memoryview(data), "RGB" if colours == "RGB" else "BGR")
+        read = jpeg.decode(memoryview(data), "RGB" if colours == "RGB" else "BGR", HEIGHT, WIDTH)
         assert read is not None
         np.testing.assert_array_equal(read, cv2.imdecode(np.frombuffer(data, np.uint8), flag))
 
@@ -54,7 +56,7 @@ def test_its_pixels_are_opencvs(parameters: tuple[int, int]) -> None:
 def test_a_grey_picture_has_no_third_axis() -> None:
     """As OpenCV gives it."""
     data = encoded(street(1))
-    read = jpeg.decode(data, "GRAY")
+    read = jpeg.decode(data, "GRAY", HEIGHT, WIDTH)
     assert read is not None
     np.testing.assert_array_equal(read, cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED))
 
@@ -64,7 +66,7 @@ def test_what_is_odd_is_left_to_opencv() -> None:
     data = encoded(street())
     scan = data.rindex(b"\xff\xda")
     odd = data[:scan] + b"\x00\x01\x02" + data[scan:]
-    assert jpeg.decode(odd, "RGB") is None
+    assert jpeg.decode(odd, "RGB", HEIGHT, WIDTH) is None
     whole, read = (
         images.decode(each, "jpeg", Layout.RGB8, (HEIGHT, WIDTH, 3), PictureLimits(), Layout.RGB8)
         for each in (data, odd)
@@ -75,6 +77,14 @@ def test_what_is_odd_is_left_to_opencv() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", encoded(street())[:700]])
 def test_what_is_no_whole_picture_is_none(data: bytes) -> None:
     """And OpenCV takes it for none, too."""
-    assert jpeg.decode(data, "BGR") is None
+    assert jpeg.decode(data, "BGR", HEIGHT, WIDTH) is None
     with pytest.raises(ImageCodecError):
         images.decode(data, "jpeg", Layout.BGR8, (HEIGHT, WIDTH, 3), PictureLimits(), Layout.BGR8)
+
+
+def test_another_size_than_was_announced_takes_no_memory() -> None:
+    """Whoever looked before may have been shown another header."""
+    large = encoded(np.zeros((4000, 4000, 3), np.uint8))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert jpeg.decode(large, "RGB", HEIGHT, WIDTH) is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 10_000

@@ -211,6 +211,44 @@ def test_an_id_that_is_none_belongs_to_nobody(frame_id: object, version: int) ->
     assert caught.value.frame_id is None
 
 
+@pytest.mark.parametrize("place", ["layout", "status", "task", "size"])
+@pytest.mark.parametrize(
+    "words",
+    ["a - at `$.nonexistent`", "missing required field `foo`", " - at `$.id`", " - at `$.\u00b2`", "Object missing"],
+)
+def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, words: str) -> None:
+    """The library tells of a value in the value's own words, and of its place behind them."""
+    unpack, fields = (
+        (unpack_mask, pack_mask(MASK)) if place in ("status", "task") else (unpack_frame, pack_frame(FRAME))
+    )
+    change = {"want": {"size": words}} if place == "size" else {place: words}
+    with pytest.raises(MessageError, match=f"{place}.* belongs here, not ") as caught:
+        unpack(msgpack.packb(msgpack.unpackb(fields) | change))
+    assert caught.value.frame_id == FRAME.id
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [{"want": {"outputs": ["a" * 64] * 256}}, {"stamps": [["due", "edge", 1]] * 32}, {"later": 1}],
+    ids=["want", "stamps", "unknown"],
+)
+def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str, Any]) -> None:
+    """Eight megabytes of one took a second, in which no other thread of the worker's ran."""
+    once = msgpack.packb(repeated)[1:]
+    count = (1 << 20) // len(once)
+    with pytest.raises(MessageError, match=r"not a MessagePack map|bytes beside the data are more than 262144"):
+        unpack_frame(b"\xdf" + (15 + count).to_bytes(4, "big") + once * count + pack_frame(FRAME)[1:])
+
+
+def test_data_may_stand_anywhere() -> None:
+    """Order is no part of a map: other senders may write theirs otherwise."""
+    large = replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
+    fields = msgpack.unpackb(pack_frame(large))
+    first = {"v": 1, "data": fields["data"]} | fields
+    for each in (first, fields | {"later": 1}, {"x": b"\xa4data\xc6"} | fields):
+        assert unpack_frame(msgpack.packb(each)) == large
+
+
 @pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms", "version"}))
 def test_a_missing_field_is_named(key: str) -> None:
     """A sender of an older version is told what it lacks."""
@@ -353,3 +391,4 @@ def test_no_text_of_a_message_steers_a_terminal() -> None:
     """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
     answer = MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
     assert unpack_mask(pack_mask(answer)).reason == "a [2Jb  c"
+    assert unpack_frame(pack_frame(replace(FRAME, want=Want("a\x1b")))).want == Want("a ")

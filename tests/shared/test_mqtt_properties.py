@@ -36,7 +36,7 @@ def user_property(name: bytes, value: bytes) -> bytes:
         response_topic=st.none() | st.text(max_size=20),
         correlation=st.none() | st.binary(max_size=200),
         expiry_s=st.none() | st.integers(0, (1 << 32) - 1),
-        traceparent=st.none() | st.text(max_size=60),
+        traceparent=st.none() | st.from_regex("[0-9a-f-]{1,60}", fullmatch=True),
     )
 )
 def test_what_is_written_is_read(properties: Properties) -> None:
@@ -82,6 +82,7 @@ def test_what_others_send_beside_is_passed_over() -> None:
     [
         user_property(b"", b"") * 1000,  # Over the limit.
         user_property(b"traceparent", b"\xff"),
+        user_property(b"traceparent", b"00-1\x1b[2J"),  # It is said again beside the answer.
         b"\x03\x00\x01a" * 2,  # The content type, twice.
         b"\x7f",  # No property at all.
         b"\x02\x00",  # Cut off.

@@ -104,6 +104,29 @@ def test_a_baseline_picture_in_many_scans_is_refused() -> None:
         read_header(jpeg[:at] + scan * (MAX_SCANS + 1) + jpeg[-2:])
 
 
+@pytest.mark.parametrize(
+    "before", [b"\xff\xd0", b"\xff\xd7", b"\xff\x01", b"\xff"], ids=["rst0", "rst7", "tem", "fill"]
+)
+def test_scans_hidden_behind_what_has_no_length_are_counted(before: bytes) -> None:
+    """To a decoder the next marker follows at once; whoever takes its bytes for a length looks elsewhere."""
+    jpeg = cv2.imencode(".jpg", np.zeros((64, 96, 3), np.uint8))[1].tobytes()
+    at = jpeg.rindex(b"\xff\xda")
+    scan = b"\xff\xda\x00\x08\x01" + jpeg[at + 5 : at + 7] + jpeg[at + 11 : -2]
+    hidden = before + scan * (MAX_SCANS + 1)
+    whole = jpeg[:at] + hidden + bytes(0xFFDA - len(hidden) + 2) + jpeg[at:]
+    with pytest.raises(PictureHeaderError, match="scans, more than 64"):
+        read_header(whole)
+
+
+@pytest.mark.parametrize("marker", [b"\xff\xd0", b"\xff\xd8", b"\xff\x01", b"\xff\x00"])
+def test_a_size_hidden_behind_what_has_no_length_is_not_passed_over(marker: bytes) -> None:
+    """A decoder finds it, and takes memory for that one."""
+    small, large = (cv2.imencode(".jpg", np.zeros((side, side, 3), np.uint8))[1].tobytes() for side in (16, 2000))
+    skipped = marker + b"\xff\xe0" + large[2:][: 0xFFE0 - 2]
+    with pytest.raises(PictureHeaderError, match=r"has a marker 0x|no frame header"):
+        read_header(small[:2] + skipped + bytes(0xFFE0 + 2 - len(skipped)) + small[2:])
+
+
 def _chunk(kind: bytes, data: bytes = b"") -> bytes:
     return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
