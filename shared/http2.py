@@ -8,6 +8,7 @@ from shared.compression import Buffer
 
 MAX_HEADERS = 65_536  # Bytes of a header list, packed or not, and of any frame that is not data.
 
+WORTH_WAKING_FOR = 1 << 16  # Bytes of a body; its headers go ahead, and the other end wakes while these are copied.
 HEAD_BYTES = 9  # Before each frame.
 LARGEST_FRAME = (1 << 24) - 1  # Bytes behind a frame's head, that both ends may agree on,
 LEAST_FRAME = 1 << 14  # and that they need not.

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from simplejpeg import decode_jpeg, decode_jpeg_header
+from simplejpeg import decode_jpeg
 
 from shared.compression import Buffer
 
@@ -18,13 +18,14 @@ Colours = Literal["RGB", "BGR", "GRAY"]
 def decode(data: Buffer, colours: Colours, height: int, width: int) -> npt.NDArray[np.uint8] | None:
     """The picture, uint8, H×W×3 or of "GRAY" H×W, as stored, whatever its EXIF says; None: let OpenCV look at it.
 
-    Where the decoder reads another size than was found out before, nothing is decoded, and no memory taken for it. Other
+    Where the decoder reads a larger size than was found out before, nothing is decoded, and no memory taken for it. Other
     threads run meanwhile.
     """
+    room = np.empty(height * width * (1 if colours == "GRAY" else 3), np.uint8)
     try:
-        if decode_jpeg_header(data)[:2] != (height, width):
-            return None
-        picture = decode_jpeg(data, colours)
+        picture = decode_jpeg(data, colours, buffer=room)
     except ValueError:
         return None
-    return np.asarray(picture, np.uint8).reshape(picture.shape[:2] if colours == "GRAY" else picture.shape)
+    return (
+        room.reshape(picture.shape[:2] if colours == "GRAY" else picture.shape) if picture.size == room.size else None
+    )

@@ -129,12 +129,13 @@ class Outbox:
         """
         cutter, left = Cutter(outgoing.parts), sum(map(len, outgoing.parts))
         going = list(outgoing.first)
+        most = 0 if going and left >= http2.WORTH_WAKING_FOR else _SLICE_BYTES
         with ExitStack() as held:
             waits = _Once(held, held_up)
             while True:
                 self._turns.take()
                 try:
-                    words, sizes = self._let_out(stream, min(left, _SLICE_BYTES))
+                    words, sizes = self._let_out(stream, min(left, most))
                     left -= sum(sizes)
                     going = [*words, *going, *_framed(stream, cutter, sizes)]
                     if not left:
@@ -148,8 +149,9 @@ class Outbox:
                 if not left:
                     return
                 going = []
-                if not sizes:
+                if most and not sizes:
                     self._await_window(stream, waits)
+                most = _SLICE_BYTES
 
     def cut(self) -> None:
         """End the connection."""

@@ -79,6 +79,9 @@ class Connection:
         going = http2.header_frames(block, self._stream, self._largest_frame)
         left = sum(map(len, parts))
         cutter = Cutter(parts)
+        if left >= http2.WORTH_WAKING_FOR:
+            self.wire.send(going)
+            going = []
         while left and self._body is not None:
             size = min(left, self._window, self._shared_window, self._largest_frame)
             if size <= 0:

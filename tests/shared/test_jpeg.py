@@ -82,8 +82,14 @@ def test_what_is_no_whole_picture_is_none(data: bytes) -> None:
         images.decode(data, "jpeg", Layout.BGR8, (HEIGHT, WIDTH, 3), PictureLimits(), Layout.BGR8)
 
 
-def test_another_size_than_was_announced_takes_no_memory() -> None:
+@pytest.mark.parametrize("side", [8, 64, 100])
+def test_another_size_than_was_announced_is_left_alone(side: int) -> None:
     """Whoever looked before may have been shown another header."""
+    assert jpeg.decode(encoded(np.zeros((side, side, 3), np.uint8)), "RGB", HEIGHT, WIDTH) is None
+
+
+def test_a_larger_size_than_was_announced_takes_no_memory() -> None:
+    """Half a gigabyte would be gone before anybody compared the sizes."""
     large = encoded(np.zeros((4000, 4000, 3), np.uint8))
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert jpeg.decode(large, "RGB", HEIGHT, WIDTH) is None
