@@ -21,8 +21,8 @@ from shared.connection import Connection, broker_options
 from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
 from shared.fields import MessageError
-from shared.messages import NodeState, unpack_status
 from shared.model_card import VERSION_NAME, ModelCard
+from shared.node_status import NodeState, unpack_status
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
 _QUICK_S = 10.0

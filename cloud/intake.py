@@ -19,18 +19,10 @@ from shared.bus import Acknowledged, Bus, Delivery, Properties, Will
 from shared.errors import SkylaneError
 from shared.fields import MessageError
 from shared.frame_head import peek
-from shared.messages import (
-    MASK_CONTENT_TYPE,
-    MaskMessage,
-    NodeState,
-    NodeStatus,
-    Status,
-    pack_mask,
-    pack_status,
-    unpack_status,
-)
+from shared.messages import MASK_CONTENT_TYPE, MaskMessage, Status, pack_mask
 from shared.model_card import ModelCard
 from shared.name_claim import NameClaim
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.stages import Stage
 from shared.threads import Handover
 from shared.topics import FrameId, TopicNameError

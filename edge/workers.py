@@ -9,8 +9,8 @@ from shared.bus import Delivery
 from shared.compression import Buffer
 from shared.errors import SkylaneError, suggestion
 from shared.fields import MessageError
-from shared.messages import NodeState, NodeStatus, unpack_status
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, unpack_status
 
 _MAX_WORKERS = 256
 

@@ -9,8 +9,8 @@ import msgpack
 from shared.compression import Buffer
 from shared.fields import MAX_ITEMS, VERSION, Fields, MessageError
 from shared.labels import MAX_LABELS
-from shared.messages import card_from_wire, card_to_wire
 from shared.model_card import ModelCard
+from shared.node_status import card_from_wire, card_to_wire
 from shared.topics import TopicNameError, checked
 
 CONTROL_CONTENT_TYPE = "application/vnd.skylane.control+msgpack"

@@ -15,7 +15,7 @@ import click
 from shared.compression import Buffer
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
-from shared.messages import NodeState, unpack_status
+from shared.node_status import NodeState, unpack_status
 from shared.topics import VEHICLE_STATUS, WORKER_STATUS
 
 

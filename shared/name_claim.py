@@ -19,7 +19,7 @@ from shared import clock
 from shared.bus import Ack, Bus, Delivery
 from shared.errors import SkylaneError
 from shared.fields import MessageError
-from shared.messages import MAX_AGE_MS, NodeState, NodeStatus, unpack_status
+from shared.node_status import MAX_AGE_MS, NodeState, NodeStatus, unpack_status
 from shared.topics import VEHICLE_STATUS, WORKER_STATUS, TopicKind
 
 _LEEWAY_MS = 1000  # What ages may differ by and still be called equal, for each time that two did not agree on it,

@@ -2,7 +2,7 @@
 
 It is for those that every frame takes, there and back. Behind an inference nothing is left in the processor's caches, and
 to read such a message field by field in Python takes a quarter of a millisecond then, as long as to send its picture; so
-it takes a third of that. What is wrong with one that is refused is found out field by field, as `shared.fields` does it.
+it takes half of that. What is wrong with one that is refused is told in the words of `shared.fields`.
 """
 
 import re

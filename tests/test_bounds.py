@@ -31,10 +31,11 @@ NO_BOUNDS = {
     "shared.images:MAX_QUALITY": "the range of a number",
     "shared.kinds:MAX_NS": "the range of a number",
     "shared.labels:MAX_LEVEL": "the range of a number",
-    "shared.messages:MAX_AGE_MS": "the range of a number",
+    "shared.node_status:MAX_AGE_MS": "the range of a number",
     "shared.messages:_MAX_ATTEMPTS": "the range of a number",
     "shared.messages:_MAX_BATCH": "the range of a number",
     "shared.messages:_MAX_MS": "the range of a number",
+    "shared.node_status:_MAX_MS": "the range of a number",
     "shared.name_claim:_MOST_LEEWAY_MS": "how exactly two ages are compared",
     "shared.probes:_MAX_SEQUENCE": "the range of a number",
 }

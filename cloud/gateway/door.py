@@ -18,8 +18,9 @@ from cloud.serving import Lane, Serving
 from cloud.unanswered import Unanswered
 from shared.fields import MessageError
 from shared.frame_head import FrameHead
-from shared.messages import FrameMessage, MaskMessage, NodeState, NodeStatus, Status
+from shared.messages import FrameMessage, MaskMessage, Status
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus
 from shared.stages import Stage
 from shared.topics import FrameId
 

@@ -11,7 +11,8 @@ from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 from shared.compression import Buffer
 from shared.fields import MessageError
-from shared.messages import mask_parts, pack_status, unpack_frame
+from shared.messages import mask_parts, unpack_frame
+from shared.node_status import pack_status
 from shared.packed import PackedError, packed_parts, unpack
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.

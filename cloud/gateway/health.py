@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from cloud.gateway.worker_parts import WorkerParts
-from shared.messages import NodeState
+from shared.node_status import NodeState
 
 
 class Health(BaseModel):

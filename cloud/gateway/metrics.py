@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from cloud.gateway.http_call import read, response
 from cloud.gateway.worker_parts import WorkerParts
 from cloud.tally import ModelTally
-from shared.messages import NodeState
+from shared.node_status import NodeState
 
 _MODEL = ("model", "version")
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from cloud.gateway.echo import echo
 from cloud.gateway.http_call import read, response
 from cloud.gateway.worker_parts import WorkerParts
-from shared.messages import pack_status
+from shared.node_status import pack_status
 
 _BINARY = "application/octet-stream"
 _BYTES: dict[str, Any] = {_BINARY: {"schema": {"type": "string", "format": "binary"}}}

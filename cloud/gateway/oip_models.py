@@ -9,8 +9,8 @@ from cloud.gateway.refusal import RefusedError
 from cloud.gateway.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
 from cloud.gateway.worker_parts import WorkerParts
 from cloud.tally import SPENT, ModelTally
-from shared.messages import NodeState
 from shared.model_card import ModelCard
+from shared.node_status import NodeState
 from shared.open_inference_tensors import BYTES, datatype_name
 
 EXTENSIONS = (

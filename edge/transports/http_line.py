@@ -17,7 +17,8 @@ from shared import clock
 from shared.call_threads import CallThreads
 from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
-from shared.messages import MAX_STATUS_BYTES, Status
+from shared.messages import Status
+from shared.node_status import MAX_STATUS_BYTES
 from shared.plain_text import printable
 from shared.probes import MAX_PROBE_BYTES
 

@@ -9,7 +9,7 @@ from edge.transports.line import Line, LineError
 from shared import clock
 from shared.back_off import BackOff
 from shared.fields import MessageError
-from shared.messages import NodeStatus, unpack_status
+from shared.node_status import NodeStatus, unpack_status
 from shared.probes import Probe, pack_probe, unpack_echo
 
 _PARTS = 3  # Of a worker's node: cloud/<worker>/<session>.

@@ -16,17 +16,10 @@ from shared import topics
 from shared.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.connection import Connection
 from shared.errors import SkylaneError
-from shared.messages import (
-    FRAME_CONTENT_TYPE,
-    FrameMessage,
-    NodeState,
-    NodeStatus,
-    pack_frame,
-    pack_status,
-    unpack_mask,
-)
+from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
 from shared.model_card import ModelCard
 from shared.name_claim import NameClaim, client_id
+from shared.node_status import NodeState, NodeStatus, pack_status
 
 _FEW = 8  # Messages beside frames that may wait for the broker.
 

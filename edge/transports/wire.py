@@ -2,6 +2,8 @@
 
 import socket
 import ssl
+import struct
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +14,10 @@ from shared.endpoint import Endpoint
 _LONGEST_S = 2e6  # That Python lets a socket wait.
 _AHEAD_BYTES = 1 << 12  # A large read goes past the buffer for small ones.
 _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
+_NEAR_S = (
+    0.01  # So exactly is that moment kept, for to tell the kernel anew before each wait costs as much as the wait.
+)
+_TIMEVAL = struct.Struct("@ll")  # Seconds and microseconds, as Linux has them.
 
 
 class Wire:
@@ -22,6 +28,8 @@ class Wire:
         self.until_s = until_s
         self._socket = socket.socket()  # Not the one that will be used: there is none before its address is known.
         self._is_secure = False
+        self._is_blocking = False  # The kernel waits; else Python does, which asks it three times for each piece.
+        self._allowed_s = 0.0  # For how long the kernel waits.
         self._is_cut = False
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._ahead = self._buffer[:0]  # What has come and has not been read.
@@ -50,6 +58,9 @@ class Wire:
                 self._socket, server_hostname=address.host, do_handshake_on_connect=False
             )
             self._socket.do_handshake()
+        elif sys.platform == "linux":
+            self._socket.settimeout(None)
+            self._is_blocking = True
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send all of these, one behind the other, from where they lie."""
@@ -60,8 +71,11 @@ class Wire:
         left = [memoryview(part) for part in parts]
         first = 0
         while first < len(left):
-            self._socket.settimeout(self._left_s())
-            sent = self._socket.sendmsg(left[first : first + _PARTS_AT_A_TIME])
+            self._allow()
+            try:
+                sent = self._socket.sendmsg(left[first : first + _PARTS_AT_A_TIME])
+            except BlockingIOError:  # The kernel has waited for as long as it was allowed.
+                continue
             while first < len(left) and sent >= len(left[first]):
                 sent -= len(left[first])
                 first += 1
@@ -74,19 +88,24 @@ class Wire:
             if self._ahead:
                 room = room[self._take_ahead(room) :]
                 continue
-            self._socket.settimeout(self._left_s())
-            if len(room) < len(self._buffer):  # One call of the kernel for several small reads.
-                self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer))]
-            else:
-                room = room[_some(self._socket.recv_into(room)) :]
+            self._allow()
+            try:
+                if len(room) < len(self._buffer):  # One call of the kernel for several small reads.
+                    self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer))]
+                else:
+                    room = room[_some(self._socket.recv_into(room, len(room), self._all)) :]
+            except BlockingIOError:  # As above.
+                continue
 
     def take(self, room: memoryview) -> int:
         """Put what is here already into a room, without waiting for more; how many bytes that were, 0 for none."""
         if not self._ahead:
             self._left_s()
-            self._socket.settimeout(0)
+            if not self._is_blocking:
+                self._socket.settimeout(0)
             try:
-                self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer))]
+                now = socket.MSG_DONTWAIT if self._is_blocking else 0
+                self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer, len(self._buffer), now))]
             except (BlockingIOError, ssl.SSLWantReadError):
                 return 0
         return self._take_ahead(room)
@@ -106,6 +125,23 @@ class Wire:
         room[:count] = self._ahead[:count]
         self._ahead = self._ahead[count:]
         return count
+
+    @property
+    def _all(self) -> int:
+        """The flag by which the kernel comes back with a whole piece; Python's own waits know no such thing."""
+        return socket.MSG_WAITALL if self._is_blocking else 0
+
+    def _allow(self) -> None:
+        """Let the next call wait until that moment."""
+        left_s = self._left_s()
+        if not self._is_blocking:
+            self._socket.settimeout(left_s)
+        elif abs(left_s - self._allowed_s) > _NEAR_S:
+            self._allowed_s = left_s
+            seconds, rest_s = divmod(left_s, 1)
+            timeval = _TIMEVAL.pack(int(seconds), max(1, int(rest_s * 1e6)))  # None at all would be for ever.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def _left_s(self) -> float:
         if self._is_cut:

@@ -17,7 +17,8 @@ from shared.errors import SkylaneError
 from shared.fields import MessageError
 from shared.frame_head import peek
 from shared.labels import Labels, LabelsError
-from shared.messages import pack_frame, pack_mask, pack_status, unpack_frame, unpack_mask, unpack_status
+from shared.messages import pack_frame, pack_mask, unpack_frame, unpack_mask
+from shared.node_status import pack_status, unpack_status
 from shared.probes import pack_echo, pack_probe, unpack_echo, unpack_probe
 from tests.fuzz.targets import wire
 

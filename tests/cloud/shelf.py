@@ -13,8 +13,9 @@ from shared import topics
 from shared.bus import Bus, MemoryBus, Properties
 from shared.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
-from shared.messages import MaskMessage, NodeStatus, pack_frame, unpack_mask, unpack_status
+from shared.messages import MaskMessage, pack_frame, unpack_mask
 from shared.model_card import ModelCard
+from shared.node_status import NodeStatus, unpack_status
 from tests.cloud.channel import Engine, frame, model
 
 WAIT_S = 20.0

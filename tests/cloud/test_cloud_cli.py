@@ -23,17 +23,9 @@ from shared.address import Address
 from shared.config import read_yaml
 from shared.frames import Layout
 from shared.geometry import Resize, plan
-from shared.messages import (
-    FrameMessage,
-    MaskMessage,
-    NodeState,
-    NodeStatus,
-    Status,
-    pack_frame,
-    unpack_mask,
-    unpack_status,
-)
+from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
 from shared.mqtt import MqttBus
+from shared.node_status import NodeState, NodeStatus, unpack_status
 from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 
 WAIT_S = 120.0

@@ -8,8 +8,9 @@ from shared.address import Address
 from shared.broker import Broker
 from shared.bus import Ack, Bus, Delivery, MemoryBus, Properties
 from shared.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages import MaskMessage, NodeState, NodeStatus, Status, pack_status
+from shared.messages import MaskMessage, Status
 from shared.mqtt import MqttBus
+from shared.node_status import NodeState, NodeStatus, pack_status
 from tests.cloud.shelf import WAIT_S, Place, Shelf, open_place
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}

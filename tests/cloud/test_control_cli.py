@@ -12,8 +12,8 @@ from shared import topics
 from shared.address import Address
 from shared.broker import Broker
 from shared.control import ControlReply, ModelEntry, ModelState
-from shared.messages import NodeState, NodeStatus, pack_status
 from shared.mqtt import MqttBus
+from shared.node_status import NodeState, NodeStatus, pack_status
 from tests.cloud.shelf import Place, Shelf, open_place
 
 

@@ -15,17 +15,9 @@ from cloud.request import Request
 from cloud.serving import Lane, Serving
 from shared.bus import Delivery, MemoryBus, Properties
 from shared.labels import Labels
-from shared.messages import (
-    MaskMessage,
-    NodeState,
-    NodeStatus,
-    Status,
-    pack_frame,
-    pack_status,
-    unpack_mask,
-    unpack_status,
-)
+from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.stages import Stage
 from shared.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from tests.cloud.channel import frame, model

@@ -12,7 +12,8 @@ from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared import masks
 from shared.bus import MemoryBus
-from shared.messages import MaskMessage, NodeStatus, Status, pack_frame, unpack_mask, unpack_status
+from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
+from shared.node_status import NodeStatus, unpack_status
 from shared.topics import FRAMES, MASKS
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 

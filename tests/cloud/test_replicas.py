@@ -19,8 +19,8 @@ import skylane
 from shared.address import Address
 from shared.broker import Broker
 from shared.bus import Delivery
-from shared.messages import NodeState, unpack_status
 from shared.mqtt import MqttBus
+from shared.node_status import NodeState, unpack_status
 from shared.topics import WORKER_STATUS
 from tests.cloud.conftest import HEIGHT, WIDTH
 

@@ -20,8 +20,8 @@ from shared.bus import MemoryBus
 from shared.errors import SkylaneError
 from shared.frames import Frame, Layout, UnreadableFrame
 from shared.latency_log import LogWriter, Outcome, read_rows
-from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
 
 WAIT_S = 10.0

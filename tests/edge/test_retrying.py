@@ -17,8 +17,9 @@ from shared import clock
 from shared.bus import Delivery, MemoryBus
 from shared.clock import Exchange
 from shared.latency_log import JOURNAL_NAME, LogWriter, read_rows
-from shared.messages import MaskMessage, NodeState, NodeStatus, Status, pack_status, unpack_frame
+from shared.messages import MaskMessage, Status, unpack_frame
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 from shared.topics import FRAMES, RETRIES, WORKER_STATUS
 

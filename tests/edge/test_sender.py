@@ -13,8 +13,9 @@ from shared import clock
 from shared.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
 from shared.frames import Frame
 from shared.latency_log import LogWriter, read_rows
-from shared.messages import NodeState, NodeStatus, pack_status, unpack_frame
+from shared.messages import unpack_frame
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.stages import EDGE_STAGES, Stage
 from shared.topics import FRAMES, MASKS, WORKER_STATUS
 

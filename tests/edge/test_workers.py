@@ -5,8 +5,8 @@ import pytest
 
 from edge.workers import NoWorkerError, Workers
 from shared.bus import Delivery
-from shared.messages import NodeState, NodeStatus, pack_status
 from shared.model_card import ModelCard
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.topics import WORKER_STATUS
 
 WAIT_S = 10.0

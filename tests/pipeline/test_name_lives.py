@@ -17,9 +17,9 @@ from shared.address import Address
 from shared.broker import Broker
 from shared.bus import Delivery, Will
 from shared.errors import SkylaneError
-from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
 from shared.mqtt import MqttBus
 from shared.name_claim import NameClaim, NameTakenError, client_id
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.topics import VEHICLE_STATUS
 from tests.pipeline.rig import WAIT_S, connect
 

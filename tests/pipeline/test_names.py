@@ -20,8 +20,8 @@ from shared import topics
 from shared.bus import Bus, Delivery
 from shared.errors import SkylaneError
 from shared.latency_log import read_rows
-from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
 from shared.name_claim import NameClaim
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
 

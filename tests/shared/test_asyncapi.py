@@ -14,15 +14,16 @@ import yaml
 from jsonschema import Draft7Validator
 from jsonschema.validators import extend
 
-from shared import control, messages, probes, tensors, topics
+from shared import control, messages, node_status, probes, tensors, topics
 from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.errors import SkylaneError
 from shared.frames import Layout
 from shared.geometry import Resize, plan
 from shared.kinds import MAX_NS
 from shared.labels import Labels
-from shared.messages import MAX_SIDE, FrameMessage, MaskMessage, NodeState, NodeStatus, Status, Want
+from shared.messages import MAX_SIDE, FrameMessage, MaskMessage, Status, Want
 from shared.model_card import ModelCard, Task
+from shared.node_status import NodeState, NodeStatus
 from shared.probes import Echo, Probe
 from shared.stages import Stamp
 from shared.topics import FrameId, TopicKind
@@ -59,7 +60,9 @@ class Spoken(NamedTuple):
 SPOKEN = {
     "frame": Spoken(messages.pack_frame(_FRAME), messages.unpack_frame),
     "mask": Spoken(messages.pack_mask(_MASK), messages.unpack_mask),
-    "status": Spoken(messages.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), messages.unpack_status),
+    "status": Spoken(
+        node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
+    ),
     "probe": Spoken(probes.pack_probe(Probe("s1", 1, 2)), probes.unpack_probe),
     "echo": Spoken(probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), probes.unpack_echo),
     "request": Spoken(

@@ -9,8 +9,8 @@ from shared.connection import Connection
 from shared.fields import MessageError
 from shared.first_connect import BrokerUnreachableError
 from shared.health import NotOnlineError, assert_online
-from shared.messages import NodeState, NodeStatus, pack_status
 from shared.mqtt import MqttBus
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.topics import WORKER_STATUS
 
 pytestmark = pytest.mark.mosquitto

@@ -18,18 +18,15 @@ from shared.messages import (
     MAX_SIDE,
     FrameMessage,
     MaskMessage,
-    NodeState,
-    NodeStatus,
     Status,
     Want,
     pack_frame,
     pack_mask,
-    pack_status,
     unpack_frame,
     unpack_mask,
-    unpack_status,
 )
 from shared.model_card import ModelCard, Task
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.stages import Stamp
 from shared.topics import FrameId
 

@@ -10,8 +10,8 @@ import pytest
 
 from shared.bus import Ack, Delivery, MemoryBus
 from shared.errors import SkylaneError
-from shared.messages import NodeState, NodeStatus, pack_status, unpack_status
 from shared.name_claim import IdentityError, NameClaim, NameTakenError, client_id
+from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.topics import VEHICLE_STATUS
 
 WAIT_S = 10.0

@@ -9,7 +9,8 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from shared import masks
-from shared.messages import NodeState, Status, pack_frame, unpack_mask, unpack_status
+from shared.messages import Status, pack_frame, unpack_mask
+from shared.node_status import NodeState, unpack_status
 from shared.packed import pack, unpack
 from shared.stages import CLOUD_STAGES
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model

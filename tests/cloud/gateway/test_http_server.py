@@ -20,7 +20,7 @@ from cloud.gateway.callers import TOKEN_VARIABLE
 from cloud.gateway.listening import ListenError
 from cloud.gateway.settings import GatewaySettings
 from shared.authority import Authority
-from shared.messages import NodeState, unpack_status
+from shared.node_status import NodeState, unpack_status
 from shared.probes import Probe, pack_probe, unpack_echo
 from tests.cloud.channel import model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors, watch

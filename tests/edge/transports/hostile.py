@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from shared import clock
-from shared.messages import NodeState, NodeStatus, pack_status
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.packed import pack, unpack
 from shared.probes import Echo, pack_echo, unpack_probe
 from tests.cloud.channel import CARD

@@ -42,20 +42,9 @@ from shared.frames import Layout
 from shared.images import IMAGE_CODECS, PictureLimits
 from shared.labels import Labels
 from shared.masks import MASK_CODECS
-from shared.messages import (
-    FrameMessage,
-    MaskMessage,
-    NodeState,
-    NodeStatus,
-    Status,
-    Want,
-    pack_frame,
-    pack_mask,
-    pack_status,
-    unpack_frame,
-    unpack_mask,
-)
+from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame, pack_mask, unpack_frame, unpack_mask
 from shared.model_card import ModelCard, Task
+from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.probes import Echo, Probe, pack_echo, pack_probe
 from shared.results import Classification, Detections, Result, Tensors
 from shared.stages import Stage, Stamp
