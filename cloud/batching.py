@@ -178,7 +178,7 @@ class Batcher:
 
     def _fill(self, request: Request) -> None:
         """Fill a reserved place; call it with the lock."""
-        self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
+        afterwards(partial(self._decoding.add, request.times[Stage.DECODED] - request.times[Stage.DEQUEUED]))
         self._reserved -= 1
         if not self._abandoned:
             self._decoded.append(request)

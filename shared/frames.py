@@ -40,21 +40,26 @@ class Layout(StrEnum):
     @property
     def channels(self) -> int:
         """Numbers a pixel: 3 for colour, 1 for mono and Bayer."""
-        return 3 if self in (Layout.BGR8, Layout.RGB8) else 1
+        return _CHANNELS[self]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint8 or uint16."""
-        return np.dtype(self.dtype_name)
+        return _DTYPES[self]
 
     @property
     def dtype_name(self) -> str:
         """The same by its name; NumPy takes microseconds to say it."""
-        return "uint16" if self.endswith("16") else "uint8"
+        return _DTYPE_NAMES[self]
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
         """The array shape of a picture: H×W×3 for colour, H×W otherwise."""
         return (height, width) if self.channels == 1 else (height, width, self.channels)
+
+
+_CHANNELS = {layout: 3 if layout in (Layout.BGR8, Layout.RGB8) else 1 for layout in Layout}
+_DTYPE_NAMES = {layout: "uint16" if layout.endswith("16") else "uint8" for layout in Layout}
+_DTYPES = {layout: np.dtype(name) for layout, name in _DTYPE_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ _MOST_BYTES = 1 << 13  # Of all other fields of a message of ours, but for the l
 def parts(head: bytes, data: Buffer) -> tuple[bytes, Buffer]:
     """A packed map whose last field is `data`, in two parts to be joined; `head` is the same with an empty `data`."""
     assert head.endswith(_EMPTY), "data must come last"
-    kind, length = next(each for each in _LENGTHS if len(data) < 1 << 8 * each[1].size)
-    return head[:-2] + bytes((kind,)) + length.pack(len(data)), data
+    size = len(data)
+    kind, length = _LENGTHS[(size >> 8 > 0) + (size >> 16 > 0)]
+    return head[:-2] + bytes((kind,)) + length.pack(size), data
 
 
 def is_most_of(payload: Buffer) -> bool:

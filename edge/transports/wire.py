@@ -1,5 +1,6 @@
 """A connection over TCP, plain or within TLS, on which all that is awaited has one moment to come by."""
 
+import select
 import socket
 import ssl
 import struct
@@ -28,7 +29,8 @@ class Wire:
         self.until_s = until_s
         self._socket = socket.socket()  # Not the one that will be used: there is none before its address is known.
         self._is_secure = False
-        self._is_blocking = False  # The kernel waits; else Python does, which asks it three times for each piece.
+        # Tells whether anything has come, where the kernel waits; None: Python does, which asks it three times for each piece.
+        self._coming: select.poll | None = None
         self._allowed_s = 0.0  # For how long the kernel waits.
         self._is_cut = False
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
@@ -60,7 +62,8 @@ class Wire:
             self._socket.do_handshake()
         elif sys.platform == "linux":
             self._socket.settimeout(None)
-            self._is_blocking = True
+            self._coming = select.poll()
+            self._coming.register(self._socket, select.POLLIN)
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send all of these, one behind the other, from where they lie."""
@@ -101,10 +104,12 @@ class Wire:
         """Put what is here already into a room, without waiting for more; how many bytes that were, 0 for none."""
         if not self._ahead:
             self._left_s()
-            if not self._is_blocking:
+            if self._coming is None:
                 self._socket.settimeout(0)
+            elif not self._coming.poll(0):  # An exception would take longer than the question.
+                return 0
+            now = 0 if self._coming is None else socket.MSG_DONTWAIT
             try:
-                now = socket.MSG_DONTWAIT if self._is_blocking else 0
                 self._ahead = self._buffer[: _some(self._socket.recv_into(self._buffer, len(self._buffer), now))]
             except (BlockingIOError, ssl.SSLWantReadError):
                 return 0
@@ -129,12 +134,12 @@ class Wire:
     @property
     def _all(self) -> int:
         """The flag by which the kernel comes back with a whole piece; Python's own waits know no such thing."""
-        return socket.MSG_WAITALL if self._is_blocking else 0
+        return 0 if self._coming is None else socket.MSG_WAITALL
 
     def _allow(self) -> None:
         """Let the next call wait until that moment."""
         left_s = self._left_s()
-        if not self._is_blocking:
+        if self._coming is None:
             self._socket.settimeout(left_s)
         elif abs(left_s - self._allowed_s) > _NEAR_S:
             self._allowed_s = left_s
