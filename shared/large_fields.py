@@ -5,6 +5,7 @@ What is small beside them is read and written by the library.
 
 from collections.abc import Iterator
 
+from shared import varints
 from shared.compression import Buffer
 
 MAX_FIELDS = 4096  # Of one message: two bytes can be a field, and each takes a turn of ours.
@@ -22,7 +23,7 @@ class FieldsError(ValueError):
 
 def head(number: int, length: int) -> bytes:
     """What stands before the value of a field of bytes."""
-    return _number(number << 3 | _BYTES) + _number(length)
+    return varints.written(number << 3 | _BYTES) + varints.written(length)
 
 
 def split(data: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
@@ -94,12 +95,3 @@ def _read(view: memoryview, at: int) -> tuple[int, int]:
         if byte < _MORE:
             return number, at + place + 1
     raise FieldsError("the message ends within a number: send it whole")
-
-
-def _number(number: int) -> bytes:
-    written = bytearray()
-    while number >= _MORE:
-        written.append(number & ~_MORE & 0xFF | _MORE)
-        number >>= 7
-    written.append(number)
-    return bytes(written)

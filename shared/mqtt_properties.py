@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterator
 
+from shared import varints
 from shared.bus import Properties
 
 MAX_BYTES = 1024  # Twice what the longest names take.
@@ -39,7 +40,7 @@ def packed(properties: Properties) -> bytes:
     if properties.traceparent is not None:
         parts += (bytes((_USER,)), _with_length(_TRACEPARENT), _with_length(properties.traceparent.encode()))
     body = b"".join(parts)
-    return _length(len(body)) + body
+    return varints.written(len(body)) + body
 
 
 def read(packet: memoryview) -> tuple[Properties, int]:
@@ -116,12 +117,3 @@ def _read_length(packet: memoryview) -> tuple[int, int]:
         if byte < _MORE:
             return length, place + 1
     raise MalformedError("a length that does not end")
-
-
-def _length(length: int) -> bytes:
-    written = bytearray()
-    while length >= _MORE:
-        written.append(length & ~_MORE & 0xFF | _MORE)
-        length >>= 7
-    written.append(length)
-    return bytes(written)

@@ -1,4 +1,4 @@
-"""Lists of whole numbers as protocol buffers pack them, read and written without a turn for each number."""
+"""Whole numbers as protocol buffers pack them: one, and lists of them without a turn for each number."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +17,16 @@ _BLOCK = 1 << 16  # Numbers written at a time, of which each takes up to a hundr
 
 class VarintsError(ValueError):
     """Bytes that are no list of such numbers."""
+
+
+def written(number: int) -> bytes:
+    """One number, seven bits a byte, the least first: protocol buffers and MQTT have the same form."""
+    number_bytes = bytearray()
+    while number >= _MORE:
+        number_bytes.append(number & ~_MORE & 0xFF | _MORE)
+        number >>= _BITS
+    number_bytes.append(number)
+    return bytes(number_bytes)
 
 
 def unpack_bytes(data: Buffer) -> npt.NDArray[np.uint8]:
