@@ -5,8 +5,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from shared import clock, topics
 from shared.address import Address

@@ -218,11 +218,10 @@ class Batcher:
     def _fitting(self) -> list[Request]:
         """The first frames, as many as end together in time; among them such as would not even end alone."""
         batch: list[Request] = []
-        fits_ns = clock.now_ns() + self._ends_after_ns(1)
         soonest_ns = MAX_NS  # That a budget in the batch ends, of one that can be kept.
         while self._decoded and len(batch) < self._max_size:
             ends_ns = self._decoded[0].ends_ns
-            if ends_ns is not None and ends_ns >= fits_ns:
+            if ends_ns is not None and ends_ns >= clock.now_ns() + self._ends_after_ns(1):
                 soonest_ns = min(soonest_ns, ends_ns)
             if batch and clock.now_ns() + self._with_leeway_ns(len(batch) + 1) > soonest_ns:
                 self._fitted = len(batch)

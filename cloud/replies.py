@@ -116,7 +116,7 @@ class Replier:
     def _stamped(self, request: Request) -> tuple[Stamp, ...]:
         """The frame's own stamps, then this node's; REPLIED is the last act before packing."""
         request.times[Stage.REPLIED] = clock.now_ns()
-        own = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in request.times.items())
+        own = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
 
     def _count(self, request: Request, message: MaskMessage) -> None:

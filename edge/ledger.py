@@ -54,7 +54,7 @@ class Journey:
         if attempt == 1:
             return self.stamps
         if attempt == 2 and self.resent_ns:  # noqa: PLR2004 (a frame is sent twice at most)
-            return (*self.stamps[:-1], Stamp(Stage.SENT.value, self.stamps[-1].node, self.resent_ns))
+            return (*self.stamps[:-1], Stamp(Stage.SENT, self.stamps[-1].node, self.resent_ns))
         return ()
 
 

@@ -6,7 +6,8 @@ one that last gave any sign of life.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edge.clocks import Clocks
 from edge.ledger import Journey, Ledger

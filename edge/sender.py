@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edge.ledger import Journey, Ledger
 from edge.silence import Silence
@@ -107,7 +108,7 @@ class Sender:
     def send(self, journey: Journey, message: FrameMessage) -> None:
         """Stamp, pack, journal and publish a frame; a message too large for the broker is dropped instead."""
         sent_ns = journey.times[Stage.SENT] = clock.now_ns()
-        journey.stamps = tuple(Stamp(stage.value, self._node, at_ns) for stage, at_ns in journey.times.items())
+        journey.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in journey.times.items())
         budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
         budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
         message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)

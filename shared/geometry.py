@@ -1,13 +1,12 @@
 """How a picture is cropped, resized and padded to a model's input, and how a mask goes back onto the picture."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from shared.errors import SkylaneError
 from shared.frames import Pixels
@@ -32,8 +31,7 @@ class Resize(StrEnum):
     STRETCH = "stretch"  # Each axis by its own factor: distorted.
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(Struct, frozen=True):
     """The resize that was made: the `crop` rectangle of the source became the `paste` rectangle of the target.
 
     All in pixels. Source means the sensor's picture, even where a halved one (binning) is resized in its place.

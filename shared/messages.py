@@ -1,10 +1,10 @@
 """Frames and their answers on the wire: MessagePack maps, version first, every field checked as it enters."""
 
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from shared import geometry
 from shared.compression import Buffer
@@ -41,8 +41,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True):
     """What the vehicle asks for beside the mask itself."""
 
     mask_codec: Text = "zstd"
@@ -51,8 +50,7 @@ class Want:
     outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()  # Of a model of raw tensors; empty: all.
 
 
-@dataclass(frozen=True, slots=True)
-class FrameMessage:
+class FrameMessage(Struct, frozen=True):
     """A frame on its way to a worker. `data` holds pixels of `shape` in `layout`, packed by `codec`."""
 
     id: FrameId
@@ -66,12 +64,11 @@ class FrameMessage:
     attempt: int = 1
     version: str | None = None  # Of the model; None: the one that the worker takes for current.
     budget_ms: int | None = None  # Time left when sent; None: no deadline.
-    want: Want = field(default_factory=Want)
+    want: Want = Want()
     stamps: tuple[Stamp, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MaskMessage:
+class MaskMessage(Struct, frozen=True):
     """A worker's answer. `data` holds the result of its task, as `shared.results` packs it; empty unless answered.
 
     `shape`: of a mask, H×W; None for other tasks.

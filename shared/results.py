@@ -72,6 +72,8 @@ def encode(result: Result, codec: str) -> Buffer:
         SkylaneError: there is no such codec, or the result cannot be packed.
     """
     match result:
+        case np.ndarray():
+            return masks.encode(result, codec)
         case Classification():
             scores = np.array(result.scores, np.float32)
             return tensors.encode({"class_ids": np.array(result.class_ids, np.uint16), "scores": scores}, codec)
@@ -82,9 +84,7 @@ def encode(result: Result, codec: str) -> Buffer:
                 "scores": result.scores,
             }
             return tensors.encode(arrays, codec)
-        case Tensors():
-            return tensors.encode(result.values, codec)
-    return masks.encode(result, codec)
+    return tensors.encode(result.values, codec)
 
 
 def decode(task: Task, data: Buffer, codec: str, shape: tuple[int, int] | None) -> Result:

@@ -115,7 +115,7 @@ def _part(kind: inspect.Type, step: str | int) -> inspect.Type | None:
             return items[place]
         case inspect.NamedTupleType(fields=fields), int(place) if place < len(fields):
             return fields[place].type
-        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields), str():
+        case inspect.StructType(fields=fields), str():
             return next((field.type for field in fields if field.name == step), None)
     return None
 
@@ -148,5 +148,5 @@ _SAID: dict[type[inspect.Type], Callable[[Any], str]] = {
     inspect.LiteralType: lambda kind: f"one of {', '.join(map(str, kind.values))}",
     inspect.VarTupleType: lambda kind: f"a list of up to {kind.max_length}",
     inspect.NamedTupleType: lambda kind: f"[{', '.join(field.name for field in kind.fields)}]",
-    inspect.DataclassType: lambda _: "a map",
+    inspect.StructType: lambda _: "a map",
 }

@@ -1,9 +1,10 @@
 """Every topic of the wire in one table: how its name is built and with which quality of service it travels."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from shared.errors import SkylaneError
 
@@ -65,8 +66,7 @@ CONTROL = TopicKind("control/{worker}/{verb}", qos=1)
 REPLIES = TopicKind("replies/{operator}/{nonce}", qos=1)
 
 
-@dataclass(frozen=True, slots=True)
-class FrameId:
+class FrameId(Struct, frozen=True):
     """Who sent which frame. On the wire: `vehicle/camera/session/sequence` in ASCII."""
 
     vehicle: str

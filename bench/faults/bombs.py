@@ -3,7 +3,6 @@
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import lz4.block
 import msgpack
 import numpy as np
 import zstandard
+from msgspec.structs import asdict, replace
 
 from bench.faults.frames import black_frame
 from shared.fields import MAX_MESSAGE_BYTES

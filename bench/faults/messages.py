@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.faults.mutations import Mutator
 from shared import images, masks, topics

@@ -4,13 +4,13 @@ import queue
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.door_site import DOORS, MQTT, DoorSite
 from bench.peers.bare_grpc import BareCall

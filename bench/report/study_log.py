@@ -24,6 +24,7 @@ _RUN_FIGURES: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", "answered",
 )  # fmt: skip
+_LARGEST_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
@@ -118,10 +119,12 @@ def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     lines = runs.index.to_numpy(np.int64) + 2  # The header is line 1.
     for name in filter(runs.columns.__contains__, _RUN_FIGURES):
         figures = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
+        figures = figures.where(np.isfinite(figures))
         wrong = (figures.isna() & runs[name].notna()).to_numpy()
         problems.rows(f"cells of {name}", lines[wrong], lambda _: "is no number: the cell is left out", name)
         runs[name] = figures
-    nameless = runs[[*_RUN_COLUMNS]].isna().any(axis=1).to_numpy()
+    is_named = runs[[*_RUN_COLUMNS]].notna().all(axis=1) & runs["repetition"].between(0, _LARGEST_REPETITION)
+    nameless = ~is_named.to_numpy()
     told = f"{', '.join(_RUN_COLUMNS)} do not say which run it is of: the row is left out"
     problems.rows("rows of no run", lines[nameless], lambda _: told)
     return runs[~nameless].astype({"repetition": np.int64}), problems.all()

@@ -10,11 +10,12 @@ A vehicle's call brings a frame message without data beside its one picture, and
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from cloud.gateway.door import Answered, Door, WhenOver
 from cloud.gateway.refusal import Kind, RefusedError

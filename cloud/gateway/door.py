@@ -16,6 +16,7 @@ from cloud.model import HeadType
 from cloud.request import Request
 from cloud.serving import Lane, Serving
 from cloud.unanswered import Unanswered
+from shared.call_threads import afterwards
 from shared.fields import MessageError
 from shared.frame_head import FrameHead
 from shared.messages import FrameMessage, MaskMessage, Status
@@ -225,4 +226,4 @@ class Door:
     ) -> None:
         with suppress(InvalidStateError):  # Whoever asked has gone.
             future.set_result(Answered(message, outputs))
-        self._unanswered.left(model)
+        afterwards(partial(self._unanswered.left, model))

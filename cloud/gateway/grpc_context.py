@@ -28,6 +28,7 @@ _NO_TABLE = b"\x20"  # Of HPACK: we fill no table. A caller that asks for a smal
 _ANSWERS = _NO_TABLE + packed(
     {":status": "200", "content-type": GRPC, "grpc-accept-encoding": ",".join(ENCODINGS)}.items()
 )
+_STATUSES = {code: packed([("grpc-status", str(number))]) for number, code in enumerate(CODES)}
 _READABLE = "".join(chr(character) for character in range(0x20, 0x7F) if character != ord("%"))  # In a status message.
 _FOLDING_LEVEL = 1
 _GONE, _LATE, _NO_GRPC = "CANCELLED", "DEADLINE_EXCEEDED", "UNIMPLEMENTED"
@@ -254,10 +255,10 @@ class Context:
         return frames if self.inbox.is_ended else [*frames, http2.reset(self.stream, Code.NONE)]
 
     def _status(self, code: str, details: str = "") -> bytes:
-        fields = [("grpc-status", str(CODES.index(code)))]
+        fields = [(name, text(told)) for name, told in self._trailing]
         if details:
             fields.append(("grpc-message", quote(details, safe=_READABLE)))
-        return packed([*fields, *((name, text(told)) for name, told in self._trailing)])
+        return _STATUSES[code] + packed(fields) if fields else _STATUSES[code]
 
     def _announced(self, message: Sequence[Buffer]) -> Sequence[Buffer]:
         """A message as it goes, folded where its caller's are."""

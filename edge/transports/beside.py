@@ -6,7 +6,8 @@ The answer's mask message comes back the same way. The tensors' names are those 
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shared.compression import Buffer
 from shared.fields import MessageError

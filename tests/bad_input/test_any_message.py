@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from bench.faults.mutations import STRANGE
 from shared import geometry

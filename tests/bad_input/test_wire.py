@@ -2,11 +2,11 @@
 
 import queue
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from uuid import uuid4
 
 import msgpack
 import pytest
+from msgspec.structs import asdict, replace
 
 from edge.workers import Workers
 from shared import masks

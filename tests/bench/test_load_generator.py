@@ -1,8 +1,8 @@
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bench.instant import MODEL, InstantSettings, InstantWorker
 from bench.load_generator import LoadGenerator, OfferedLoad

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cloud.admission import Admission
@@ -232,7 +233,7 @@ def test_a_retry_is_a_frame_of_the_model_that_its_topic_names() -> None:
     admission = Admission()
     with open_door(admission) as door:
         topic = RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left")
-        door.bus.publish(topic, pack_frame(replace(FRAME, attempt=2)), qos=1)
+        door.bus.publish(topic, pack_frame(msgspec.structs.replace(FRAME, attempt=2)), qos=1)
         door.bus.publish(RETRIES.of(worker="other", model="tiny", vehicle="car", camera="left"), b"", qos=1)
         door.settle()
         assert admission.depth == 1

@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloud.replies import Replier, ReplyTooLargeError
 from cloud.request import Request

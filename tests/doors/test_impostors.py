@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cloud.node import CloudNode, WorkerSettings
 from shared.address import Certificates

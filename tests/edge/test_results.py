@@ -1,9 +1,9 @@
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edge.ledger import Journey
 from edge.results import decoded

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 from jsonschema.validators import extend
+from msgspec.structs import replace
 
 from shared import control, messages, node_status, probes, tensors, topics
 from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb

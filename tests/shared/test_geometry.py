@@ -1,12 +1,11 @@
 """The way of a picture to a model's input, and of a mask back onto the picture."""
 
-from dataclasses import asdict, replace
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from shared.geometry import Geometry, GeometryError, Resize, apply, check, lay_back, plan
 from shared.opencv import MAX_PIXELS, cv2

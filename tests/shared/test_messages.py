@@ -1,9 +1,10 @@
 import resource
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,7 +180,7 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
         ({"geometry": {"source_height": 1}}, "'geometry': source_width: missing"),
         ({"geometry": {"source_height": 65536}}, "'geometry': source_height: a whole number from 0 to 65535 .* 65536"),
         (
-            {"geometry": dict.fromkeys(asdict(FRAME.geometry), 1) | {"crop_top": 9}},
+            {"geometry": dict.fromkeys(msgspec.structs.asdict(FRAME.geometry), 1) | {"crop_top": 9}},
             "'geometry': geometry's crop_height",
         ),
         ({"codec": None}, "'codec': a text of up to 4096 characters belongs here, not None"),
@@ -239,7 +240,7 @@ def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str
 
 def test_data_may_stand_anywhere() -> None:
     """Order is no part of a map: other senders may write theirs otherwise."""
-    large = replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
+    large = msgspec.structs.replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
     fields = msgpack.unpackb(pack_frame(large))
     first = {"v": 1, "data": fields["data"]} | fields
     for each in (first, fields | {"later": 1}, {"x": b"\xa4data\xc6"} | fields):
@@ -275,8 +276,10 @@ def test_an_answer_without_its_mask_is_refused() -> None:
 def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_for_it() -> None:
     """More, beside the largest mask, would make a packet that the broker cuts its worker off for."""
     stamps = tuple(Stamp("ä" * 64, "ä" * 200, MAX_NS) for _ in range(MAX_FRAME_STAMPS))
-    unpack_frame(pack_frame(replace(FRAME, stamps=stamps)))
-    answer = replace(MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9]))
+    unpack_frame(pack_frame(msgspec.structs.replace(FRAME, stamps=stamps)))
+    answer = msgspec.structs.replace(
+        MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9])
+    )
     assert unpack_mask(pack_mask(answer)).stamps == answer.stamps
     assert len(pack_mask(answer)) < 1 << 16
 
@@ -388,4 +391,4 @@ def test_no_text_of_a_message_steers_a_terminal() -> None:
     """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
     answer = MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
     assert unpack_mask(pack_mask(answer)).reason == "a [2Jb  c"
-    assert unpack_frame(pack_frame(replace(FRAME, want=Want("a\x1b")))).want == Want("a ")
+    assert unpack_frame(pack_frame(msgspec.structs.replace(FRAME, want=Want("a\x1b")))).want == Want("a ")

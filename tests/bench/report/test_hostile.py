@@ -102,6 +102,8 @@ def cut(folder: Path) -> None:
 STUDIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a run cut short": (cut, "runs.csv, row 9: is cut short"),
     "runs without number": (changed("runs.csv", repetition=[*"xx345678"]), "runs.csv, row 2, column repetition: is no number"),
+    "runs without end": (changed("runs.csv", repetition=["inf", *"2345678"]), "runs.csv, row 2, column repetition: is no number"),
+    "runs below none": (changed("runs.csv", repetition=["-1", *"2345678"]), "runs.csv, row 2: cell, repetition, state do not say"),
     "throughput in words": (changed("runs.csv", throughput_hz="fast"), "runs.csv, row 2, column throughput_hz: is no number"),
     "times in words": (changed("frames.parquet", total_ms="x"), "frames.parquet: cannot be read ("),
     "a search of garbage": (holding("capacity.csv", b"\xff\xfe"), "capacity.csv: is no table"),

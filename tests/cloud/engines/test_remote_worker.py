@@ -1,12 +1,12 @@
 """A worker behind a worker: the remote engines at our own doors, which speak both protocols."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloud.manifest import REMOTE_FORMATS
 from cloud.repository import Repository

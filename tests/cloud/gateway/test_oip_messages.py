@@ -1,7 +1,6 @@
 """ModelInfer's messages, as any gRPC client may write them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_messages import read_request, write_response

@@ -4,12 +4,12 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloud.gateway.oip_json import read_request
 from cloud.gateway.oip_request import InferRequest

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+import msgspec
 import numpy as np
 import pytest
 
@@ -284,6 +285,6 @@ def test_a_stream_is_opened_with_a_token(tmp_path: Path) -> None:
 
 def test_a_vehicles_frame_message_belongs_to_one_call(doors: Doors) -> None:
     """It tells of one frame: taken for a stream, every request would be that frame."""
-    told = {"skylane-frame-bin": pack_frame(replace(frame(1), data=b""))}
+    told = {"skylane-frame-bin": pack_frame(msgspec.structs.replace(frame(1), data=b""))}
     with Stream(doors, headers=told) as stream:
         assert "send it with ModelInfer" in stream.refusal()

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import grpc
+import msgspec
 import numpy as np
 import pytest
 
@@ -157,7 +158,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
     """The same ids, stamps and outcomes as over the broker, at a standard door."""
     message = frame(5)
     request = asked([message.data], name="image_bytes", signature="packed")
-    told = (("skylane-frame-bin", pack_frame(replace(message, data=b""))),)
+    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     behind = dict(call.trailing_metadata())
     answered = unpack_mask(behind["skylane-mask-bin"])
@@ -169,9 +170,9 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
 
 def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    message = replace(frame(5), codec="jpeg", want=Want("raw"))
+    message = msgspec.structs.replace(frame(5), codec="jpeg", want=Want("raw"))
     request = asked([b"no picture"], name="image_bytes")
-    told = (("skylane-frame-bin", pack_frame(replace(message, data=b""))),)
+    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     assert not answer.outputs
     assert unpack_mask(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
@@ -180,7 +181,7 @@ def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> No
 def test_a_vehicles_call_is_one_of_finished_results(channel: grpc.Channel) -> None:
     """Its mask message tells of a result, which the other signatures do not give."""
     request = asked([bytes(frame(5).data)], name="image_bytes", signature="image")
-    told = (("skylane-frame-bin", pack_frame(replace(frame(5), data=b""))),)
+    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(frame(5), data=b""))),)
     with pytest.raises(grpc.RpcError, match="answered by packed alone"):
         PredictionStub(channel).Predict(request, WAIT_S, metadata=told)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -102,7 +103,7 @@ def test_finished_results_come_in_base64(client: httpx.Client) -> None:
 
 def called(client: httpx.Client, data: bytes, message: Any) -> tuple[dict[str, Any], Any]:
     """A vehicle's call: the answer's JSON, and the mask message beside it."""
-    header = base64.urlsafe_b64encode(pack_frame(replace(message, data=b""))).rstrip(b"=").decode()
+    header = base64.urlsafe_b64encode(pack_frame(msgspec.structs.replace(message, data=b""))).rstrip(b"=").decode()
     body = {"signature_name": "packed", "instances": [{"image_bytes": b64(data)}]}
     answer = client.post("/tiny:predict", json=body, headers={"Skylane-Frame": header})
     assert answer.status_code == 200, answer.text
@@ -121,7 +122,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: htt
 
 def test_a_vehicle_is_told_what_became_of_its_frame(client: httpx.Client) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    told, answered = called(client, b"no picture", replace(frame(6), codec="jpeg", want=Want("raw")))
+    told, answered = called(client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", want=Want("raw")))
     assert told == {"predictions": []}
     assert answered.status is Status.REJECTED
 

@@ -2,11 +2,11 @@
 
 import queue
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloud.engines.engine import InferenceError
 from cloud.gateway.settings import GatewaySettings
@@ -87,7 +87,7 @@ def test_a_frame_that_is_refused_says_why(
     with open_doors(model()) as doors:
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
-        _, answer = answer_to(transport, replace(frame(1), **changes))  # type: ignore[arg-type]
+        _, answer = answer_to(transport, replace(frame(1), **changes))
     assert answer.status is status
     assert reason in answer.reason
     assert answer.worker == "w"

@@ -5,11 +5,11 @@ import queue
 import socket
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from edge.transports.grpc_line import GrpcLine
 from edge.transports.http_line import HttpLine
