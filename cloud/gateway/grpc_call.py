@@ -70,13 +70,12 @@ class GrpcCall:
         return callers.name(self.text("authorization"), claimed, self.context.host)
 
     def admit(self, callers: Callers) -> None:
-        """Check the token alone, where one is needed, before the message has come: a stranger's is not waited for.
+        """Check the token alone, before the message has come: a stranger's is not waited for.
 
         Raises:
             RefusedError: it has none, or none of this worker's.
         """
-        if callers.need_token:
-            callers.name(self.text("authorization"), None, self.context.host)
+        callers.name(self.text("authorization"), None, self.context.host)
 
     def when_over(self, cancel: Callable[[], object]) -> None:
         """Have `cancel` called when the caller has its answer or waits no more."""

@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Protocol
 from urllib.parse import quote
 
@@ -31,6 +31,7 @@ _ANSWERS = _NO_TABLE + packed(
 _STATUSES = {code: packed([("grpc-status", str(number))]) for number, code in enumerate(CODES)}
 _READABLE = "".join(chr(character) for character in range(0x20, 0x7F) if character != ord("%"))  # In a status message.
 _FOLDING_LEVEL = 1
+_REMEMBERED = 64  # Timeouts.
 _GONE, _LATE, _NO_GRPC = "CANCELLED", "DEADLINE_EXCEEDED", "UNIMPLEMENTED"
 
 
@@ -282,11 +283,15 @@ def until_s(fields: Mapping[str, str]) -> float | None:
         RefusedError: what it says of it cannot be read.
     """
     written = fields.get("grpc-timeout")
-    if written is None:
-        return None
+    return None if written is None else time.monotonic() + _timeout_s(written)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _timeout_s(written: str) -> float:
+    """A timeout in seconds; most callers have the same for all their calls."""
     read = _TIMEOUT.fullmatch(written)
     if read is None:
         raise RefusedError(
             Kind.INVALID, f"grpc-timeout {written[:40]!r}: send up to 8 digits and one of {''.join(_SECONDS)}"
         )
-    return time.monotonic() + int(read[1]) * _SECONDS[read[2]]
+    return int(read[1]) * _SECONDS[read[2]]

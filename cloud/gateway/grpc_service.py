@@ -75,8 +75,9 @@ class MethodCalls:
 
     def admit(self, context: Context) -> None:
         """See Handler: a stranger is refused before its message has come."""
-        if isinstance(self.method, Conversing) or not self.method.is_open:
-            GrpcCall(b"", clock.now_ns(), context).admit(self.terms.callers)
+        callers = self.terms.callers
+        if callers.need_token and (isinstance(self.method, Conversing) or not self.method.is_open):
+            GrpcCall(b"", clock.now_ns(), context).admit(callers)
 
     def answer(self, context: Context) -> None:
         """See Handler."""
