@@ -83,7 +83,9 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     """
     with ExitStack() as stack:
         model = stack.enter_context(
-            Repository(plan.models).load(plan.model, Placement(device="cpu"), engine=plan.engine)
+            Repository(plan.models).load(
+                plan.model, Placement(device="cpu", instances=plan.instances), engine=plan.engine
+            )
         )
         on_step("starting a worker with all its doors open")
         site = stack.enter_context(

@@ -192,10 +192,14 @@ def _loader(settings: CloudConfig) -> Loader:
     return Loader(
         repository=Repository(settings.repository or default_root()),
         say=_say,
-        placement=Placement(device=settings.device, intra_threads=settings.threads, precision=settings.precision),
+        placement=Placement(
+            device=settings.device,
+            intra_threads=settings.threads,
+            precision=settings.precision,
+            instances=settings.instances,
+        ),
         max_batch=settings.max_batch,
         warm_up_runs=settings.warm_up_runs,
-        instances=settings.instances,
         engine=settings.engine,
         isolated=settings.isolate,
         limits=Limits(

@@ -18,7 +18,6 @@ class Loader:
     placement: Placement = Placement()  # noqa: RUF009 - frozen.
     max_batch: int | None = None  # None: as each model's manifest says; so for the two below.
     warm_up_runs: int | None = None
-    instances: int = 1  # Batches that each model infers at a time.
     engine: str | None = None
     isolated: bool = False  # Whether each engine runs in a process of its own, and
     limits: Limits = Limits()  # noqa: RUF009 - frozen. What such a process may take.
@@ -40,7 +39,7 @@ class Loader:
             limits=self.limits,
         )
         try:
-            model.instances = self.instances
+            model.instances = self.placement.instances
             runs_ms = model.warm_up(self.warm_up_runs)
         except BaseException:
             model.close()

@@ -82,6 +82,7 @@ class Placement:
     device: str = "auto"  # "auto" (a GPU where there is one), "cpu", "gpu" or "gpu:N".
     intra_threads: int = 0  # Within an operation; 0 lets the engine choose.
     inter_threads: int = 0  # Between operations; 0 lets the engine choose.
+    instances: int = 1  # Batches that are inferred at a time.
     precision: Precision | None = None  # None: as the manifest says.
 
 
