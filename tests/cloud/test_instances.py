@@ -2,17 +2,22 @@
 
 import queue
 import threading
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.engine import Outputs
+from cloud.engines.engine import Outputs, Placement, Precision
+from cloud.engines.tensorflow_device import session_config
+from cloud.loader import Loader
 from cloud.model import InstancesError
+from cloud.repository import Repository
 from cloud.request import Request
 from shared import clock
 from tests.cloud.batching_rig import WAIT_S, Gated, Line
 from tests.cloud.channel import Engine, model
+from tests.cloud.engines import tiny as tiny_models
 
 _SECOND = 10**9  # In nanoseconds.
 
@@ -62,3 +67,17 @@ def test_an_engine_that_takes_one_batch_at_a_time_says_so() -> None:
     with pytest.raises(InstancesError, match=r"tiny runs on tensorflow, one batch at a time: .* 1 instead of 2"):
         tiny.instances = 2
     assert tiny.instances == 1
+
+
+def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: Path) -> None:
+    """What an operator sets is what its batcher starts threads for."""
+    name = tiny_models.write(tmp_path, "classification")
+    loader = Loader(Repository(tmp_path), lambda _: None, Placement(device="cpu", instances=2))
+    with loader.load(name) as loaded:
+        assert loaded.instances == 2
+
+
+def test_threads_spin_where_one_batch_is_inferred_at_a_time() -> None:
+    """Beside another batch they take the processor from it."""
+    configs = [session_config("cpu", Placement(instances=instances), Precision.FP32) for instances in (1, 2)]
+    assert [config.experimental.disable_thread_spinning for config in configs] == [False, True]
