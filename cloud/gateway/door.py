@@ -16,7 +16,6 @@ from cloud.model import HeadType
 from cloud.request import Request
 from cloud.serving import Lane, Serving
 from cloud.unanswered import Unanswered
-from shared.call_threads import afterwards
 from shared.fields import MessageError
 from shared.frame_head import FrameHead
 from shared.messages import FrameMessage, MaskMessage, Status
@@ -226,4 +225,4 @@ class Door:
     ) -> None:
         with suppress(InvalidStateError):  # Whoever asked has gone.
             future.set_result(Answered(message, outputs))
-        afterwards(partial(self._unanswered.left, model))
+        self._unanswered.left(model)  # Now: by a stream's thread, what is left behind its call would pile up.

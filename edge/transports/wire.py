@@ -15,9 +15,8 @@ from shared.endpoint import Endpoint
 _LONGEST_S = 2e6  # That Python lets a socket wait.
 _AHEAD_BYTES = 1 << 12  # A large read goes past the buffer for small ones.
 _PARTS_AT_A_TIME = 512  # That the kernel is given; it takes 1,024.
-_NEAR_S = (
-    0.01  # So exactly is that moment kept, for to tell the kernel anew before each wait costs as much as the wait.
-)
+# So exactly is that moment kept: to tell the kernel anew before each wait costs as much as the wait.
+_NEAR_S = 0.01
 _TIMEVAL = struct.Struct("@ll")  # Seconds and microseconds, as Linux has them.
 
 
