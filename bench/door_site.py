@@ -31,12 +31,12 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         doors: Sequence[str] = DOORS,
         device: str = "cpu",
         engine: str | None = None,
-        instances: int = 1,
+        instances: int | None = None,
         flags: Sequence[str] = (),
     ) -> None:
         """`doors`: those that are wanted, beside MQTT. `engine`: as the model's manifest says where it is None.
 
-        `instances`: batches that the worker infers at a time. `flags`: more of `skylane cloud serve`.
+        `instances`: batches that the worker infers at a time, None: as the engine chooses. `flags`: more of `skylane cloud serve`.
 
         Raises:
             SkylaneError: the broker or the worker did not get ready.
@@ -53,7 +53,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
                     model=model,
                     device=device,
                     engine=engine,
-                    flags=[*opened, "--instances", str(instances), *flags],
+                    flags=[*opened, *([] if instances is None else ["--instances", str(instances)]), *flags],
                 )
             )
             self._stack = stack.pop_all()

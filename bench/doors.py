@@ -10,7 +10,6 @@ that the worker kept its engine busy does not: both are of the same seconds.
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
@@ -55,7 +54,7 @@ class Plan:
     seconds: float = 10.0  # Of a round.
     rounds: int = 7
     bare_frames: int = 30  # Of each instance.
-    instances: int = 1  # Batches at the engine at a time, in the worker and alone.
+    instances: int | None = None  # Batches at a time, in the worker and alone; None: as the engine chooses.
     codec: str = "jpeg"
     bag: Path | None = None  # None: a synthetic drive.
 
@@ -101,13 +100,13 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         pictures = [sample.picture for sample in samples]
         model.warm_up()
         on_step("the bare engine")
-        bare_hz = [_bare_hz(plan, model, pictures)]
+        bare_hz = [overhead.bare_hz(model, pictures, plan.bare_frames)]
         rounds = []
         for number in range(plan.rounds):
             on_step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
             tallies, span_ns = _round(plan, site, samples)
             on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
-            bare_hz.append(_bare_hz(plan, model, pictures))
+            bare_hz.append(overhead.bare_hz(model, pictures, plan.bare_frames))
             rounds.append(judged(tallies, span_ns, sum(bare_hz[-2:]) / 2))
         return {
             "plan": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()},
@@ -169,15 +168,6 @@ def _samples(plan: Plan, model: Model) -> list[Sample]:
     ]
 
 
-def _bare_hz(plan: Plan, model: Model, pictures: Sequence[Any]) -> float:
-    """Frames a second of the engine alone, by as many threads as it is to infer batches at a time."""
-    model.instances = plan.instances
-    with ThreadPoolExecutor(plan.instances) as threads:
-        loops = [threads.submit(overhead.bare, model, pictures, plan.bare_frames) for _ in range(plan.instances)]
-        took_ms = [each for loop in loops for each in loop.result()]
-    return 1e3 * plan.instances / float(np.mean(took_ms))
-
-
 def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[ClientTally], tuple[int, int]]:
     with ExitStack() as stack:
         clients = []
@@ -197,7 +187,7 @@ def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[
 @click.option("--door", "doors", multiple=True, type=click.Choice(DOORS), help="These alone. [all]")
 @click.option("--clients", type=click.IntRange(1, 64), default=8, show_default=True)
 @click.option("--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Of each client.")
-@click.option("--instances", type=click.IntRange(1, 64), default=1, show_default=True, help="Batches at a time.")
+@click.option("--instances", type=click.IntRange(1, 64), help="Batches at a time. [as the engine chooses]")
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1, 3600), default=10.0, show_default=True, help="Of a round.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True)

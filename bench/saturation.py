@@ -48,7 +48,7 @@ class Plan:
     window: int = 4  # Unanswered frames of a vehicle.
     seconds: float = 15.0  # Of a round.
     rounds: int = 3
-    bare_frames: int = 30
+    bare_frames: int = 30  # Of each batch that is inferred at a time.
     codec: str = "jpeg"
     quality: int = 85
     flags: tuple[str, ...] = ()  # More of `skylane cloud serve`.
@@ -99,8 +99,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         for number in range(plan.rounds):
             for load in ("equal", "greedy"):
                 on_step(f"round {number + 1} of {plan.rounds}: bare engine")
-                bare_ms = overhead.bare(model, pictures, plan.bare_frames)
-                capacity_hz = 1e3 / float(np.mean(bare_ms))
+                capacity_hz = overhead.bare_hz(model, pictures, plan.bare_frames)
                 offered = offered_loads(plan, capacity_hz, is_greedy=load == "greedy")
                 on_step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
                 deadline_ms = plan.deadline_frames * 1e3 / capacity_hz

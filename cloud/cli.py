@@ -70,7 +70,9 @@ cloud.add_command(control)
 @click.option("--max-pixels", type=int, help="Of one picture; what is larger is `rejected`. [33554432]")
 @click.option("--max-wait-ms", type=float, help="How long a batch may wait for more frames. [0]")
 @click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
-@click.option("--instances", type=int, help="Batches that a model infers at a time; TensorFlow's engine alone. [1]")
+@click.option(
+    "--instances", type=int, help="Batches that a model infers at a time. [2 by TensorFlow on several cores, else 1]"
+)
 @click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
 @click.option("--decoders", type=int, help="Decoding threads. [1]")
 @click.option("--encoders", type=int, help="Threads that make results and encode them. [1]")

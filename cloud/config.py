@@ -48,7 +48,9 @@ class CloudConfig(Section):
     encoders: int = Field(default=1, ge=1, le=32)
     max_wait_ms: float = Field(default=0.0, ge=0, le=10_000)
     max_batch: int | None = Field(default=None, ge=1, le=256)  # None: as each model's manifest says.
-    instances: int = Field(default=1, ge=1, le=64)  # Batches that a model infers at a time.
+    instances: int | None = Field(
+        default=None, ge=1, le=64
+    )  # Batches at a time of a model; None: as its engine chooses.
     warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.
     control: bool = True  # Let operators load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Who may; empty: whoever the broker lets through.

@@ -39,7 +39,8 @@ class Loader:
             limits=self.limits,
         )
         try:
-            model.instances = self.placement.instances
+            if self.placement.instances is not None:
+                model.instances = self.placement.instances
             runs_ms = model.warm_up(self.warm_up_runs)
         except BaseException:
             model.close()

@@ -48,7 +48,7 @@ class Model:
         sha256 = getattr(engine, "sha256", card.sha256)  # Of a remote model: of what its server says of it.
         self.card = replace(card, engine=engine.name, precision=engine.precision.value, sha256=sha256)
         self._engine = engine
-        self._instances = 1
+        self._instances: int = getattr(engine, "instances", 1)
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._given: Mapping[str, HeadType] = {}
@@ -60,7 +60,7 @@ class Model:
 
     @property
     def instances(self) -> int:
-        """How many batches are to be inferred at a time.
+        """How many batches are to be inferred at a time; at first as many as its engine finds best.
 
         Raises:
             InstancesError: on being set, where its engine takes one at a time.

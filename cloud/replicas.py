@@ -19,6 +19,7 @@ import yaml
 from cloud.config import CloudConfig, connection_of
 from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
+from shared.machine import usable_cores
 from shared.name_claim import client_id
 from shared.processes import end
 
@@ -208,13 +209,12 @@ class Replicas:
 
     def _replica(self, folder: Path, number: int) -> _Replica:
         settings = self._settings
-        cores = len(os.sched_getaffinity(0))
         name = f"{self._worker}-{number}"
         doors = {"http": settings.http, "grpc": settings.grpc}
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
-            "threads": settings.threads or max(1, cores // settings.replicas),
+            "threads": settings.threads or max(1, usable_cores() // settings.replicas),
             **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }
         files = connection_of(settings).certificates(self._worker)

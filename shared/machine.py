@@ -23,6 +23,11 @@ def machine() -> dict[str, str | int | None]:
     }
 
 
+def usable_cores() -> int:
+    """The processor's cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def commit() -> str | None:
     """The commit of the checkout this runs from, with "-dirty" where files were changed; None where there is none."""
     name = _git("describe", "--always", "--abbrev=12")

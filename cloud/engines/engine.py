@@ -82,12 +82,14 @@ class Placement:
     device: str = "auto"  # "auto" (a GPU where there is one), "cpu", "gpu" or "gpu:N".
     intra_threads: int = 0  # Within an operation; 0 lets the engine choose.
     inter_threads: int = 0  # Between operations; 0 lets the engine choose.
-    instances: int = 1  # Batches that are inferred at a time.
+    instances: int | None = None  # Batches that are inferred at a time; None lets the engine choose.
     precision: Precision | None = None  # None: as the manifest says.
 
 
 class Engine(Protocol):
     """A model's file, open on a device. Used by one thread at a time, unless it has a true `is_reentrant`.
+
+    One that has it may tell in `instances` how many batches it is best given at a time.
 
     Built as `Engine(path, manifest, placement)` with a `cloud.manifest.Manifest`; raises EngineError or DeviceError
     where that cannot be.

@@ -10,7 +10,14 @@ from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, P
 from cloud.engines.graph import FrozenModel, cut, index_of, node_of, reachable, refuse_foreign, require
 from cloud.engines.graph_heads import head_of
 from cloud.engines.graph_rewriting import joined_early
-from cloud.engines.tensorflow_device import check_precision, choose, convert_variables_to_constants, session_config, tf
+from cloud.engines.tensorflow_device import (
+    check_precision,
+    choose,
+    convert_variables_to_constants,
+    instances,
+    session_config,
+    tf,
+)
 from cloud.manifest import Manifest, OutputKind
 
 _PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
@@ -63,6 +70,7 @@ class GraphSession:
         self.device = choose(placement.device)
         self.precision = placement.precision or manifest.precision
         check_precision(self.precision, self.device)
+        self.instances = instances(self.device, placement)
         self.batch_size = baked_batch(frozen, manifest)
         rewritten = replace(frozen, graph=joined_early(frozen.graph, frozen.output_tensors.values()))
         whole = assemble(rewritten, manifest, self.batch_size, f"/{self.device}")

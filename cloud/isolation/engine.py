@@ -74,6 +74,7 @@ class IsolatedEngine:
                 "device": placement.device,
                 "intra_threads": placement.intra_threads,
                 "inter_threads": placement.inter_threads,
+                "instances": 1,
                 "precision": placement.precision,
             },
             "memory_bytes": limits.memory_bytes,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.tensorflow_device import session_config
+from cloud.engines.tensorflow_device import instances, session_config
 from cloud.loader import Loader
 from cloud.model import InstancesError
 from cloud.repository import Repository
@@ -75,6 +75,23 @@ def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: P
     loader = Loader(Repository(tmp_path), lambda _: None, Placement(device="cpu", instances=2))
     with loader.load(name) as loaded:
         assert loaded.instances == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "placement", "number"),
+    [
+        ("cpu", Placement(intra_threads=4), 2),
+        ("cpu", Placement(intra_threads=1), 1),
+        ("gpu:0", Placement(intra_threads=4), 1),
+        ("cpu", Placement(intra_threads=4, instances=1), 1),
+        ("gpu:0", Placement(instances=3), 3),
+    ],
+)
+def test_several_cores_infer_two_batches_at_a_time_unless_somebody_says_otherwise(
+    device: str, placement: Placement, number: int
+) -> None:
+    """One batch fills the gaps that the other leaves on them; on one core, or a GPU, there are none to fill."""
+    assert instances(device, placement) == number
 
 
 def test_threads_spin_where_one_batch_is_inferred_at_a_time() -> None:
