@@ -45,9 +45,9 @@ class VehicleTally:
 
     name: str
     offered: int
-    answered_in_time: int
     outcomes: Counter[str]  # By `shared.latency_log.Outcome`.
-    latencies_ms: tuple[float, ...]  # Of those answered in time, from due to the answer's receipt.
+    answered_ns: tuple[int, ...]  # By `shared.clock`: when the answer of each that was answered in time was received.
+    latencies_ms: tuple[float, ...]  # Of the same, from due to the answer's receipt.
 
 
 class LoadGenerator:
@@ -73,8 +73,11 @@ class LoadGenerator:
         self._deadline_ns = round(deadline_ms * 1e6)
         self._duration_ns = round(duration_s * 1e9)
 
-    def run(self) -> Sequence[VehicleTally]:
-        """Offer for as long as was asked, wait for the last answers, and tell, in the order of the vehicles.
+    def run(self) -> tuple[Sequence[VehicleTally], tuple[int, int]]:
+        """Offer for as long as was asked and wait for the last answers.
+
+        Returns what became of the frames, in the order of the vehicles, and the span in which they were offered, ns by
+        `shared.clock`. What waited at its end is answered after it.
 
         Raises:
             SkylaneError: the broker cannot be reached.
@@ -84,13 +87,14 @@ class LoadGenerator:
             vehicles = [_Vehicle(load, session, self._deadline_ns) for load in self._vehicles]
             for vehicle in vehicles:
                 vehicle.open(stack.enter_context(MqttBus(self._address, f"load-{vehicle.load.name}-{session}")))
-            self._offer(vehicles)
+            span_ns = self._offer(vehicles)
             for vehicle in vehicles:
                 vehicle.wait()
-        return [vehicle.tally() for vehicle in vehicles]
+        return [vehicle.tally() for vehicle in vehicles], span_ns
 
-    def _offer(self, vehicles: Sequence["_Vehicle"]) -> None:
+    def _offer(self, vehicles: Sequence["_Vehicle"]) -> tuple[int, int]:
         begun_ns = clock.now_ns()
+        ended_ns = begun_ns + self._duration_ns
         due = [
             (begun_ns + round(1e9 * place / len(vehicles) / vehicle.load.rate_hz), place)
             for place, vehicle in enumerate(vehicles)
@@ -99,13 +103,14 @@ class LoadGenerator:
         heapq.heapify(due)
         pause = threading.Event()
         offered = 0
-        while due and due[0][0] < begun_ns + self._duration_ns:
+        while due and due[0][0] < ended_ns:
             due_ns, place = due[0]
             if (wait_ns := due_ns - clock.now_ns()) > 0:
                 pause.wait(wait_ns / 1e9)
             vehicles[place].offer(self._frames[offered % len(self._frames)], due_ns)
             offered += 1
             heapq.heapreplace(due, (due_ns + round(1e9 / vehicles[place].load.rate_hz), place))
+        return begun_ns, ended_ns
 
 
 @dataclass(slots=True)
@@ -118,6 +123,7 @@ class _Vehicle:
     _bus: MqttBus | None = None
     _sequence: int = 0
     _outcomes: Counter[str] = field(default_factory=Counter)
+    _answered_ns: list[int] = field(default_factory=list)
     _latencies_ms: list[float] = field(default_factory=list)
     _unanswered: dict[FrameId, int] = field(default_factory=dict)  # When each was due.
     _condition: threading.Condition = field(default_factory=threading.Condition)
@@ -157,8 +163,8 @@ class _Vehicle:
 
     def tally(self) -> VehicleTally:
         """What became of all."""
-        answered = self._outcomes[Outcome.ANSWERED]
-        return VehicleTally(self.load.name, self._sequence, answered, self._outcomes, tuple(self._latencies_ms))
+        answered_ns, latencies_ms = tuple(self._answered_ns), tuple(self._latencies_ms)
+        return VehicleTally(self.load.name, self._sequence, self._outcomes, answered_ns, latencies_ms)
 
     def _publish(self, message: FrameMessage) -> None:
         assert self._bus is not None
@@ -191,6 +197,7 @@ class _Vehicle:
         elif took_ns > self.deadline_ns:
             self._close(answer.id, Outcome.EXPIRED)
         elif self._close(answer.id, Outcome.ANSWERED):
+            self._answered_ns.append(delivery.received_ns)
             self._latencies_ms.append(took_ns / 1e6)
 
     def _close(self, frame_id: FrameId, outcome: Outcome) -> bool:

@@ -1,7 +1,8 @@
 """A worker offered more than it can do: how much of it is answered in time, how fairly, and what becomes of the rest.
 
-Rounds alternate: the bare engine in a loop, then many vehicles that together offer a multiple of what it can do. Their
-frames are encoded before the round: what a vehicle's own computer would do is not done on the worker's.
+Rounds alternate: the bare engine in a loop, then many vehicles that together offer a multiple of what it can do, then the
+bare engine again. Their frames are encoded before the round: what a vehicle's own computer would do is not done on the
+worker's.
 """
 
 import json
@@ -29,6 +30,7 @@ from shared.broker import Broker
 from shared.latency_log import Outcome
 from shared.machine import machine
 
+_SETTLING_S = 2.0  # A round's first seconds, which do not count: the queue is still filling.
 _GREEDY = 10.0  # Times what each of the others offers.
 _SHARE_TARGET = 0.95  # Of the bare engine's frames a second.
 _JAIN_TARGET = 0.98
@@ -59,8 +61,8 @@ class Round:
     """What became of one round's frames."""
 
     load: str  # "equal", or "greedy": one vehicle offers ten times what each of the others does.
-    capacity_hz: float  # Of the bare engine, measured just before.
-    in_time_hz: float
+    capacity_hz: float  # Of the bare engine: the mean of the loops before and after.
+    in_time_hz: float  # While frames were offered, without the settling at the start.
     share: float  # in_time_hz / capacity_hz
     jain: float  # Of what each vehicle got, over its max-min fair share of what was answered.
     greedy_share: float | None  # What the greedy one got over its max-min fair share.
@@ -96,17 +98,20 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         pictures = overhead.decoded(frames_plan, model)
         messages = overhead.prepared(frames_plan, model)
         model.warm_up()
+        on_step("the bare engine")
+        bare_hz = [overhead.bare_hz(model, pictures, plan.bare_frames)]
         for number in range(plan.rounds):
             for load in ("equal", "greedy"):
-                on_step(f"round {number + 1} of {plan.rounds}: bare engine")
-                capacity_hz = overhead.bare_hz(model, pictures, plan.bare_frames)
-                offered = offered_loads(plan, capacity_hz, is_greedy=load == "greedy")
                 on_step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
-                deadline_ms = plan.deadline_frames * 1e3 / capacity_hz
-                tallies = LoadGenerator(
-                    broker.url, messages, offered, deadline_ms=deadline_ms, duration_s=plan.seconds
+                offered = offered_loads(plan, bare_hz[-1], is_greedy=load == "greedy")
+                deadline_ms = plan.deadline_frames * 1e3 / bare_hz[-1]
+                duration_s = _SETTLING_S + plan.seconds
+                tallies, span_ns = LoadGenerator(
+                    broker.url, messages, offered, deadline_ms=deadline_ms, duration_s=duration_s
                 ).run()
-                rounds.append(judged(load, offered, tallies, capacity_hz, plan.seconds))
+                on_step(f"round {number + 1} of {plan.rounds}: the bare engine")
+                bare_hz.append(overhead.bare_hz(model, pictures, plan.bare_frames))
+                rounds.append(judged(load, offered, tallies, span_ns, sum(bare_hz[-2:]) / 2))
         return {
             "plan": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()},
             "rounds": [asdict(each) for each in rounds],
@@ -135,11 +140,18 @@ def judged(
     load: str,
     offered: Sequence[OfferedLoad],
     tallies: Sequence[VehicleTally],
+    span_ns: tuple[int, int],
     capacity_hz: float,
-    seconds: float,
 ) -> Round:
-    """The figures of a round. A vehicle's fair share is the max-min fair one of all that was answered in time."""
-    got_hz = [tally.answered_in_time / seconds for tally in tallies]
+    """The figures of a round: of the answers that came in time and within its span, without the settling at its start.
+
+    A vehicle's fair share is the max-min fair one of all of those.
+    """
+    begun_ns, ended_ns = span_ns[0] + round(_SETTLING_S * 1e9), span_ns[1]
+    got_hz = [
+        sum(begun_ns <= at_ns < ended_ns for at_ns in tally.answered_ns) * 1e9 / (ended_ns - begun_ns)
+        for tally in tallies
+    ]
     fair_hz = max_min_shares([each.rate_hz for each in offered], sum(got_hz))
     relative = [got / fair if fair else 0.0 for got, fair in zip(got_hz, fair_hz, strict=True)]
     outcomes: Counter[str] = Counter()

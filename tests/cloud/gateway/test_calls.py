@@ -19,6 +19,7 @@ from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.request import Request
 from shared import clock, images, masks
+from shared.call_threads import CallThreads
 from shared.frames import Layout
 from shared.messages import Status
 from shared.model_card import Task
@@ -279,6 +280,35 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     unloading.join(WAIT_S)
     assert asked.futures[0].done()
     asked.reply()
+
+
+def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(
+    doors: Doors, gate: _Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread answers them itself, and its call goes on: what is counted behind the call would be counted too late."""
+    monkeypatch.setattr("cloud.gateway.door._ANSWERED_WITHIN_S", 10 * WAIT_S)
+    gate.opened.clear()
+    door = doors.node.door
+    told, over = threading.Event(), threading.Event()
+    statuses = []
+
+    def stream() -> None:
+        futures = [door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20) for _ in range(16)]
+        gate.opened.set()
+        statuses.extend(future.result(WAIT_S).message.status for future in futures)
+        told.set()
+        over.wait(WAIT_S)
+
+    threads = CallThreads("stream", 1)
+    threads.run(stream)
+    assert told.wait(WAIT_S)
+    unloading = threading.Thread(target=door.dismiss, args=("tiny",), daemon=True)
+    unloading.start()
+    unloading.join(WAIT_S / 2)
+    assert not unloading.is_alive()
+    assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
+    over.set()
+    threads.close()
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])
