@@ -5,7 +5,8 @@ The distributed video inference that Skylane is compared with splits the latency
     T_network + T_client queue + (N_R - N_S) / N_S · T_compute + T_compute
 
 where the third term is the queue before the servers, if each takes its even share. Here the four are measured, by the
-stages of the burst's last answer, and the queue is set beside what the formula makes of the same run's T_compute.
+stages of the burst's last answer, and the queue is set beside what the formula makes of the same run's T_compute: the
+time for which a worker was busy with each of its frames, whether it infers one of them at a time, several, or a batch.
 """
 
 import math
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from statistics import stdev
 
 import pandas as pd
+
+from bench.coverage import covered
 
 _CLIENT = ("taken_ms", "demosaiced_ms", "preprocessed_ms", "encoded_ms", "sent_ms", "mask_decoded_ms")
 _SERVER_QUEUE = ("dequeued_ms", "decoded_ms", "batched_ms")
@@ -30,7 +33,7 @@ class Split:
     client_queue_ms: float  # Until the last frame left the vehicle, and what the vehicle did with its answer.
     server_queue_ms: float  # Until its batch began.
     compute_ms: float
-    inference_ms: float  # Mean of all its frames: what a worker is busy for with each.
+    busy_ms: float  # The time in which a worker inferred, over the frames it did: the mean of all workers' frames.
 
     @property
     def total_ms(self) -> float:
@@ -45,7 +48,7 @@ class Split:
     @property
     def predicted_queue_ms(self) -> float:
         """The formula's: (N_R - N_S) / N_S · T_compute."""
-        return (self.frames - self.workers) / self.workers * self.inference_ms
+        return (self.frames - self.workers) / self.workers * self.busy_ms
 
     @property
     def predicted_ms(self) -> float:
@@ -57,8 +60,18 @@ def split(frames: pd.DataFrame, workers: int) -> Split:
     """Split one burst: `frames` are its answered ones, at least one, of all vehicles, with the log's durations."""
     last = frames.loc[frames["total_ms"].idxmax()]
     client, queue, compute = (float(last[[*names]].sum()) for names in (_CLIENT, _SERVER_QUEUE, _COMPUTE))
-    inference_ms = float(frames["inferred_ms"].mean())
-    return Split(len(frames), workers, float(last["crossing_ms"]), client, queue, compute, inference_ms)
+    return Split(len(frames), workers, float(last["crossing_ms"]), client, queue, compute, _busy_ms(frames))
+
+
+def _busy_ms(frames: pd.DataFrame) -> float:
+    ended_ns = frames["t_inferred_ns"].astype("int64")
+    begun_ns = ended_ns - (frames["inferred_ms"] * 1e6).round().astype("int64")
+    spans = pd.DataFrame({"worker": frames["worker"], "begun": begun_ns, "ended": ended_ns})
+    busy_ns = sum(
+        covered(list(zip(each["begun"], each["ended"], strict=True)))
+        for _, each in spans.groupby("worker", dropna=False)
+    )
+    return busy_ns / 1e6 / len(frames)
 
 
 def middle(splits: Sequence[Split]) -> Split:

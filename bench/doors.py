@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import overhead
+from bench.coverage import covered_share
 from bench.door_load import ClientTally, DoorClient, Sample, run_together
 from bench.door_site import DOORS, DoorSite
 from bench.fairness import jain
@@ -135,26 +136,13 @@ def judged(tallies: Sequence[ClientTally], span_ns: tuple[int, int], bare_hz: fl
         bare_hz=bare_hz,
         answered_hz=answered_hz,
         ratio=answered_hz / bare_hz,
-        engine_busy=covered([inference for tally in tallies for inference in tally.inferences]),
+        engine_busy=covered_share([inference for tally in tallies for inference in tally.inferences]),
         jain=jain(list(answers.values())),
         least_to_most=min(answers.values()) / most if most else 0.0,
         answers=answers,
         outcomes={name: count for name, count in outcomes.items() if count},
         wrong_pixels=sum(tally.wrong_pixels for tally in tallies),
     )
-
-
-def covered(spans: Sequence[tuple[int, int]]) -> float:
-    """The share of the time, from the first one's begin to the last one's end, that lies in at least one span."""
-    ordered = sorted(spans)
-    if not ordered:
-        return 0.0
-    begun = until = ordered[0][0]
-    inside = 0
-    for begin, end in ordered:
-        inside += max(0, end - max(begin, until))
-        until = max(until, end)
-    return inside / max(1, until - begun)
 
 
 def _samples(plan: Plan, model: Model) -> list[Sample]:

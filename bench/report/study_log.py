@@ -28,7 +28,7 @@ _LARGEST_REPETITION: Final = np.iinfo(np.int32).max
 _COUNTED: Final = ("vehicles", "workers", "frames")
 _NEEDED: Final = (
     "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
-    "bytes_up", "bytes_down",
+    "bytes_up", "bytes_down", "worker", "t_inferred_ns",
 )  # fmt: skip
 
 

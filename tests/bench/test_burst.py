@@ -8,13 +8,18 @@ from shared.latency_table import PARTS
 
 
 def burst(frames: int, workers: int, inference_ms: float) -> pd.DataFrame:
-    """Frames that fall due at once, on workers that each take one after the other; 2 ms of link, 1 ms to encode."""
+    """Frames that fall due at once, on workers that each take one after the other; 2 ms of link, 1 ms to encode.
+
+    The workers' clocks differ by a second each.
+    """
     rows = []
     for place in range(frames):
         waited_ms = place // workers * inference_ms
         row = dict.fromkeys((f"{part}_ms" for part in PARTS), 0.0)
         row |= {"crossing_ms": 2.0, "encoded_ms": 1.0, "dequeued_ms": waited_ms, "inferred_ms": inference_ms}
-        rows.append(row | {"total_ms": sum(row.values())})
+        ended_ns = round((waited_ms + inference_ms) * 1e6) + place % workers * 10**9
+        who = {"worker": f"worker-{place % workers}", "t_inferred_ns": ended_ns}
+        rows.append(row | {"total_ms": sum(row.values())} | who)
     return pd.DataFrame(rows)
 
 
@@ -25,6 +30,14 @@ def test_the_queue_of_even_shares_is_the_formula_s(workers: int) -> None:
     assert made.server_queue_ms == made.predicted_queue_ms == (20 - workers) / workers * 50
     assert (made.network_ms, made.client_queue_ms, made.compute_ms) == (2.0, 1.0, 50.0)
     assert made.total_ms == made.predicted_ms + 1.0
+
+
+def test_a_worker_that_infers_two_at_a_time_is_busy_with_each_for_half_as_long() -> None:
+    """A mean of inferences, each slower beside another, would promise a queue twice as long as there can be."""
+    pairs = burst(20, 2, 80.0).assign(worker="one", t_inferred_ns=lambda frames: frames["t_inferred_ns"] % 10**9)
+    made = split(pairs, 1)
+    assert made.busy_ms == 40
+    assert made.predicted_queue_ms == 19 * 40
 
 
 def test_the_four_terms_sum_to_the_latency_of_the_last_answer() -> None:

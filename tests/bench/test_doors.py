@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.door_load import ClientTally, DoorClient, Sample, run_together
-from bench.doors import covered, judged
+from bench.doors import judged
 from bench.instant import InstantSettings, InstantWorker, expected_labels
 from edge.transports.mqtt import MqttTransport, vehicle_will
 from shared import geometry, images
@@ -66,21 +66,6 @@ def _sample(model: str, seed: int) -> Sample:
         data=images.encode(picture, Layout.RGB8, "png", 85),
     )
     return Sample(message, picture, expected_labels(picture))
-
-
-@pytest.mark.parametrize(
-    ("spans", "share"),
-    [
-        ([], 0.0),
-        ([(5, 9)], 1.0),
-        ([(10, 20), (0, 10)], 1.0),
-        ([(0, 10), (30, 40)], 0.5),
-        ([(0, 10), (0, 10), (5, 15), (15, 20), (2, 3), (30, 40)], 0.75),
-    ],
-)
-def test_the_engines_share_counts_no_moment_twice(spans: list[tuple[int, int]], share: float) -> None:
-    """Frames of a batch are there together, and several batches may be."""
-    assert covered(spans) == share
 
 
 @pytest.mark.mosquitto

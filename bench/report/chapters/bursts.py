@@ -38,8 +38,9 @@ def chapter(study: StudyLog) -> Section | None:
     )  # fmt: skip
     caption = (
         "The latency of a burst, from when its frames fell due to its last answer, split by the stages of that last "
-        "answer; of several runs the one of median latency. ±: the standard deviation of the runs' latencies, – of one. Formula: (N_R − N_S) / N_S · T_compute for the queue, with "
-        "the run's own mean inference. Speed-up: one worker's latency over this one's."
+        "answer; of several runs the one of median latency. ±: the standard deviation of the runs' latencies, – of one. "
+        "Formula: (N_R − N_S) / N_S · T_compute for the queue, with the time that a worker of the run was busy with each "
+        "of its frames. Speed-up: one worker's latency over this one's."
     )
     about = Prose(
         "The four terms are those of the distributed video inference of the originals. What waits for a worker waits at "

@@ -290,7 +290,7 @@ def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(
     gate.opened.clear()
     door = doors.node.door
     told, over = threading.Event(), threading.Event()
-    statuses = []
+    statuses: list[Status] = []
 
     def stream() -> None:
         futures = [door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20) for _ in range(16)]
