@@ -35,7 +35,6 @@ from shared.topics import FrameId
 
 _CAMERA = "front"
 _ENGINE = "tensorflow"  # That the peers' function is made of.
-_INSTANCES = 2  # Two cores have no gaps left for a third; the peers infer as many calls at a time as come.
 _CALL = "grpc"  # A bare call by the vehicle's own gRPC,
 _LIBRARY = "grpc by grpcio"  # one by gRPC's Python library, as anybody's client would make it,
 _VEHICLE = "grpc by a vehicle"  # and the same door by a vehicle's transport.
@@ -159,9 +158,7 @@ def opened(
     """
     doors = [door for door in DOORS if ways is None or any(_door(way) == door for way in ways)]
     flags = ("--warm-up", "0") if is_cold else ()
-    site = stack.enter_context(
-        DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, instances=_INSTANCES, flags=flags)
-    )
+    site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
     want = Want(mask_codec=mask_codec)
