@@ -141,7 +141,10 @@ def _decode_png(data: Buffer, layout: Layout, shape: tuple[int, ...], target: La
 
 def _encode_jpeg(pixels: Pixels, layout: Layout, quality: int) -> Buffer:
     _check_jpeg(layout)
-    return _opencv_encode(".jpg", pixels, layout, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    try:
+        return jpeg.encode(np.asarray(pixels, np.uint8), _COLOURS[layout], quality)
+    except ValueError as error:
+        raise ImageCodecError(f"{layout} of {_by(pixels.shape)} cannot be written as jpeg: {error}") from error
 
 
 def _decode_jpeg(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:

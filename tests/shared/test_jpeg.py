@@ -1,15 +1,18 @@
 """JPEG by libjpeg-turbo itself, against OpenCV."""
 
 import resource
+import threading
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from shared import images, jpeg
+from shared.call_threads import CallThreads
 from shared.frames import Layout
 from shared.images import ImageCodecError, PictureLimits
 from shared.opencv import cv2
+from shared.picture_header import read_header
 
 HEIGHT, WIDTH = 61, 97  # No whole blocks.
 Picture = npt.NDArray[np.uint8]
@@ -94,3 +97,56 @@ def test_a_larger_size_than_was_announced_takes_no_memory() -> None:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert jpeg.decode(large, "RGB", HEIGHT, WIDTH) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 10_000
+
+
+@pytest.mark.parametrize("colours", ["RGB", "BGR", "GRAY"])
+@pytest.mark.parametrize("bands", [2, 3, 4, 100])
+def test_bands_give_the_pixels_of_one_piece(colours: jpeg.Colours, bands: int) -> None:
+    """To any decoder: what a vehicle's processor has many of must not change what a network sees."""
+    picture = np.ascontiguousarray(np.tile(street(1 if colours == "GRAY" else 3).T, (3, 2)).T)
+    height, width = picture.shape[:2]
+    data = [bytes(jpeg.encode(picture, colours, 85, number)) for number in (1, bands)]
+    assert data[0].count(b"\xff\xd0") == 0
+    assert data[1].count(b"\xff\xd0") >= 1
+    for flag in (cv2.IMREAD_UNCHANGED, cv2.IMREAD_COLOR_BGR):
+        whole, joined = (cv2.imdecode(np.frombuffer(each, np.uint8), flag) for each in data)
+        np.testing.assert_array_equal(joined, whole)
+    whole, joined = (jpeg.decode(each, colours, height, width) for each in data)
+    assert joined is not None
+    np.testing.assert_array_equal(joined, whole)
+    header = read_header(data[1])
+    assert (header.height, header.width) == (height, width)
+
+
+def test_more_restarts_than_there_are_names_for_go_round() -> None:
+    """RST7 is followed by RST0."""
+    picture = np.ascontiguousarray(np.tile(street(), (4, 1, 1)))
+    data = bytes(jpeg.encode(picture, "RGB", 85, 16))
+    assert [data.count(bytes((0xFF, 0xD0 + number))) for number in range(8)] == [2] * 7 + [1]
+    whole = jpeg.decode(jpeg.encode(picture, "RGB", 85, 1), "RGB", *picture.shape[:2])
+    np.testing.assert_array_equal(jpeg.decode(data, "RGB", *picture.shape[:2]), whole)
+
+
+def test_a_camera_whose_helpers_are_busy_encodes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several cameras of one vehicle would else wait for each other's pictures."""
+    threads, over = CallThreads("busy", 1), threading.Event()
+    monkeypatch.setattr(jpeg, "_helpers", threads)
+    threads.run(lambda: assert_set(over))
+    picture = np.ascontiguousarray(np.tile(street(), (4, 1, 1)))
+    data = jpeg.encode(picture, "RGB", 85, 4)
+    over.set()
+    threads.close()
+    whole = jpeg.decode(jpeg.encode(picture, "RGB", 85, 1), "RGB", *picture.shape[:2])
+    np.testing.assert_array_equal(jpeg.decode(data, "RGB", *picture.shape[:2]), whole)
+
+
+def assert_set(event: threading.Event) -> None:
+    """Wait until it is."""
+    assert event.wait(20.0)
+
+
+@pytest.mark.parametrize("shape", [(8, 65_501, 3), (65_501, 8, 3)])
+def test_a_picture_too_long_for_jpeg_is_refused(shape: tuple[int, ...]) -> None:
+    """In bands each would be short enough, and nobody could read the whole."""
+    with pytest.raises(ImageCodecError, match="65500"):
+        images.encode(np.zeros(shape, np.uint8), Layout.RGB8, "jpeg", 85)
