@@ -13,7 +13,7 @@ from shared.opencv import cv2
 Colour = npt.NDArray[np.uint8]
 
 _NEIGHBOURHOOD = 4  # The smallest side that has a pixel with all its neighbours.
-_BAND_ROWS = 64  # Of cells, binned at a time: what a band needs on the way stays in the processor's cache.
+_BAND_ROWS = 32  # Of cells, binned at a time: what a band needs on the way stays in the processor's cache.
 
 
 class DemosaicError(SkylaneError):
@@ -87,25 +87,27 @@ def _binning(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
     binned = np.empty((height // 2, width // 2, 3), pixels.dtype)
     # Two pixels of a row are read as one word: NumPy then works on whole registers, not on every second byte.
     words = np.ascontiguousarray(pixels).view(f"<u{2 * pixels.itemsize}").reshape(height // 2, 2, width // 2)
-    pattern = layout.bayer_pattern
-    red, blue = pattern.index("r"), pattern.index("b")
-    upper_green, lower_green = pattern.index("g"), pattern.rindex("g")
+    bits = 8 * pixels.itemsize
+    red, blue = (layout.bayer_pattern.index(colour) for colour in "rb")
+    left, right = sorted((place for place in range(4) if place not in (red, blue)), key=lambda place: place % 2)
     for start in range(0, height // 2, _BAND_ROWS):
         band = words[start : start + _BAND_ROWS]
-        green = (_pixel(band, upper_green) + _pixel(band, lower_green) + 1) >> 1
-        planes: list[Any] = [plane.astype(pixels.dtype) for plane in (_pixel(band, red), green, _pixel(band, blue))]
+        green = band[:, right // 2] >> bits
+        green += band[:, left // 2] & ((1 << bits) - 1)
+        green += 1
+        green >>= 1
+        planes: list[Any] = [each.astype(pixels.dtype) for each in (_lowered(band, red), green, _lowered(band, blue))]
         cv2.merge(planes if target is Layout.RGB8 else planes[::-1], binned[start : start + _BAND_ROWS])
     return _upper_byte(binned)
 
 
-def _pixel(words: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-    """The pixel at a place (0 to 3, in reading order) of every cell, as wide as a word.
+def _lowered(band: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    """The words whose lower half is the pixel at a place (0 to 3, in reading order) of every cell.
 
-    `words`: cells × 2 rows × cells, each word the two pixels of a cell's row, the left one in its lower half.
+    `band`: cells × 2 rows × cells, each word the two pixels of a cell's row, the left one in its lower half.
     """
-    bits = words.itemsize * 4
-    row = words[:, place // 2]
-    return row >> bits if place % 2 else row & ((1 << bits) - 1)
+    row = band[:, place // 2]
+    return row >> (4 * row.itemsize) if place % 2 else row
 
 
 def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
