@@ -1,13 +1,16 @@
 """Threads for calls that wait for their answers: as many as calls are under way, up to a number.
 
-What nobody waits for is done by the same threads, behind the answer.
+Of those that are idle the last one to have become so makes the next call: its memory is at hand, and that of the others need not
+be. What nobody waits for is done by the same threads, behind the answer.
 """
 
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -33,6 +36,14 @@ def afterwards(act: Callable[[], None]) -> None:
         acts.append(act)
 
 
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """Where a thread finds its next call."""
+
+    call: Callable[[], None] | None = None  # None, as it is woken: there will be no more.
+    woken: threading.Lock = field(default_factory=threading.Lock)  # Held while there is nothing to do.
+
+
 class CallThreads:
     """Runs calls, each on a thread of its own while there is one. Whoever hangs at the end holds nobody up.
 
@@ -44,10 +55,10 @@ class CallThreads:
         self._name = name
         self._most = most
         self._on_fault = on_fault
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: deque[Callable[[], None]] = deque()  # For a thread, while there can be no more of them.
+        self._idle: list[_Seat] = []  # The last one to have become so at the end.
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._calls = 0  # That wait or run.
         self._closed = False
 
     def run(self, call: Callable[[], None]) -> None:
@@ -55,19 +66,16 @@ class CallThreads:
         with self._lock:
             if self._closed:
                 return
-            self._calls += 1
-            if self._calls > len(self._threads) < self._most:
-                name = f"{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
+            if not self._idle:
                 try:
-                    thread.start()
-                except RuntimeError:  # There can be no more. It waits for those that there are.
-                    self._threads.remove(thread)
-                    if not self._threads:
-                        self._calls -= 1
-                        raise
-        self._waiting.put(call)
+                    self._begin(call)
+                except RuntimeError:
+                    self._waiting.pop()
+                    raise
+                return
+            seat = self._idle.pop()
+            seat.call = call
+        seat.woken.release()
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As `run`, and tell what came of it, if anything."""
@@ -79,25 +87,51 @@ class CallThreads:
         """Take no more, forget what waits, and wait for a moment for those that are under way."""
         with self._lock:
             self._closed = True
-        for _ in self._threads:
-            self._waiting.put(None)
+            self._waiting.clear()
+            idle, self._idle = self._idle, []
+        for seat in idle:
+            seat.woken.release()
         until_s = time.monotonic() + _JOIN_S
-        for thread in self._threads:
+        for thread in tuple(self._threads):
             thread.join(max(0.0, until_s - time.monotonic()))
 
-    def _work(self) -> None:
-        while (call := self._waiting.get()) is not None:
+    def _begin(self, call: Callable[[], None]) -> None:
+        """Have a new thread make the call, or the next one that has done with its own; the lock is held."""
+        if len(self._threads) >= self._most:
+            self._waiting.append(call)
+            return
+        seat = _Seat(call)
+        seat.woken.acquire()
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, args=(seat,), name=name, daemon=True)
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # There can be no more. It waits for those that there are.
+            self._threads.remove(thread)
+            self._waiting.append(call)
+            if not self._threads:
+                raise
+
+    def _work(self, seat: _Seat) -> None:
+        while seat.call is not None:
             try:
-                if not self._closed:
-                    self._make(call)
+                self._make(seat.call)
             except BaseException:
                 with self._lock:
                     self._threads.remove(threading.current_thread())  # Another takes its place.
+                    if self._waiting:
+                        with suppress(RuntimeError):  # Then it waits for one that a later call begins.
+                            self._begin(self._waiting.popleft())
                 raise
-            finally:
-                del call  # What it holds, a frame's megabytes, is not kept until the next one comes.
-                with self._lock:
-                    self._calls -= 1
+            with self._lock:
+                seat.call = self._waiting.popleft() if self._waiting else None  # A frame's megabytes are not kept.
+                if seat.call is not None:
+                    continue
+                if self._closed:
+                    return
+                self._idle.append(seat)
+            seat.woken.acquire()
 
     def _make(self, call: Callable[[], None]) -> None:
         acts: list[Callable[[], None]] = []

@@ -1,5 +1,8 @@
+import os
 import queue
 import threading
+import time
+from functools import partial
 
 import pytest
 
@@ -37,6 +40,45 @@ def test_as_many_calls_are_made_at_a_time_as_there_are_threads() -> None:
     both = threading.Barrier(2)
     calls = [threads.submit(both.wait, WAIT_S) for _ in range(4)]
     assert sorted(call.result(WAIT_S) for call in calls) == [0, 0, 1, 1]
+    threads.close()
+
+
+def test_the_thread_that_was_the_last_to_be_done_makes_the_next_call() -> None:
+    """Its memory is at hand; that of the others need never be touched again."""
+    threads = CallThreads("call", 3)
+    gates = [threading.Event() for _ in range(3)]
+    names: list[str] = []
+
+    def call(gate: threading.Event) -> None:
+        assert gate.wait(WAIT_S)
+        afterwards(lambda: names.append(threading.current_thread().name))
+
+    for gate in gates:
+        threads.run(partial(call, gate))
+    for done, gate in enumerate((gates[1], gates[2], gates[0]), start=1):
+        gate.set()
+        until_s = time.monotonic() + WAIT_S
+        while len(threads._idle) < done and time.monotonic() < until_s:
+            os.sched_yield()
+    assert names == ["call-1", "call-2", "call-0"]
+    assert [threads.submit(threading.current_thread).result(WAIT_S).name for _ in range(3)] == ["call-0"] * 3
+    threads.close()
+
+
+def test_a_call_waits_for_a_thread_to_take_the_place_of_one_that_ended() -> None:
+    """It was handed in before, and nobody hands it in again."""
+    threads = CallThreads("call", 1)
+    gate = threading.Event()
+    heard: queue.SimpleQueue[threading.ExceptHookArgs] = queue.SimpleQueue()
+    before, threading.excepthook = threading.excepthook, heard.put
+    try:
+        threads.run(lambda: [gate.wait(WAIT_S)].remove(False))  # Of what is True.
+        second = threads.submit(divmod, 7, 2)
+        gate.set()
+        assert second.result(WAIT_S) == (3, 1)
+        assert heard.get(timeout=WAIT_S).exc_type is ValueError
+    finally:
+        threading.excepthook = before
     threads.close()
 
 
