@@ -52,7 +52,10 @@ def encode(pixels: npt.NDArray[np.uint8], colours: Colours, quality: int, bands:
     if rows >= height or height > _LONGEST_SIDE or interval > _LONGEST_INTERVAL:
         return of_band(pixels)
     later = [pixels[start : start + rows] for start in range(rows, height, rows)]
-    begun = [_helpers.submit(of_band, band) for band in later]
+    try:
+        begun = [_helpers.submit(of_band, band) for band in later]
+    except RuntimeError:  # No thread can be begun.
+        return of_band(pixels)
     encoded = [of_band(pixels[:rows])]
     # What nobody has begun with yet, as there are more cameras than cores, waits for nobody.
     encoded += [of_band(band) if each.cancel() else each.result() for each, band in zip(begun, later, strict=True)]

@@ -140,6 +140,18 @@ def test_a_camera_whose_helpers_are_busy_encodes_by_itself(monkeypatch: pytest.M
     np.testing.assert_array_equal(jpeg.decode(data, "RGB", *picture.shape[:2]), whole)
 
 
+def test_where_no_thread_can_be_begun_a_picture_is_encoded_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vehicle that may have no more of them goes on."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(jpeg, "_helpers", CallThreads("none", 1))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    picture = np.ascontiguousarray(np.tile(street(), (4, 1, 1)))
+    assert jpeg.encode(picture, "RGB", 85, 4) == jpeg.encode(picture, "RGB", 85, 1)
+
+
 def assert_set(event: threading.Event) -> None:
     """Wait until it is."""
     assert event.wait(20.0)
