@@ -145,7 +145,8 @@ def judged(
 ) -> Round:
     """The figures of a round: of the answers that came in time and within its span, without the settling at its start.
 
-    A vehicle's fair share is the max-min fair one of all of those.
+    Outcomes and latencies are those of all its frames, so that each is accounted for. A vehicle's fair share is the max-min
+    fair one of what was answered in time.
     """
     begun_ns, ended_ns = span_ns[0] + round(_SETTLING_S * 1e9), span_ns[1]
     got_hz = [

@@ -75,7 +75,7 @@ class CallThreads:
                 return
             seat = self._idle.pop()
             seat.call = call
-        seat.woken.release()
+            seat.woken.release()
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As `run`, and tell what came of it, if anything."""
