@@ -12,6 +12,7 @@ from cloud.agreement import agreement
 from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
 from cloud.manifest import Manifest
 from cloud.pictures import pictures
+from shared import freed_memory
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard
 
@@ -164,6 +165,7 @@ class Model:
             self._timed(self.max_batch_size, runs)
         if took_ms:
             self.card = replace(self.card, cold_ms=took_ms[0], warm_ms=took_ms[-1])
+        freed_memory.give_back()
         return took_ms
 
     def describe(self) -> str:
@@ -184,6 +186,7 @@ class Model:
     def close(self) -> None:
         """Release memory and devices."""
         self._engine.close()
+        freed_memory.give_back()
 
     def __enter__(self) -> Self:
         return self

@@ -46,3 +46,33 @@ def test_the_memory_of_a_frame_is_used_for_the_next_one() -> None:
 def test_what_an_operator_says_of_memory_stays(name: str, value: str) -> None:
     """On a small board it may be worth more than time."""
     assert _faults("keep", **{name: value}) > _PAGES // 10
+
+
+# A graph's way: much is taken, little of it lives, and lies above what was freed.
+_BUILDER = """
+import os
+from pathlib import Path
+from shared import freed_memory
+def held():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+PIECE, PIECES = 64 << 10, 3200
+freed_memory.keep()
+before = held()
+taken = [bytes([1]) * PIECE for _ in range(PIECES)]
+lives = taken[::100]
+full = held()
+del taken
+kept = held()
+freed_memory.give_back()
+print(before, full, kept, held())
+"""
+
+
+def test_what_building_a_model_took_goes_back_to_the_machine() -> None:
+    """Pieces that live hold up all that lies below them, and an operator's other programs want it."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_OPERATOR}
+    told = subprocess.run([sys.executable, "-c", _BUILDER], env=kept, capture_output=True, text=True, check=True).stdout
+    before_mb, full_mb, kept_mb, left_mb = map(int, told.split())
+    assert full_mb - before_mb > 190
+    assert kept_mb - before_mb > 190
+    assert left_mb - before_mb < 20
