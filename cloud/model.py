@@ -53,6 +53,8 @@ class Model:
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._given: Mapping[str, HeadType] = {}
+        self._tuned: set[int] = set()  # The batch sizes that it has inferred.
+        freed_memory.give_back()
 
     def serve_as(self, name: str, version: str, note: str) -> None:
         """Answer under another model's name, as one that was converted from it may; `note` says why."""
@@ -144,7 +146,7 @@ class Model:
             )
         size = self._engine.batch_size or self.manifest.batching.max_size
         if len(images) == size or (len(images) < size and self._engine.batch_size is None):
-            return self._engine.infer(images)
+            return self._run(images)
         parts = [self._part(images[start : start + size], size) for start in range(0, len(images), size)]
         return {head: np.concatenate([part[head] for part in parts]) for head in parts[0]}
 
@@ -165,7 +167,6 @@ class Model:
             self._timed(self.max_batch_size, runs)
         if took_ms:
             self.card = replace(self.card, cold_ms=took_ms[0], warm_ms=took_ms[-1])
-        freed_memory.give_back()
         return took_ms
 
     def describe(self) -> str:
@@ -196,6 +197,14 @@ class Model:
     ) -> None:
         self.close()
 
+    def _run(self, batch: Images) -> Outputs:
+        """As `Engine.infer`, which tunes itself at the first batch of a size: what that took is given back."""
+        outputs = self._engine.infer(batch)
+        if len(batch) not in self._tuned:
+            self._tuned.add(len(batch))
+            freed_memory.give_back()
+        return outputs
+
     def _timed(self, size: int, runs: int) -> list[float]:
         """The milliseconds of each of some runs on one batch of pictures, which must all give the same."""
         images = pictures(self.card.height, self.card.width, size)
@@ -203,7 +212,7 @@ class Model:
         last: Outputs = {}
         for _ in range(runs):
             started_ns = perf_counter_ns()
-            outputs = self._engine.infer(images)
+            outputs = self._run(images)
             took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
             if last and agreement(self.manifest, last, outputs) < _STEADY:
                 self._warnings = (UNSTEADY,)
@@ -234,7 +243,7 @@ class Model:
     def _part(self, images: Images, size: int) -> Outputs:
         """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""
         if self._engine.batch_size is None or len(images) == size:
-            return self._engine.infer(np.ascontiguousarray(images))
+            return self._run(np.ascontiguousarray(images))
         filled = np.zeros((size, *self.input_shape), np.uint8)
         filled[: len(images)] = images
-        return {head: values[: len(images)] for head, values in self._engine.infer(filled).items()}
+        return {head: values[: len(images)] for head, values in self._run(filled).items()}
