@@ -12,6 +12,7 @@ from cloud.agreement import agreement
 from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
 from cloud.manifest import Manifest
 from cloud.pictures import pictures
+from cloud.tuning import Tuning
 from shared import freed_memory
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard
@@ -53,7 +54,7 @@ class Model:
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._given: Mapping[str, HeadType] = {}
-        self._tuned: set[int] = set()  # The batch sizes that it has inferred.
+        self._tuning = Tuning()
         freed_memory.give_back()
 
     def serve_as(self, name: str, version: str, note: str) -> None:
@@ -198,11 +199,9 @@ class Model:
         self.close()
 
     def _run(self, batch: Images) -> Outputs:
-        """As `Engine.infer`, which tunes itself at the first batch of a size: what that took is given back."""
+        """As `Engine.infer`."""
         outputs = self._engine.infer(batch)
-        if len(batch) not in self._tuned:
-            self._tuned.add(len(batch))
-            freed_memory.give_back()
+        self._tuning.inferred(len(batch))
         return outputs
 
     def _timed(self, size: int, runs: int) -> list[float]:

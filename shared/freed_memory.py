@@ -37,7 +37,7 @@ def keep() -> None:
 def give_back() -> None:
     """Give the kernel all pages that hold nothing, where the C library can.
 
-    It takes 1 to 9 ms, in which other threads that want memory wait: it is for once a model, not for each frame.
+    It takes 1 to 9 ms, in which other threads that want memory wait: it is for when a model came, was tuned or went, not for each frame.
     """
     malloc_trim = _of_the_c_library("malloc_trim")
     if malloc_trim is not None:

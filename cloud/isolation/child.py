@@ -22,7 +22,8 @@ from cloud.engines.engine import DeviceError, Engine, EngineEntry, EngineError, 
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.memory import SharedMemory
 from cloud.manifest import Manifest
-from shared import freed_memory, registry
+from cloud.tuning import Tuning
+from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 
@@ -94,20 +95,16 @@ def _serve(engine: Engine, channel: Channel) -> None:
     """Infer until the channel is closed. A bug in the engine is told, and ends the process: nobody knows what it left."""
     pictures: SharedMemory | None = None
     results: SharedMemory | None = None
-    tuned: set[int] = set()  # The batch sizes that it has inferred.
+    tuning = Tuning()
     while True:
         message, sent = channel.receive()
         pictures = _newer(sent, pictures)
         try:
             outputs = engine.infer(pictures.array(np.uint8, message["shape"]))
-            if (
-                size := message["shape"][0]
-            ) not in tuned:  # An engine tunes itself for each, and that takes memory once.
-                tuned.add(size)
-                freed_memory.give_back()
-            heads, length = _layout(outputs)
-            is_new = results is None or results.size < length
-            results = _newer(SharedMemory.of_size(length) if is_new else None, results)
+            tuning.inferred(message["shape"][0])
+            heads, size = _layout(outputs)
+            is_new = results is None or results.size < size
+            results = _newer(SharedMemory.of_size(size) if is_new else None, results)
             for head, dtype, shape, offset in heads:
                 results.array(dtype, shape, offset)[...] = outputs[head]
         except SkylaneError as error:
