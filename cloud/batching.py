@@ -29,6 +29,10 @@ _LEEWAY = 1.1  # Of the time that a batch takes, where one more joins it: nothin
 _WAKING_NS = 2_000_000
 
 
+class UnexpectedError(SkylaneError):
+    """An exception of an engine that its interface does not name."""
+
+
 class _Running(NamedTuple):
     """A batch at the engine."""
 
@@ -290,6 +294,9 @@ class Batcher:
             outputs = self._model.infer(pictures)
         except SkylaneError as error:
             return error
+        except Exception as error:  # noqa: BLE001  The batch fails, the worker goes on.
+            self._replier.errors.record("inference", error)
+            return UnexpectedError(f"internal error in inference ({type(error).__name__}): see the worker's log")
         for request in batch:
             request.stamp(Stage.INFERRED)
             request.picture = None

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from cloud.exchange import Exchange, ExchangeError
+from cloud.request_errors import RequestErrors
 from cloud.serving import Lane, Serving
 from shared import topics
 from shared.bus import Bus, Delivery, Properties
@@ -34,8 +35,20 @@ Tell = Callable[[ControlReply], None]  # Takes the reply to whoever asked.
 class Control:
     """Two threads: one answers at once, one loads and unloads. What it refuses is counted by its reason."""
 
-    def __init__(self, worker: str, serving: Serving, exchange: Exchange, operators: Collection[str] = ()) -> None:
-        """`operators`: who may ask; empty: whoever the broker lets through."""
+    def __init__(
+        self,
+        worker: str,
+        serving: Serving,
+        exchange: Exchange,
+        operators: Collection[str] = (),
+        *,
+        errors: RequestErrors | None = None,
+    ) -> None:
+        """`operators`: names that may send requests; empty: every name that the broker admits.
+
+        `errors` records requests that fail unexpectedly.
+        """
+        self._errors = errors or RequestErrors()
         self._worker = worker
         self._serving = serving
         self._exchange = exchange
@@ -75,8 +88,9 @@ class Control:
         """Read and answer requests until closed; the body of the control thread."""
         try:
             with self._requests.reader() as get:
+                read = self._errors.guarded("control", self._read)
                 while (delivery := get()) is not None:
-                    self._read(delivery)
+                    read(delivery)
         finally:
             self._changes.close()
 
@@ -89,6 +103,8 @@ class Control:
                     tell(self._changed(request))
                 except SkylaneError as error:
                     self._refuse("failed", request, tell, str(error))
+                except Exception as error:  # noqa: BLE001  The request fails, the worker goes on.
+                    self._fail(request, tell, error)
                 finally:
                     self._loading = None
 
@@ -131,6 +147,8 @@ class Control:
                 tell(self._told(request))
             except SkylaneError as error:
                 self._refuse("failed", request, tell, str(error))
+            except Exception as error:  # noqa: BLE001  The request fails, the worker goes on.
+                self._fail(request, tell, error)
 
     def _told(self, request: ControlRequest) -> ControlReply:
         """What needs no change."""
@@ -208,6 +226,14 @@ class Control:
         """Count a refusal and tell it to whoever asked."""
         self._refused.add(reason)
         tell(ControlReply(request.nonce, self._worker, error=error))
+
+    def _fail(self, request: ControlRequest, tell: Tell, error: Exception) -> None:
+        """Records an unexpected exception and refuses the request that led to it."""
+        self._errors.record("control", error)
+        try:
+            self._refuse("failed", request, tell, f"internal error ({type(error).__name__}): see the worker's log")
+        except Exception as second:  # noqa: BLE001  The reply itself cannot be sent.
+            self._errors.record("control", second)
 
     def _reply(self, operator: str, reply: ControlReply) -> None:
         assert self._bus is not None

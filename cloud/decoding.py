@@ -1,7 +1,5 @@
 """Decoding: from bytes that anybody may have sent to a picture that fits the model."""
 
-from contextlib import suppress
-
 import numpy as np
 
 from cloud.admission import Admission
@@ -85,6 +83,10 @@ class Decoder:
             lane.batcher.release()
             self._replier.refuse(request, Status.REJECTED, str(error))
             return False
+        except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
+            lane.batcher.release()
+            self._replier.fail(request, "decoding", error)
+            return False
         except BaseException:
             lane.batcher.release()
             raise
@@ -92,8 +94,12 @@ class Decoder:
 
     def _refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer a frame without decoding it; its message is read all the same, for an answer echoes its stamps."""
-        with suppress(MessageError):
+        try:
             read(request)
+        except MessageError:
+            pass  # The refusal goes to the sender that the properties name.
+        except Exception as error:  # noqa: BLE001  The frame is refused in any case.
+            self._replier.errors.record("decoding", error)
         self._replier.refuse(request, status, reason)
 
     def _decode(self, request: Request, lane: Lane) -> None:

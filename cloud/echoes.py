@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from cloud.request_errors import RequestErrors
 from shared import clock, topics
 from shared.bus import Bus, Delivery
 from shared.compression import Buffer
@@ -58,9 +59,10 @@ class Echoes:
         """How many probes got no echo: they were `unreadable`, came `too_often` or by a `topic` that names no vehicle."""
         return self._refused.by_name()
 
-    def open(self, bus: Bus) -> None:
-        """Answer what comes over `bus` as long as it is open."""
-        bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, partial(self._received, bus))
+    def open(self, bus: Bus, errors: RequestErrors) -> None:
+        """Answers probes that arrive over `bus` as long as it is open. `errors` records what fails unexpectedly."""
+        handler = errors.guarded("probe", partial(self._received, bus))
+        bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, handler)
 
     def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | Unechoed:
         """The packed echo of a vehicle's packed probe, or why it gets none, which is counted."""

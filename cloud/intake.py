@@ -4,7 +4,6 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 
 from cloud.admission import Admission
@@ -92,6 +91,7 @@ class Intake:
         self._unanswered = Unanswered()
         self._ignored: Counter[str] = Counter()  # By the network thread alone.
         self._hold_off = hold_off or HoldOff()
+        self._handler = replier.errors.guarded("mqtt", self._received)
         self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
 
     @property
@@ -115,7 +115,7 @@ class Intake:
         models = self._serving.models
         self._check_alone(models)
         self._claim.open(self._bus)
-        self._bus.subscribe(topics.RETRIES.filter(worker=self._worker), topics.RETRIES.qos, self._received)
+        self._bus.subscribe(topics.RETRIES.filter(worker=self._worker), topics.RETRIES.qos, self._handler)
         for model in models:
             self._subscribe(model)
         self._state = NodeState.ONLINE
@@ -222,8 +222,12 @@ class Intake:
                 request, status, reason = item
                 if request.correlation is None:
                     self._count_refused(-len(request.payload))
-                    with suppress(MessageError):  # Then nothing tells whose it is.
+                    try:
                         read(request)
+                    except MessageError:
+                        pass  # The refusal is counted as unreadable.
+                    except Exception as error:  # noqa: BLE001  The frame stays refused, the worker goes on.
+                        self._replier.errors.record("mqtt", error)
                 self._replier.refuse(request, status, reason)
 
     def _filter(self, model: str) -> str:
@@ -233,7 +237,7 @@ class Intake:
     def _subscribe(self, model: str) -> None:
         self._admitted.add(model)
         self._ever_admitted.add(model)
-        self._bus.subscribe(self._filter(model), self._qos, self._received)
+        self._bus.subscribe(self._filter(model), self._qos, self._handler)
 
     def _leave(self, filters: Iterable[str]) -> None:
         """Take subscriptions back and say so; returns when the broker knows, or does not answer."""
@@ -266,10 +270,18 @@ class Intake:
             times={Stage.RECEIVED: delivery.received_ns},
             largest_answer=self._bus.largest_payload - _ROOM_BYTES,
             correlation=correlation,
-            head=peek(delivery.payload),
         )
-        if request.correlation is not None:  # Whoever cannot be told from his message may never be answered.
+        if request.correlation is not None:  # A sender that only the message names may never be answered.
             self._unanswered.came(request.model)
+        try:
+            request.head = peek(delivery.payload)
+            self._admit(request, delivery, reply_topic)
+        except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
+            self._replier.errors.record("mqtt", error)
+            self.refuse(request, Status.FAILED, f"internal error ({type(error).__name__}): see the worker's log")
+
+    def _admit(self, request: Request, delivery: Delivery, reply_topic: str) -> None:
+        """Hands a frame to admission, or refuses it."""
         if delivery.properties.response_topic not in (None, reply_topic):
             self.refuse(request, Status.REJECTED, f"the response topic must be {reply_topic}")
             return

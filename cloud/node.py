@@ -157,14 +157,22 @@ class CloudNode:
         )
         exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:
-            self._control = Control(self._settings.worker, self._serving, exchange, self._settings.operators)
+            self._control = Control(
+                self._settings.worker,
+                self._serving,
+                exchange,
+                self._settings.operators,
+                errors=self._replier.errors,
+            )
         gateway = self._gateway = self._opened_gateway(door)
         for model in self._models:
             self._serving.place(self._open_lane(model))
         self._models = ()  # What is unloaded must be held by nobody.
         rooms = self._start(intake, decoder)
         try:
-            self._echoes.open(bus)  # First, for vehicles probe a worker as soon as it is announced.
+            self._echoes.open(
+                bus, self._replier.errors
+            )  # First, for vehicles probe a worker as soon as it is announced.
             intake.open()
             if self._control:
                 self._control.open(bus)
@@ -229,6 +237,7 @@ class CloudNode:
             settings=settings.gateway,
             limits=PictureLimits(max_pixels=settings.max_pixels),
             tally=self._replier.tally,
+            errors=self._replier.errors,
             refused=self._refused,
         )
         return Gateway(parts, self._threads.fault)

@@ -54,3 +54,5 @@ class Postprocessor:
             afterwards(partial(self.finishing.add, request.times[Stage.REPLIED] - request.times[Stage.INFERRED]))
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))
+        except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
+            self._replier.fail(request, "postprocessing", error)

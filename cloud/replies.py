@@ -7,6 +7,7 @@ import numpy as np
 
 from cloud.engines.engine import Outputs
 from cloud.request import Request
+from cloud.request_errors import RequestErrors
 from cloud.tally import Tally
 from shared import clock, results
 from shared.call_threads import afterwards
@@ -31,6 +32,7 @@ class Replier:
 
     def __init__(self, worker: str, node: str) -> None:
         self.tally = Tally()
+        self.errors = RequestErrors()
         self._worker = worker
         self._node = node
         self._counts = Counts()
@@ -89,8 +91,16 @@ class Replier:
             batch_size=request.batch_size,
             stamps=self._stamped(request),
         )
-        request.answer(refused)
+        try:
+            request.answer(refused)
+        except Exception as error:  # noqa: BLE001  A refusal that cannot be sent has no other answer.
+            self.errors.record("reply", error)
         self._count(request, refused)  # Now: who is pushed out is refused by another's call, which may take long.
+
+    def fail(self, request: Request, stage: str, error: Exception) -> None:
+        """Answers `failed` to a frame on which a stage raised an unexpected exception, which is recorded."""
+        self.errors.record(stage, error)
+        self.refuse(request, Status.FAILED, f"internal error in {stage} ({type(error).__name__}): see the worker's log")
 
     def _answered(
         self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer

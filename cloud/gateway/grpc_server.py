@@ -6,6 +6,7 @@ both to other threads, and each time a frame waits until they are awake.
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from cloud.gateway import grpc_conversation
 from cloud.gateway.grpc_native import NativeService
@@ -28,7 +29,7 @@ class GrpcServer:
         most_streams = max(1, settings.max_calls // 4)
         self._threads = CallThreads("grpc", most_threads(settings), on_fault)
         terms = Terms(
-            on_fault,
+            partial(parts.errors.record, "grpc"),
             _counter(parts),
             parts.callers,
             streams=Places(most_streams),

@@ -13,7 +13,6 @@ from cloud.gateway.outbox import GoneError
 from cloud.gateway.places import Places
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import clock
-from shared.call_threads import OnFault
 
 Count = Callable[[str], None]  # Told the code of every answer.
 
@@ -49,7 +48,7 @@ class Service(Protocol):
 class Terms:
     """What all methods have in common."""
 
-    on_fault: OnFault  # Told of bugs of ours, which end the call as INTERNAL.
+    on_error: Callable[[Exception], None]  # Receives unexpected exceptions, which end the call as INTERNAL.
     count: Count
     callers: Callers
     streams: Places  # For those that are answered as long as they like.
@@ -87,9 +86,9 @@ class MethodCalls:
             self.refuse(context, error)
         except GoneError:
             pass
-        except Exception as error:  # noqa: BLE001  Whoever watches over faults is told.
-            context.refuse(Kind.FAILED.grpc_code, "a fault of the worker's, which its log tells of")
-            self.terms.on_fault(error)
+        except Exception as error:  # noqa: BLE001  This call fails, the worker goes on.
+            self.terms.on_error(error)
+            context.refuse(Kind.FAILED.grpc_code, "internal error: the worker's log has the traceback")
 
     def refuse(self, context: Context, error: RefusedError) -> None:
         """See Handler."""

@@ -12,7 +12,7 @@ from shared.node_status import NodeState
 class Health(BaseModel):
     """Whether the worker answers."""
 
-    status: Literal["ready", "stopping"]
+    status: Literal["ready", "unhealthy", "stopping"]
     worker: str
     models: list[str]
 
@@ -25,13 +25,21 @@ def router(parts: WorkerParts) -> APIRouter:
     @routes.get(
         "/healthz",
         summary="Whether the worker takes calls",
-        responses={503: {"model": Health, "description": "It is stopping: what came is still answered."}},
+        responses={
+            503: {
+                "model": Health,
+                "description": "It is stopping, or many requests failed unexpectedly within a minute.",
+            }
+        },
     )
     async def health(response: Response) -> Health:
         status = parts.door.status
         is_online = status.state is NodeState.ONLINE
-        response.status_code = 200 if is_online else 503
+        state: Literal["ready", "unhealthy", "stopping"] = "stopping"
+        if is_online:
+            state = "ready" if parts.errors.is_healthy else "unhealthy"
+        response.status_code = 200 if state == "ready" else 503
         names = list(dict.fromkeys(card.name for card in status.cards))
-        return Health(status="ready" if is_online else "stopping", worker=parts.worker, models=names)
+        return Health(status=state, worker=parts.worker, models=names)
 
     return routes

@@ -8,7 +8,6 @@ from starlette.requests import ClientDisconnect
 
 from cloud.gateway.capacity import Capacity, Share
 
-OnFault = Callable[[BaseException], None]
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -35,14 +34,19 @@ class Passage(Share):
 
 
 class Guard:
-    """Counts calls, tells of faults, and sees off a caller whose body is not wanted."""
+    """Counts calls, reports unexpected exceptions, and closes the connection of a caller whose body is not read."""
 
-    def __init__(self, app: App, capacity: Capacity, on_fault: OnFault, count: Callable[[int], None]) -> None:
-        """`on_fault` is told of bugs of ours; their calls have been answered with 500. `count`: of each status."""
+    def __init__(
+        self, app: App, capacity: Capacity, on_error: Callable[[Exception], None], count: Callable[[int], None]
+    ) -> None:
+        """`on_error` receives unexpected exceptions, whose calls have been answered with 500.
+
+        `count` is called with the status of each answer.
+        """
         self._app = app
         self._count = count
         self._capacity = capacity
-        self._on_fault = on_fault
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, as ASGI has it."""
@@ -54,8 +58,8 @@ class Guard:
             await self._app(scope, body.receive, body.seen_off(self._counted(send)))
         except ClientDisconnect:
             pass
-        except Exception as error:  # noqa: BLE001  A bug of ours, which stops the worker.
-            self._on_fault(error)
+        except Exception as error:  # noqa: BLE001  This call has failed, the worker goes on.
+            self._on_error(error)
         finally:
             passage.leave()
 

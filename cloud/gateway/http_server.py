@@ -3,6 +3,8 @@
 import asyncio
 import ssl
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, Security
@@ -18,7 +20,7 @@ from cloud.gateway import detect, health, metrics, native_rest, oip_rest, tfs_re
 from cloud.gateway.capacity import Capacity
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
-from cloud.gateway.http_guard import Guard, OnFault
+from cloud.gateway.http_guard import Guard
 from cloud.gateway.listening import ListenError, listen
 from cloud.gateway.origins import Origins
 from cloud.gateway.refusal import Kind, RefusedError
@@ -40,8 +42,8 @@ _BESIDE = {
 class HttpServer:
     """Serves from `start` until `close`, in a thread of its own."""
 
-    def __init__(self, parts: WorkerParts, on_fault: OnFault) -> None:
-        """Binds the port; nobody is answered before `start`.
+    def __init__(self, parts: WorkerParts, on_fault: Callable[[BaseException], None]) -> None:
+        """Binds the port; calls are answered from `start` on. `on_fault` receives what ends the server itself.
 
         Raises:
             ListenError: the address or the certificate cannot be used.
@@ -50,7 +52,9 @@ class HttpServer:
         capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
         doors = Origins(application(parts), settings.origins)
         config = uvicorn.Config(
-            Guard(doors, capacity, on_fault, lambda status: parts.calls.add(f"http {status}")),
+            Guard(
+                doors, capacity, partial(parts.errors.record, "http"), lambda status: parts.calls.add(f"http {status}")
+            ),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -92,7 +96,7 @@ class HttpServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._server.serve([self._socket]))
-        except BaseException as error:  # noqa: BLE001  The worker ends of it.
+        except BaseException as error:  # noqa: BLE001  Without its server the worker stops.
             self._on_fault(error)
 
 
@@ -145,7 +149,7 @@ def _gone(_: Request, __: Exception) -> Response:
 
 
 def _fault(_: Request, __: Exception) -> JSONResponse:
-    return _error(Kind.FAILED.http_status, "a fault of the worker, which ends of it: its operator has the traceback")
+    return _error(Kind.FAILED.http_status, "internal error: the worker's log has the traceback")
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:

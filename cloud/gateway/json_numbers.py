@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.room import Room
 
 Pixels = npt.NDArray[np.uint8]
+
+MAX_DEPTH = 8  # Lists within lists; four hold a batch of pictures.
 
 _OPEN, _CLOSE, _COMMA, _ZERO = b"[],0"[0], b"[],0"[1], b"[],0"[2], b"[],0"[3]
 _SPACE = b" \t\r\n"
@@ -26,9 +29,15 @@ _CELLS = np.frombuffer("".join(f"{number:>{_LONGEST}}," for number in range(256)
 
 
 def read_array(text: bytes) -> Pixels | None:
-    """The array in a JSON list of lists of whole numbers 0 to 255, uint8; None if it is anything else, however near."""
+    """The array in a JSON list of lists of whole numbers 0 to 255, uint8; None if it is anything else, however near.
+
+    Raises:
+        RefusedError: the lists nest deeper than `MAX_DEPTH`.
+    """
     compact = text.translate(None, _SPACE)
     depth = len(compact) - len(compact.lstrip(b"["))
+    if depth > MAX_DEPTH:
+        raise RefusedError(Kind.INVALID, f"lists nest {depth} deep: at most {MAX_DEPTH} are read")
     if depth == 0 or not compact.endswith(b"]" * depth):
         return None
     characters = np.frombuffer(compact, np.uint8)

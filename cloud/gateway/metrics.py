@@ -104,6 +104,12 @@ class WorkerCollector(Collector):
         for name, count in self._parts.calls.by_name().items():
             calls.add_metric(name.split(" "), count)
         yield calls
+        errors = CounterMetricFamily(
+            "skylane_request_errors", "Requests that failed by an unexpected exception", labels=("stage",)
+        )
+        for stage, count in self._parts.errors.counts.items():
+            errors.add_metric((stage,), count)
+        yield errors
         is_online = self._parts.door.status.state is NodeState.ONLINE
         yield GaugeMetricFamily("skylane_ready", "1 while the worker takes frames, 0 when it is stopping", is_online)
 

@@ -8,6 +8,7 @@ from cloud.echoes import Echoes
 from cloud.gateway.callers import Callers
 from cloud.gateway.door import Door
 from cloud.gateway.settings import GatewaySettings
+from cloud.request_errors import RequestErrors
 from cloud.tally import Tally
 from shared.images import PictureLimits
 from shared.threads import Counts
@@ -25,5 +26,6 @@ class WorkerParts:
     settings: GatewaySettings
     limits: PictureLimits
     tally: Tally
+    errors: RequestErrors
     refused: Callable[[], Mapping[str, int]]  # What was refused before it was a frame, by reason.
     calls: Counts = field(default_factory=Counts)  # By "PROTOCOL CODE", answered or refused.

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from cloud.echoes import Echoes
+from cloud.request_errors import RequestErrors
 from shared import clock
 from shared.bus import Ack, Delivery, MemoryBus
 from shared.probes import Echo, Probe, pack_probe, unpack_echo
@@ -23,7 +24,7 @@ class Wall:
         self.echoes = Echoes("w", "cloud/w/s9")
         self.heard: queue.SimpleQueue[tuple[str, Echo]] = queue.SimpleQueue()
         bus.subscribe(ECHOES.filter(), 0, self._hear)
-        self.echoes.open(bus)
+        self.echoes.open(bus, RequestErrors())
 
     def _hear(self, delivery: Delivery) -> None:
         names = ECHOES.names_in(delivery.topic)

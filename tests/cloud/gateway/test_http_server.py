@@ -158,19 +158,6 @@ def test_a_deadline_of_the_header_is_kept() -> None:
     assert (late.status_code, unreadable.status_code) == (408, 400)
 
 
-def test_a_fault_of_ours_is_told_as_one_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that is only logged goes on spoiling calls."""
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("cloud.gateway.detect.decode_picture", broken)
-    answers: list[httpx.Response] = []
-    with pytest.raises(ZeroDivisionError), open_doors(model(), gateway=HTTP) as doors:
-        answers.append(detect(doors, files={"file": png(PIXELS)}))
-    assert [(answer.status_code, list(answer.json())) for answer in answers] == [(500, ["error"])]
-
-
 def test_a_folded_body_is_unfolded_and_an_answer_folded_where_it_is_asked(doors: Doors) -> None:
     """Lossless, and for whoever has a narrow link; a binary answer only where nothing else is taken."""
     body, headers = (

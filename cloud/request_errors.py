@@ -1,0 +1,65 @@
+"""Unexpected exceptions that requests, messages and frames from outside lead to: each fails its own request alone."""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import ParamSpec
+
+from shared import clock
+
+P = ParamSpec("P")
+
+UNHEALTHY_ERRORS = 10  # Errors within one minute from which the worker reports itself unhealthy.
+
+_MINUTE_NS = 60_000_000_000
+_MAX_LOGGED = 20  # Tracebacks written to the log in one minute; further errors are only counted.
+_LOGGER = logging.getLogger("skylane.cloud")
+
+
+class RequestErrors:
+    """Counts unexpected exceptions by stage and logs their tracebacks. Any thread may call it.
+
+    A known fault of a request is a `SkylaneError` and does not belong here.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._recent_ns: deque[int] = deque(maxlen=max(UNHEALTHY_ERRORS, _MAX_LOGGED))  # Times of the last errors.
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of errors since the worker started, by stage."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether fewer than `UNHEALTHY_ERRORS` occurred within the last minute."""
+        with self._lock:
+            return self._within_minute(clock.now_ns()) < UNHEALTHY_ERRORS
+
+    def record(self, stage: str, error: Exception) -> None:
+        """Counts an error and logs its traceback. `stage` names the part of the worker that raised it."""
+        now_ns = clock.now_ns()
+        with self._lock:
+            self._counts[stage] += 1
+            is_logged = self._within_minute(now_ns) < _MAX_LOGGED
+            self._recent_ns.append(now_ns)
+        if is_logged:
+            _LOGGER.error("Unexpected error in %s; only this request fails.", stage, exc_info=error)
+
+    def guarded(self, stage: str, handler: Callable[P, None]) -> Callable[P, None]:
+        """Returns a handler that records what `handler` raises instead of passing it on."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                handler(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  One message must not stop the worker.
+                self.record(stage, error)
+
+        return call
+
+    def _within_minute(self, now_ns: int) -> int:
+        return sum(now_ns - at_ns < _MINUTE_NS for at_ns in self._recent_ns)
