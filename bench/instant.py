@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import Images, Outputs, Precision
+from cloud.gateway.settings import GatewaySettings
 from cloud.intake import worker_will
 from cloud.manifest import Manifest
 from cloud.model import Model
@@ -119,6 +120,8 @@ class InstantSettings:
     think_ms: float = 0.0
     labels_from_pixels: bool = False
     certs: Path | None = None  # The folder of its certificate, where the broker wants one.
+    http: str | None = None  # HOST:PORT of its HTTP endpoint, and
+    grpc: str | None = None  # of its gRPC endpoint; None: it has none.
 
 
 class InstantWorker(AbstractContextManager["InstantWorker"]):
@@ -134,7 +137,11 @@ class InstantWorker(AbstractContextManager["InstantWorker"]):
         self.is_ready = False  # Whether it takes frames.
         self._told = threading.Event()  # That it is ready, or never will be.
         self._raised: BaseException | None = None
-        self._node = CloudNode([instant_model(settings)], WorkerSettings(worker=settings.worker, session=self.session))
+        gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
+        self._node = CloudNode(
+            [instant_model(settings)],
+            WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
+        )
         bus = Connection(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),
             worker_will(settings.worker, self.session),
@@ -292,6 +299,8 @@ def instant_model(settings: InstantSettings) -> Model:
 @click.option("--think-ms", type=click.FloatRange(0), default=0.0, help="What an inference takes: a wait, no work.")
 @click.option("--labels-from-pixels", type=bool, default=False, help="Masks that follow from the pictures.")
 @click.option("--certs", type=click.Path(path_type=Path), help="The folder of its certificate.")
+@click.option("--http", help="HOST:PORT of its HTTP endpoint.")
+@click.option("--grpc", help="HOST:PORT of its gRPC endpoint.")
 @click.option("--clock-offset-s", type=float, default=0.0, help="How far its clock is ahead.")
 @click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
 def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from bench.faults import between, brokers, doors, hostile, links, load, models, narrow, vehicle, workers
+from bench.faults import between, brokers, callers, doors, hostile, links, load, models, narrow, vehicle, workers
 from bench.faults.scenario import Scenario
 from shared.errors import SkylaneError, suggestion
 
-_GROUPS = (between, brokers, doors, hostile, links, load, models, narrow, vehicle, workers)
+_GROUPS = (between, brokers, callers, doors, hostile, links, load, models, narrow, vehicle, workers)
 SCENARIOS = tuple(
     sorted((scenario for group in _GROUPS for scenario in group.SCENARIOS), key=lambda scenario: scenario.number)
 )
