@@ -137,20 +137,6 @@ class Admission:
                     return None
                 self._condition.wait(self._until_next_end_s())
 
-    def pass_by(self, request: Request, choose: Callable[[Request], T | Refusal | None]) -> T | Refusal | None:
-        """What `choose` says of a frame that was not offered, where it would be the next to be handed out: none waits.
-
-        None where it has to be offered like any other.
-        """
-        with self._condition:
-            if self._closed or self._waiting or len(request.payload) > self._max_bytes:
-                return None
-            chosen = choose(request)
-            if chosen is not None:
-                self._forget_turns()
-                self._served(request, chosen)
-            return chosen
-
     def wake(self) -> None:
         """Have everyone who waits choose again: there is room where there was none."""
         with self._condition:

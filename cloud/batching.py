@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import UNWANTED, Request
 from shared import clock
-from shared.call_threads import afterwards
 from shared.errors import SkylaneError
 from shared.kinds import MAX_NS
 from shared.messages import Status
@@ -42,9 +40,6 @@ class _Running(NamedTuple):
 
 class Batcher:
     """The only caller of its model's engine, which it has run as many batches at a time as the model takes. Frames wait decoded, so that the engine never waits for a decoder.
-
-    Batches are run by the engine's threads; a frame that comes alone while the engine has a place is, by `carry`, run by
-    the thread that brings it, which would but wait.
 
     No more of them wait than go into a batch, or are decoded at a time: what waits here has left the fair queue. Where
     budgets cut batches short, so few wait, and one more after every batch that was not cut. Whoever decodes a frame has
@@ -92,7 +87,6 @@ class Batcher:
         self._closed = False
         self._abandoned = False
         self._had_company = True
-        self._carriers = 0  # Threads that run the frame they brought.
         self._places = model.instances  # Batches that may be at the engine at a time, and
         self._running: dict[int, _Running] = {}  # those that are, by thread.
         self._decoding = Estimate()
@@ -122,30 +116,6 @@ class Batcher:
             self._fill(request)
             self._condition.notify_all()
 
-    def carry(self, request: Request) -> None:
-        """As `put`, and infer it in this thread where it is alone and nothing would be gained by a wait.
-
-        Only of an engine that many threads may call: another may keep threads, or memory, for each that ever did.
-        """
-        with self._condition:
-            self._fill(request)
-            is_alone = len(self._decoded) == 1 and not self._reserved and self._has_place
-            if not (is_alone and self._model.is_reentrant) or (self._max_wait_s and self._may_more_come()):
-                self._condition.notify_all()
-                return
-            batch = self._begun(self._fitting())
-            self._carriers += 1
-        try:
-            if self._admission.depth:
-                self._admission.wake()
-            self._infer(batch)
-        finally:
-            with self._condition:
-                self._carriers -= 1
-                self._running.pop(threading.get_ident())
-                if self._decoded or self._closed:  # Else whoever wakes takes time from the answer that is to be packed.
-                    self._condition.notify_all()
-
     def release(self) -> None:
         """Give a reserved place back."""
         with self._condition:
@@ -172,17 +142,17 @@ class Batcher:
 
     @property
     def _has_place(self) -> bool:
-        """Whether one more batch may be at the engine. To its own threads it is so, but for carriers."""
+        """Whether one more batch may be at the engine."""
         return len(self._running) < self._places
 
     @property
     def _is_over(self) -> bool:
-        """Whether no more frames can come, nor is one carried."""
-        return self._closed and not (self._reserved or self._carriers)
+        """Whether no more frames can come."""
+        return self._closed and not self._reserved
 
     def _fill(self, request: Request) -> None:
         """Fill a reserved place; call it with the lock."""
-        afterwards(partial(self._decoding.add, request.times[Stage.DECODED] - request.times[Stage.DEQUEUED]))
+        self._decoding.add(request.times[Stage.DECODED] - request.times[Stage.DEQUEUED])
         self._reserved -= 1
         if not self._abandoned:
             self._decoded.append(request)
@@ -301,7 +271,7 @@ class Batcher:
             request.stamp(Stage.INFERRED)
             request.picture = None
         took_ns = batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED]
-        afterwards(partial(self._inference.add, len(batch), took_ns))
+        self._inference.add(len(batch), took_ns)
         for place, request in enumerate(batch):
             request.outputs = {head: values[place] for head, values in outputs.items()}
             is_the_last = request is batch[-1] and not (self._decoded or self._reserved)

@@ -40,19 +40,6 @@ class Decoder:
             if lane := self._begin(request, chosen):
                 lane.batcher.put(request)
 
-    def carry(self, request: Request) -> bool:
-        """Take a frame that was not offered as far as it goes at once, in this thread; whether it needed not be offered.
-
-        That is to its answer, where nothing is in its way. It is for a caller that can but wait: to wake a thread in
-        each room takes longer than the rooms' own work.
-        """
-        chosen = self._admission.pass_by(request, self._choose)
-        if chosen is None:
-            return False
-        if lane := self._begin(request, chosen):
-            lane.batcher.carry(request)
-        return True
-
     def _begin(self, request: Request, chosen: Lane | Refusal) -> Lane | None:
         """Decode a frame that has left the queue; the lane where it has a place, None where it was refused."""
         request.stamp(Stage.DEQUEUED)

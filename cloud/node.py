@@ -153,7 +153,6 @@ class CloudNode:
             self._hold_off,
             session=self._settings.session,
             refuse=intake.refuse,
-            carry=decoder.carry,
         )
         exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
         if self._settings.takes_control:

@@ -1,13 +1,10 @@
 """Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
 
-from functools import partial
-
 from cloud.estimate import Estimate
 from cloud.model import Model
 from cloud.replies import Replier
 from cloud.request import Request
 from cloud.tasks.task import TASKS
-from shared.call_threads import afterwards
 from shared.errors import SkylaneError
 from shared.messages import Status
 from shared.stages import Stage
@@ -51,7 +48,7 @@ class Postprocessor:
                 request.outputs = None
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.result(request, model.card, result)
-            afterwards(partial(self.finishing.add, request.times[Stage.REPLIED] - request.times[Stage.INFERRED]))
+            self.finishing.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.

@@ -1,7 +1,6 @@
 """Replies: every frame that came in is answered through the door it came by, and counted."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from cloud.request import Request
 from cloud.request_errors import RequestErrors
 from cloud.tally import Tally
 from shared import clock, results
-from shared.call_threads import afterwards
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import FrameMessage, MaskMessage, Status
@@ -58,7 +56,7 @@ class Replier:
         shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
         answered = self._answered(request, message, card, shape, data)
         request.answer(answered)
-        afterwards(partial(self._count, request, answered))
+        self._count(request, answered)
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
@@ -73,7 +71,7 @@ class Replier:
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")
         take(answered, outputs)
-        afterwards(partial(self._count, request, answered))
+        self._count(request, answered)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""

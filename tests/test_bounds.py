@@ -21,8 +21,6 @@ BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 # Constants named like bounds against which nothing outside can push.
 NO_BOUNDS = {
     "cloud.choices:_MOST": "what this host measured of its own engines",
-    "cloud.gateway.deadlines:_MOST_STALE": "how often a list is made anew",
-    "cloud.gateway.wires:_MOST_ASKED": "how often a silent peer is asked whether it is there",
     "edge.transports.grpc_method:_MOST_MS": "the range of a number",
     "edge.pulse:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",

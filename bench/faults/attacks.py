@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import click
 
 RATE_BYTES_PER_S = 500_000  # What one hostile process sends at most.
+STARTED = "attacking"  # The line that it prints once it has opened its connections.
 
 _CONNECTIONS = 16  # Per process, where a kind does not say otherwise.
 _IDLE_CONNECTIONS = 1000
@@ -206,6 +207,9 @@ class _Connection:
 def attack(kind: Attack, address: str) -> None:
     """Sends one kind of traffic without end, at `RATE_BYTES_PER_S` at most."""
     connections = [_Connection(kind, address) for _ in range(kind.connections)]
+    for connection in connections:
+        connection.step(1)
+    click.echo(STARTED)
     began_s, sent = time.monotonic(), 0
     for connection in itertools.cycle(connections):
         if connection is connections[0]:

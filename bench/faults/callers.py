@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.faults.attacks import ATTACKS, RATE_BYTES_PER_S
-from bench.faults.rig import Rig
+from bench.faults.attacks import ATTACKS, RATE_BYTES_PER_S, STARTED
+from bench.faults.rig import Rig, RigError
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.faults.vehicle_process import VehicleProcess
 from bench.ports import free_ports
@@ -21,7 +21,7 @@ _RATE_HZ = 10.0  # Frames a second of each honest sender.
 _DEADLINE_MS = 1000.0
 _THINK_MS = 20.0
 _PHASE_S = 8.0  # With one kind of attack, and without any.
-_SETTLING_S = 1.0  # At the beginning of a phase that is not judged.
+_SETTLING_S = 0.5  # At the beginning of a phase: what the attackers' own start costs is not judged.
 _PICTURES = 300
 _FLAGS = ("--deadline-ms", f"{_DEADLINE_MS:g}", "--loop")
 _MAX_SLOWDOWN = 5.0
@@ -52,7 +52,7 @@ def hostile_callers(rig: Rig) -> Finding:
     for sender in (vehicle, caller):
         sender.end()
     alone_ms = _p95_ms(caller, phases["alone"])
-    slowdowns = {name: _ratio(_p95_ms(caller, span), alone_ms) for name, span in phases.items() if name != "alone"}
+    slowdowns = {name: _p95_ms(caller, span) / alone_ms for name, span in phases.items() if name != "alone"}
     missed = {name: _missed_percent(vehicle, span) for name, span in phases.items()}
     missed_calls = {name: _missed_percent(caller, span) for name, span in phases.items()}
     return Finding(
@@ -74,16 +74,22 @@ def hostile_callers(rig: Rig) -> Finding:
 @contextmanager
 def _attacked(kinds: Sequence[str], http: str, grpc: str, folder: Path) -> Iterator[None]:
     """Runs one hostile process of each kind within the block."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[str]] = []
     try:
         for kind in kinds:
             command = [sys.executable, "-m", "bench.faults.attacks", kind, "--http", http, "--grpc", grpc]
             with (folder / f"attack-{kind}.log").open("ab") as log:
-                processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+                processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != STARTED:
+                raise RigError(f"a hostile caller did not start: see {folder}/attack-*.log")
         yield
     finally:
         for process in processes:
             end(process, _STOP_S)
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def _rows(sender: VehicleProcess, span_ns: tuple[int, int]) -> list[dict[str, str]]:
@@ -100,10 +106,6 @@ def _p95_ms(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:
         for row in _rows(sender, span_ns)
     ]
     return spread(took_ms)["p95"] if took_ms else _DEADLINE_MS
-
-
-def _ratio(value: float, base: float) -> float:
-    return value / base
 
 
 def _missed_percent(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:

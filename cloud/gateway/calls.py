@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from cloud.gateway.door import Answered, Door, WhenOver
+from cloud.gateway.door import Answered, Door
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import geometry, images
 from shared.compression import Buffer
@@ -51,7 +51,6 @@ class Call:
     mask_codec: str = "png"  # Of `result_bytes`.
     budget_ms: int | None = None
     frame: FrameMessage | None = None  # A vehicle's own, without data.
-    when_over: WhenOver | None = None  # As of Door.put; of a call with several pictures it is not asked.
 
 
 class Reply(NamedTuple):
@@ -136,7 +135,7 @@ def ask(door: Door, call: Call) -> Asked:
     if call.frame is not None:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
-        future = _put(door, call, _own(call.frame, data[0], call), heads=False, when_over=call.when_over)
+        future = _put(door, call, _own(call.frame, data[0], call), heads=False)
         return Asked(door, card, (), (future,), call.largest_answer, is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
@@ -146,8 +145,7 @@ def ask(door: Door, call: Call) -> Asked:
         )
     heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
-    when_over = call.when_over if len(messages) == 1 else None  # The others would come one after the other.
-    futures = tuple(_put(door, call, message, heads=bool(heads), when_over=when_over) for message in messages)
+    futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
     return Asked(door, card, heads, futures, call.largest_answer, is_vehicle=False)
 
 
@@ -162,13 +160,12 @@ def server_timing(message: MaskMessage) -> str:
     return ", ".join(f"{stage};dur={taken:.3f}" for stage, taken in stages_ms(message).items())
 
 
-def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool, when_over: WhenOver | None) -> Future[Answered]:
+def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool) -> Future[Answered]:
     return door.put(
         message,
         received_ns=call.received_ns,
         largest_answer=call.largest_answer,
         heads=heads,
-        when_over=when_over,
     )
 
 

@@ -27,10 +27,6 @@ from shared.topics import FrameId
 _ANSWERED_WITHIN_S = 10.0
 
 
-Carry = Callable[[Request], bool]
-WhenOver = Callable[[Callable[[], object]], None]  # Told what to do when nobody waits any more.
-
-
 class Answered(NamedTuple):
     """What became of a frame, and the model's outputs where they were asked for as they are."""
 
@@ -49,18 +45,13 @@ class Door:
         *,
         session: str,
         refuse: Callable[[Request, Status, str], None],
-        carry: Carry,
     ) -> None:
-        """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out.
-
-        `carry`: as Decoder.carry.
-        """
+        """`refuse` tells the sender of a frame, which may have come by another door, that it was pushed out."""
         self._admission = admission
         self._serving = serving
         self._hold_off = hold_off
         self._session = session
         self._refuse = refuse
-        self._carry = carry
         self._sequence = itertools.count()
         self._unanswered = Unanswered()
         self._dismissed: frozenset[str] = frozenset()
@@ -147,13 +138,10 @@ class Door:
         received_ns: int,
         largest_answer: int,
         heads: bool = False,
-        when_over: WhenOver | None = None,
     ) -> Future[Answered]:
         """Hand a frame in; the future is done when the frame has its answer, whatever became of it.
 
-        `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more. `when_over`:
-        of a caller who would but wait for the future: this thread may then do the work itself, and comes back when it is
-        done.
+        `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more.
 
         Raises:
             RefusedError: the worker is stopping, or unloads the model.
@@ -181,10 +169,6 @@ class Door:
         if held := self._hold_off.reason(request.vehicle):
             self._refuse(request, Status.REJECTED, held)
             return future
-        if when_over is not None:
-            when_over(future.cancel)
-            if self._carry(request):
-                return future
         for refused in self._admission.offer(request):
             if refused.is_expired:
                 self._refuse(refused, Status.EXPIRED, "its budget ended while it waited")

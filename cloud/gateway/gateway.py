@@ -1,5 +1,6 @@
 """The gateway: opens the servers that were asked for, and closes them when all is answered."""
 
+import resource
 import ssl
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +15,9 @@ SERVERS = {  # Paths: a worker at the broker alone needs neither library.
     "http": Entry("cloud.gateway.http_server:HttpServer", "gateway"),
     "grpc": Entry("cloud.gateway.grpc_server:GrpcServer", "gateway"),
 }
+
+
+_OPEN_FILES = 16_384  # The usual limit of 1,024 is less than the connections of one gRPC server.
 
 
 class GatewayError(SkylaneError):
@@ -80,6 +84,7 @@ class Gateway:
 
     def start(self) -> None:
         """Take calls from now on."""
+        _raise_file_limit()
         for server in self._servers.values():
             server.start()
 
@@ -87,3 +92,11 @@ class Gateway:
         """End all servers."""
         for server in self._servers.values():
             server.close()
+
+
+def _raise_file_limit() -> None:
+    """Allows as many open connections as the servers admit, as far as the system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,13 +1,15 @@
 """A gRPC call as its service sees it, whatever the message."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
+from urllib.parse import unquote
+
+import grpc
 
 from cloud.gateway.callers import Callers
 from cloud.gateway.calls import Asked, Reply, server_timing
-from cloud.gateway.grpc_context import Context, Metadata
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.compression import Buffer
 from shared.fields import MessageError
@@ -26,12 +28,18 @@ class GrpcCall:
 
     data: Buffer
     received_ns: int
-    context: Context = field(repr=False)
+    context: grpc.ServicerContext = field(repr=False)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str | bytes]:
+        """The caller's metadata by key in lower case; bytes where the key ends in `-bin`."""
+        return dict(self.context.invocation_metadata())
 
     @property
-    def metadata(self) -> Metadata:
-        """What the caller sent beside its message, by key in small letters."""
-        return self.context.metadata
+    def host(self) -> str:
+        """The caller's address, without its port."""
+        address = unquote(self.context.peer()).partition(":")[2]  # Such as ipv4:127.0.0.1:5000 or ipv6:[::1]:5000.
+        return address.rpartition(":")[0].strip("[]") or "unknown"
 
     def text(self, key: str) -> str | None:
         """A value of the metadata; None where there is none, or one of bytes."""
@@ -56,7 +64,7 @@ class GrpcCall:
     @property
     def budget_ms(self) -> int | None:
         """The time that the caller's deadline leaves; None without one."""
-        left_s = self.context.left_s
+        left_s = self.context.time_remaining()
         return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
 
     def caller(self, callers: Callers, claimed: str | None = None) -> str:
@@ -67,7 +75,7 @@ class GrpcCall:
         """
         if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
-        return callers.name(self.text("authorization"), claimed, self.context.host)
+        return callers.name(self.text("authorization"), claimed, self.host)
 
     def admit(self, callers: Callers) -> None:
         """Check the token alone, before the message has come: a stranger's is not waited for.
@@ -75,11 +83,15 @@ class GrpcCall:
         Raises:
             RefusedError: it has none, or none of this worker's.
         """
-        callers.name(self.text("authorization"), None, self.context.host)
+        callers.name(self.text("authorization"), None, self.host)
 
     def when_over(self, cancel: Callable[[], object]) -> None:
-        """Have `cancel` called when the caller has its answer or waits no more."""
-        if not self.context.when_over(cancel):  # It is so already.
+        """Registers `cancel` to be called when the call ends."""
+
+        def ended() -> None:
+            cancel()
+
+        if not self.context.add_callback(ended):  # The call has ended already.
             cancel()
 
     def reply(self, asked: Asked) -> Reply:
@@ -101,4 +113,4 @@ class GrpcCall:
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
         if is_vehicle:
             trailing.append((MASK_KEY, pack_mask(message)))
-        self.context.tell(trailing)
+        self.context.set_trailing_metadata(tuple(trailing))

@@ -45,8 +45,8 @@ class NativeService:
             message,
             received_ns=call.received_ns,
             largest_answer=self._parts.settings.max_message_bytes,
-            when_over=call.when_over,
         )
+        call.when_over(future.cancel)
         try:
             answer = future.result().message
         except CancelledError as error:

@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 
 from cloud.gateway import oip_models, repository_calls
 from cloud.gateway.grpc_call import GrpcCall
-from cloud.gateway.grpc_service import Conversing, Method
+from cloud.gateway.grpc_service import Method, StreamMethod
 from cloud.gateway.oip_inference import Inference
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.small_messages import parse
@@ -30,7 +30,7 @@ class OpenInferenceService:
         self._parts = parts
         self._types = method_types(self.name)
 
-    def methods(self) -> Mapping[str, Method | Conversing]:
+    def methods(self) -> Mapping[str, Method | StreamMethod]:
         """See grpc_service.Service."""
         door = self._parts.door
         answers: dict[str, Answer] = {
@@ -48,7 +48,7 @@ class OpenInferenceService:
         inference = Inference(self._parts)
         return {name: self._method(name, answer) for name, answer in answers.items()} | {
             "ModelInfer": Method(inference.infer),
-            "ModelStreamInfer": Conversing(inference.stream),
+            "ModelStreamInfer": StreamMethod(inference.stream),
         }
 
     def _method(self, name: str, answer: Answer) -> Method:
@@ -81,7 +81,7 @@ class OpenInferenceService:
     def _ordered(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
         """What control replies, as long as somebody waits for it; what is ordered is done all the same."""
         future = repository_calls.order(self._parts, call.caller(self._parts.callers), verb, model)
-        while not call.context.is_over:
+        while call.context.is_active():
             try:
                 return repository_calls.checked_reply(future.result(_LOOK_S))
             except TimeoutError:

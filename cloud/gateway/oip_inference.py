@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from cloud.gateway.calls import Asked, Reply, ask, server_timing
-from cloud.gateway.door import WhenOver
 from cloud.gateway.grpc_call import FRAME_KEY, GrpcCall
-from cloud.gateway.grpc_conversation import Begun
+from cloud.gateway.grpc_service import PendingAnswer
 from cloud.gateway.oip_answer import outputs
 from cloud.gateway.oip_messages import in_stream, read_request, refused_in_stream, request_id, write_response
 from cloud.gateway.oip_request import InferRequest, Parameters
@@ -30,7 +29,7 @@ class Inference:
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_request(call.data)
-        return self.written(request, call.reply(self.asked(call, request, caller, call.when_over)))
+        return self.written(request, call.reply(self.asked(call, request, caller)))
 
     def stream(self, call: GrpcCall) -> "InferenceStream":
         """Answer a stream of them.
@@ -42,8 +41,8 @@ class Inference:
             raise RefusedError(Kind.INVALID, f"{FRAME_KEY} tells of one frame: send it with ModelInfer")
         return InferenceStream(self, call.caller(self._parts.callers), self._parts)
 
-    def asked(self, call: GrpcCall, request: InferRequest, caller: str, when_over: WhenOver | None = None) -> Asked:
-        """Hand a request's pictures in; `when_over`: as of a Call."""
+    def asked(self, call: GrpcCall, request: InferRequest, caller: str) -> Asked:
+        """Hands a request's pictures in."""
         return ask(
             self._parts.door,
             request.call(
@@ -53,7 +52,6 @@ class Inference:
                 largest_answer=self._parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
-                when_over=when_over,
             ),
         )
 
@@ -64,21 +62,21 @@ class Inference:
 
 
 class InferenceStream:
-    """What is said on a stream of inferences; see Speaker. A request that is refused does not end it."""
+    """What is said on a stream of inferences; see RequestHandler. A request that is refused does not end it."""
 
     def __init__(self, inference: Inference, caller: str, parts: WorkerParts) -> None:
         self._inference = inference
         self._caller = caller
         self._calls = parts.calls
 
-    def begin(self, call: GrpcCall) -> Begun:
+    def begin(self, call: GrpcCall) -> PendingAnswer:
         """Hand a request's pictures in."""
         try:
             request = read_request(call.data)
             asked = self._inference.asked(call, request, self._caller)
         except RefusedError as error:
-            return Begun((), partial(self._refusal, request_id(call.data), error))
-        return Begun(asked.futures, partial(self._answer, request, asked))
+            return PendingAnswer((), partial(self._refusal, request_id(call.data), error))
+        return PendingAnswer(asked.futures, partial(self._answer, request, asked))
 
     def _answer(self, request: InferRequest, asked: Asked) -> Sequence[Buffer]:
         try:

@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from cloud.gateway.calls import Call, Tensor
-from cloud.gateway.door import WhenOver
 from cloud.gateway.refusal import Kind, RefusedError
 from shared.compression import Buffer
 from shared.messages import FrameMessage
@@ -58,7 +57,6 @@ class InferRequest:
         largest_answer: int,
         budget_ms: int | None,
         frame: FrameMessage | None,
-        when_over: WhenOver | None = None,
     ) -> Call:
         """The same in the words of no protocol.
 
@@ -87,7 +85,6 @@ class InferRequest:
             largest_answer=largest_answer,
             budget_ms=budget_ms,
             frame=frame,
-            when_over=when_over,
         )
 
 

@@ -61,7 +61,6 @@ class PredictionService:
                 mask_codec=call.text(MASK_CODEC_KEY) or "png",
                 budget_ms=call.budget_ms,
                 frame=frame,
-                when_over=call.when_over,
             ),
         )
         reply = call.reply(asked)

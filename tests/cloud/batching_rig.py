@@ -130,17 +130,6 @@ class Line:
             assert self.batcher.reserve()
             self.batcher.put(request)
 
-    def carry(self, request: Request) -> None:
-        """What a caller does who would but wait."""
-        assert self.batcher.reserve()
-        self.batcher.carry(request)
-
-    def carry_in_a_thread(self, request: Request) -> threading.Thread:
-        """The same beside this thread."""
-        thread = threading.Thread(target=self.carry, args=(request,))
-        thread.start()
-        return thread
-
     def start(self) -> None:
         """Start the engine's threads."""
         for _ in range(self.instances):

@@ -202,34 +202,6 @@ def test_a_closed_queue_lets_nobody_in_and_hands_out_what_it_has() -> None:
     assert admission.take(lambda found: found) is None
 
 
-def test_a_frame_passes_by_an_empty_queue_alone() -> None:
-    """Nobody is overtaken: where one waits, or a place is wanting, it is offered like any other."""
-    admission = Admission(max_bytes=20)
-    first = _request()
-    assert admission.pass_by(first, lambda request: request) is first
-    assert admission.depth == 0
-    assert admission.pass_by(_request(), lambda _: None) is None
-    assert admission.pass_by(_request(size=21), lambda request: request) is None
-    admission.offer(_request())
-    assert admission.pass_by(_request(), lambda request: request) is None
-    assert len(_drain(admission)) == 1
-    assert admission.pass_by(_request(), lambda request: request) is None
-
-
-def test_who_passed_by_had_a_turn() -> None:
-    """Or a vehicle at another door would be served twice as often."""
-    admission = Admission()
-    admission.offer(_request(vehicle="a"))
-    assert _take(admission).vehicle == "a"
-    assert admission.pass_by(_request(vehicle="b"), lambda request: request)
-    admission.offer(_request(vehicle="b"))
-    admission.offer(_request(vehicle="a"))
-    assert _take(admission).vehicle == "a"
-    for number in range(10_000):
-        admission.pass_by(_request(vehicle=f"v{number}"), lambda request: request)
-    assert len(admission._turns) < 1000
-
-
 def test_closing_wakes_everyone_who_waits() -> None:
     """Or a worker with two decoders would never end."""
     admission = Admission()

@@ -1,10 +1,7 @@
-import pytest
-
 from cloud.engines.engine import InferenceError, UnavailableError
 from cloud.estimate import Estimate
 from cloud.request import Request
 from shared import clock
-from shared.errors import SkylaneError
 from shared.messages import Status
 from shared.stages import Stage
 from tests.cloud.batching_rig import WAIT_S, Gated, Line
@@ -23,78 +20,11 @@ def test_what_waits_is_inferred_together_and_each_gets_its_own_mask() -> None:
     assert [request.batch_size for request, _ in line.done] == [1, 4, 4, 4, 4, 2, 2]
 
 
-def test_a_frame_that_comes_alone_is_inferred_by_who_brings_it() -> None:
-    """To wake an engine's thread takes longer than what is done before the engine."""
-    line = Line(Gated(is_reentrant=True), max_size=4)
-    line.engine.gate.set()
-    line.start()
-    line.carry(line.request(0))
-    assert line.numbers() == [0]
-    line.finish()
-    assert line.engine.sizes == [1]
-
-
-def test_an_engine_for_one_thread_is_called_by_its_own_alone() -> None:
-    """Some keep threads and memory for each thread that ever called them."""
-    line = Line(Gated(), max_size=4)
-    line.engine.gate.set()
-    line.carry(line.request(0))
-    assert not line.engine.entered.is_set()
-    line.start()
-    line.finish()
-    assert line.numbers() == [0]
-
-
-@pytest.mark.parametrize("instances", [1, 2])
-def test_no_more_batches_are_at_the_engine_than_it_takes_whoever_brings_them(instances: int) -> None:
-    """An engine that takes one batch at a time is damaged by two."""
-    line = Line(Gated(is_reentrant=True), max_size=1, instances=instances, decoders=8)
-    line.start()
-    carriers = []
-    for number in range(instances):
-        carriers.append(line.carry_in_a_thread(line.request(number)))
-        assert line.engine.begun.acquire(timeout=WAIT_S)
-    line.carry(line.request(instances))
-    line.put(line.request(instances + 1))
-    line.finish()
-    for carrier in carriers:
-        carrier.join(WAIT_S)
-    assert sorted(line.numbers()) == list(range(instances + 2))
-    assert line.engine.most == instances
-
-
-def test_who_brings_a_frame_leaves_it_where_others_are_on_their_way() -> None:
-    """They go together."""
-    line = Line(Gated(is_reentrant=True), max_size=2, max_wait_ms=WAIT_S * 1000)
-    assert line.batcher.reserve()
-    line.carry(line.request(0))
-    assert not line.engine.entered.is_set()
-    line.batcher.put(line.request(1))
-    line.start()
-    line.finish()
-    assert line.engine.sizes == [2]
-
-
-def test_a_close_waits_for_a_frame_that_is_carried() -> None:
-    """The model is freed when the engine's threads have ended: it must not be so under a frame."""
-    line = Line(Gated(is_reentrant=True))
-    line.start()
-    carrier = line.carry_in_a_thread(line.request(0))
-    assert line.engine.entered.wait(WAIT_S)
-    line.batcher.close()
-    with pytest.raises(SkylaneError, match="did not end"):
-        line.threads.join(0.05)
-    line.finish()
-    carrier.join(WAIT_S)
-    assert line.numbers() == [0]
-
-
-def test_an_unexpected_error_under_a_carried_frame_leaves_the_place_free() -> None:
+def test_an_unexpected_error_of_the_engine_leaves_the_place_free() -> None:
     """The frame is answered `failed`, and the next one is inferred."""
-    line = Line(Gated(error=ValueError("a bug"), is_reentrant=True))
+    line = Line(Gated(error=ValueError("a bug"), poison=(0,)))
     line.engine.gate.set()
-    line.carry(line.request(0))
-    line.engine.error = None
+    line.put(line.request(0))
     line.start()
     line.put(line.request(1))
     line.finish()

@@ -54,12 +54,10 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
 
 
 class Places:
-    """A batcher's places, and what is put into them, or carried on by who brought it."""
+    """A batcher's places, and what is put into them."""
 
     def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
         self.put = out.put
-        self.carried: list[Request] = []
-        self.carry = self.carried.append
         self.needs_ns = 0
         self.free = 1
 
@@ -128,23 +126,6 @@ def test_a_frame_becomes_the_models_input(codec: str) -> None:
     assert list(request.times) == [Stage.RECEIVED, Stage.DEQUEUED, Stage.DECODED]
     assert list(request.times.values()) == sorted(request.times.values())
     assert request.payload == b""
-
-
-def test_a_caller_carries_its_frame_as_far_as_a_decoder_would() -> None:
-    """Decoded, or refused with a reason; but not where another frame waits for its turn."""
-    bench = Bench()
-    request = bench.request(pack_frame(_frame("png")))
-    assert bench.decoder.carry(request)
-    assert bench.places.carried == [request]
-    np.testing.assert_array_equal(request.picture, RGB[..., ::-1])
-    assert list(request.times) == [Stage.RECEIVED, Stage.DEQUEUED, Stage.DECODED]
-    assert bench.decoder.carry(bench.request(pack_frame(replace(_frame(), shape=(1, 1, 3)))))
-    refusal = bench.out.get(timeout=WAIT_S)
-    assert isinstance(refusal, MaskMessage)
-    assert refusal.status is Status.REJECTED
-    assert bench.places.free == 0, "the place of what was refused is given back"
-    bench.admission.offer(bench.request(pack_frame(_frame())))
-    assert not bench.decoder.carry(bench.request(pack_frame(_frame())))
 
 
 def test_a_jpeg_is_decoded_too() -> None:

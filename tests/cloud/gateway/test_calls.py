@@ -19,7 +19,6 @@ from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.model import Model
 from cloud.request import Request
 from shared import clock, images, masks
-from shared.call_threads import CallThreads
 from shared.frames import Layout
 from shared.messages import Status
 from shared.model_card import Task
@@ -299,8 +298,8 @@ def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(
         told.set()
         over.wait(WAIT_S)
 
-    threads = CallThreads("stream", 1)
-    threads.run(stream)
+    thread = threading.Thread(target=stream)
+    thread.start()
     assert told.wait(WAIT_S)
     unloading = threading.Thread(target=door.dismiss, args=("tiny",), daemon=True)
     unloading.start()
@@ -308,7 +307,7 @@ def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(
     assert not unloading.is_alive()
     assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
     over.set()
-    threads.close()
+    thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])

@@ -7,21 +7,20 @@ _WORKER = """
 import threading
 import grpc
 import cloud.node, cloud.serving
-from cloud.gateway import http2_server
+from cloud.gateway import grpc_server
 from cloud.gateway.settings import GatewaySettings
 from shared.messages import pack_frame
 from shared.packed import pack
 from tests.cloud.channel import Engine, frame, model
 from tests.cloud.gateway.rig import WAIT_S, open_doors
 
-cloud.node._DRAIN_S = cloud.serving._DRAIN_S = http2_server._GRACE_S = 0.1
+cloud.node._DRAIN_S = cloud.serving._DRAIN_S = grpc_server._GRACE_S = 0.1
 entered = threading.Event()
 
 class Hung(Engine):
     is_reentrant = True
 
     def infer(self, batch):
-        print(threading.current_thread().name, flush=True)
         entered.set()
         threading.Event().wait()
 
@@ -37,6 +36,5 @@ def test_an_engine_that_hangs_in_a_calls_thread_keeps_no_worker_from_ending() ->
     done = subprocess.run(
         [sys.executable, "-c", _WORKER], capture_output=True, text=True, timeout=3 * WAIT_S, check=False
     )
-    assert done.stdout.startswith("grpc-"), "the call's own thread infers"
     assert "SkylaneError: thread engine-tiny-1-0 did not end" in done.stderr
     assert done.returncode == 1

@@ -16,7 +16,7 @@ import pytest
 
 from cloud.engines.engine import Placement
 from cloud.engines.tensorflow_device import tf
-from cloud.gateway.grpc_conversation import MOST_UNDER_WAY
+from cloud.gateway.grpc_stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
 from shared.messages import pack_frame
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
@@ -118,7 +118,7 @@ def test_a_stream_gets_what_the_direct_call_gives(workshop: Workshop) -> None:
 
 def test_more_than_are_taken_at_a_time_are_all_answered(doors: Doors) -> None:
     """A client need not count: what comes beyond waits in the network."""
-    count = 5 * MOST_UNDER_WAY
+    count = 5 * MAX_PENDING
     with Stream(doors) as stream:
         for number in range(count):
             stream.send(one_colour(number, 1 + number % 3), request_id=str(number))
@@ -253,22 +253,6 @@ def test_a_worker_that_stops_ends_streams() -> None:
         stream.next()
         doors.node.stop()
         assert "the worker is stopping" in stream.refusal()
-
-
-def test_of_too_many_streams_the_oldest_of_a_host_ends() -> None:
-    """Each holds two threads for as long as it likes."""
-    with open_doors(model(), gateway=replace(GRPC_ALONE, max_calls=8)) as doors:
-        streams = []
-        try:
-            for number in range(4):
-                streams.append(Stream(doors))
-                streams[-1].send(one_colour(number))
-                assert streams[-1].next().as_numpy("mask").max() == number
-            for stream in streams[:2]:
-                assert "CANCELLED" in stream.refusal()
-        finally:
-            for stream in streams:
-                stream.__exit__()
 
 
 def test_a_stream_is_opened_with_a_token(tmp_path: Path) -> None:
