@@ -21,7 +21,6 @@ BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 # Constants named like bounds against which nothing outside can push.
 NO_BOUNDS = {
     "cloud.choices:_MOST": "what this host measured of its own engines",
-    "edge.transports.grpc_method:_MOST_MS": "the range of a number",
     "edge.pulse:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
     "shared.control:_MAX_MS": "the range of a number",

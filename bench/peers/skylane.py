@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,14 +18,10 @@ from bench.peers.process_tree import ProcessTree
 from bench.peers.work import Job
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
-from edge.transports.grpc_method import CallError, GrpcMethod
 from edge.transports.line import Returned
 from edge.transports.native import Native
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock, results
-from shared.compression import Buffer
-from shared.endpoint import Endpoint
-from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import MaskMessage, Status, Want
 from shared.registry import load
 from shared.results import Classification
@@ -35,62 +30,14 @@ from shared.topics import FrameId
 
 _CAMERA = "front"
 _ENGINE = "tensorflow"  # That the peers' function is made of.
-_CALL = "grpc"  # A bare call by the vehicle's own gRPC,
-_LIBRARY = "grpc by grpcio"  # one by gRPC's Python library, as anybody's client would make it,
-_VEHICLE = "grpc by a vehicle"  # and the same door by a vehicle's transport.
-
-
-class Call(Protocol):
-    """A blocking call of `skylane.v1.Worker.Answer` over a connection of its own."""
-
-    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
-        """The answer's bytes to a message in parts.
-
-        Raises:
-            PeerError: there is none.
-        """
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-class OwnCall:
-    """As `Call`, by the vehicle's own gRPC."""
-
-    def __init__(self, address: str) -> None:
-        self._method = GrpcMethod(Endpoint.parse(address), Native.method, most_bytes=MAX_MESSAGE_BYTES)
-
-    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
-        """As `Call`."""
-        try:
-            return self._method.call(parts, PATIENCE_S).message
-        except CallError as error:
-            raise PeerError(f"no answer over gRPC: {error}") from error
-
-    def close(self) -> None:
-        """As `Call`."""
-        self._method.close()
-
-
-class LibraryCall:
-    """As `Call`, by gRPC's Python library."""
-
-    def __init__(self, address: str) -> None:
-        self._call = BareCall(address, Native.method)
-
-    def __call__(self, parts: Sequence[Buffer]) -> Buffer:
-        """As `Call`."""
-        return self._call(b"".join(parts))
-
-    def close(self) -> None:
-        """As `Call`."""
-        self._call.close()
+_CALL = "grpc"  # A bare call by grpcio, as any client would make it,
+_VEHICLE = "grpc by a vehicle"  # and the same endpoint by a vehicle's transport.
 
 
 class CallClient:
     """As plain a client as the peers'."""
 
-    def __init__(self, call: Call, vehicle: str, session: str, want: Want) -> None:
+    def __init__(self, call: BareCall, vehicle: str, session: str, want: Want) -> None:
         self._call = call
         self._dialect = Native()
         self._vehicle, self._session, self._want = vehicle, session, want
@@ -100,7 +47,7 @@ class CallClient:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, want=self._want, stamps=())
-        body = self._call(self._dialect.pack(message).parts)
+        body = self._call(self._dialect.pack(message).body)
         return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
@@ -164,8 +111,7 @@ def opened(
     want = Want(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
     if _CALL in doors:
-        connects[_CALL] = partial(_called, site, want, OwnCall)
-        connects[_LIBRARY] = partial(_called, site, want, LibraryCall)
+        connects[_CALL] = partial(_called, site, want)
     for door in doors:
         connects[_VEHICLE if door == _CALL else door] = partial(_connected, site, door, model, want)
     return tree, connects
@@ -175,9 +121,9 @@ def _door(way: str) -> str:
     return way.partition(" ")[0]
 
 
-def _called(site: DoorSite, want: Want, call: Callable[[str], Call]) -> Client:
+def _called(site: DoorSite, want: Want) -> Client:
     """A client of a name of its own at the gRPC door."""
-    return CallClient(call(site.address(_CALL)), *_names(), want)
+    return CallClient(BareCall(site.address(_CALL), Native.method), *_names(), want)
 
 
 def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:

@@ -19,10 +19,7 @@ def connected(dialect: GrpcDialect, settings: DirectSettings) -> DirectTransport
         WorkerAddressError: an address cannot be used.
     """
     addresses = [worker_address(address) for address in settings.addresses]
-    lines = {
-        str(each): GrpcLine(each, dialect, settings.security, settings.vehicle, most_calls=settings.most_calls)
-        for each in addresses
-    }
+    lines = {str(each): GrpcLine(each, dialect, settings.security, settings.vehicle) for each in addresses}
     return DirectTransport(dialect, lines, settings)
 
 

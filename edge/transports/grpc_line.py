@@ -1,16 +1,14 @@
-"""The way to a worker over gRPC."""
+"""The connection to a worker over gRPC, by the grpcio library."""
 
 import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.transports.grpc_method import BrokenError, ClosedError, GrpcMethod, LateError, RefusedError, TooLargeError
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.security import Security
 from edge.transports.transport import Parcel
 from shared import clock
-from shared.call_threads import CallThreads
 from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import Status
@@ -29,6 +27,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),  # A worker that is back is found within this.
     ("grpc.use_local_subchannel_pool", 1),  # A connection of its own each.
     ("grpc.enable_http_proxy", 0),  # A worker is named by its own address.
+    ("grpc.max_receive_message_length", _MOST_ANSWER),
+    ("grpc.max_send_message_length", -1),  # The worker says what is too large.
 )
 _FINAL = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
 _REFUSALS = {
@@ -41,6 +41,8 @@ _REFUSALS = {
     "UNIMPLEMENTED": Status.REJECTED,
     "RESOURCE_EXHAUSTED": Status.OVERLOADED,
 }
+_NOT_CONNECTED = "failed to connect"  # The library's words where no connection stood: the worker got nothing.
+_OUR_LIMITS = ("CLIENT: Received message larger", "Decompressed message larger")  # Its words where an answer is.
 _CLOSED = "the line is closed"  # gRPC then raises ValueError.
 _BY_NAME = "dns:///"  # Before a host; without it gRPC would take one called `unix` for a file.
 _KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
@@ -55,27 +57,28 @@ class GrpcDialect(Dialect, Protocol):
 class GrpcLine:
     """A worker's gRPC door. Frames have connections of their own, so that what is beside them does not wait for them."""
 
-    def __init__(
-        self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str, *, most_calls: int
-    ) -> None:
-        """`most_calls`: under way at a time. Nothing is sent yet.
+    def __init__(self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str) -> None:
+        """Nothing is sent yet.
 
         Raises:
-            WorkerAddressError: a token would travel in the clear.
+            WorkerAddressError: a token would travel in the clear, or the authority cannot be read.
         """
-        headers, context = security.headers(vehicle, address), security.context(address)
-        if context is not None:
-            context.set_alpn_protocols(["h2"])
-        self._metadata = tuple(headers.items())
-        self._calls = CallThreads("grpc-call", most_calls)
-        self._frames = GrpcMethod(address, dialect.method, most_bytes=_MOST_ANSWER, context=context, headers=headers)
+        security.context(address)
+        self._metadata = tuple(security.headers(vehicle, address).items())
+        self._frame_channel = _channel(f"{_BY_NAME}{address}", security)
+        self._frames = self._frame_channel.unary_unary(dialect.method, response_deserializer=_stamped)
         self._channel = _channel(f"{_BY_NAME}{address}", security)
         self._probe = self._channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
         self._status = self._channel.unary_stream("/skylane.v1.Worker/Status")
 
     def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
-        """See Line. gRPC's own deadline tells the budget."""
-        self._calls.run(lambda: done(self._outcome(parcel, timeout_s)))
+        """See Line. gRPC's own deadline carries the budget."""
+        try:
+            asked = self._frames.future(parcel.body, timeout=timeout_s, metadata=(*self._metadata, *parcel.beside))
+        except ValueError:  # The channel is closed.
+            done(Silent(is_broken=False))
+            return
+        asked.add_done_callback(lambda future: done(_outcome(future)))
 
     def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
         """See Line."""
@@ -128,22 +131,8 @@ class GrpcLine:
 
     def close(self) -> None:
         """See Line."""
-        self._frames.close()
+        self._frame_channel.close()
         self._channel.close()
-        self._calls.close()
-
-    def _outcome(self, parcel: Parcel, timeout_s: float) -> Outcome:
-        try:
-            answer = self._frames.call(parcel.parts, timeout_s, parcel.beside)
-        except RefusedError as error:
-            return _refused(error)
-        except TooLargeError as error:
-            return Refused(Status.FAILED, f"too_large: {error}", clock.now_ns())
-        except BrokenError as error:
-            return Unsent(is_stopping=False) if error.is_unsent else Silent(is_broken=True)
-        except (LateError, ClosedError):
-            return Silent(is_broken=False)
-        return Returned(answer.message, answer.metadata, answer.came_ns)
 
 
 def _channel(address: str, security: Security) -> Any:
@@ -164,26 +153,35 @@ def _cancel_when(stop: threading.Event, call: Any) -> None:
     call.cancel()
 
 
-def _refused(error: RefusedError) -> Outcome:
-    """What a code other than OK is of a frame."""
-    now_ns, kind, told = clock.now_ns(), error.metadata.get(_KIND_KEY), _told(error.details)
-    match error.code:
+def _outcome(call: Any) -> Outcome:
+    """The outcome of a frame whose call has ended."""
+    metadata = dict(call.trailing_metadata() or ())
+    if call.code() is grpc.StatusCode.OK:
+        returned_ns, body = call.result()
+        return Returned(body, metadata, returned_ns)
+    return _refused(call.code().name, call.details(), metadata.get(_KIND_KEY))
+
+
+def _refused(code: str, details: str | None, kind: str | bytes | None) -> Outcome:
+    """The outcome for a code other than OK. `kind`: the worker's own refusal; None: the code is the library's."""
+    now_ns, told = clock.now_ns(), _told(details)
+    match code:
         case "UNAVAILABLE":
-            return Unsent(is_stopping=True) if kind is not None else Silent(is_broken=True)
-        case "CANCELLED":  # Not by us: a server that was just ending cuts off what came last.
-            return Silent(is_broken=True)
-        case "DEADLINE_EXCEEDED":
-            return Silent(is_broken=False)
-        case "RESOURCE_EXHAUSTED" if (
-            kind == "too_large" or "larger than max" in told
-        ):  # The latter is a library's word.
+            if kind is not None:
+                return Unsent(is_stopping=True)
+            return Unsent(is_stopping=False) if _NOT_CONNECTED in told else Silent(is_broken=True)
+        case "CANCELLED" | "DEADLINE_EXCEEDED":  # A server that was just ending cancels what came last.
+            return Silent(is_broken=code == "CANCELLED")
+        case "RESOURCE_EXHAUSTED" if kind is None and any(limit in told for limit in _OUR_LIMITS):
+            return Refused(Status.FAILED, f"too_large: {told}", now_ns)
+        case "RESOURCE_EXHAUSTED" if kind == "too_large" or "larger than max" in told:
             return Refused(Status.REJECTED, f"too_large: {told}", now_ns)
-    return Refused(_REFUSALS.get(error.code, Status.FAILED), f"{error.code.lower()}: {told}", now_ns)
+    return Refused(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {told}", now_ns)
 
 
 def _line_error(error: Any) -> LineError:
     name, told = error.code().name, _told(error.details())
-    if "failed to connect" in told:
+    if _NOT_CONNECTED in told:
         why = told.removesuffix(": OK").rpartition(": ")[
             2
         ]  # Of a certificate the library says so behind what is wrong.

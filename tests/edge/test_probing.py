@@ -10,6 +10,7 @@ from statistics import median
 import pytest
 
 from cloud.echoes import Echoes
+from cloud.request_errors import RequestErrors
 from edge.clocks import Clocks
 from edge.probing import Probes
 from edge.transports.mqtt_prober import MqttProber
@@ -165,7 +166,7 @@ def offset_once_known(clocks: Clocks, node: str = NODE) -> Offset:
 def test_a_worker_echoes_and_the_vehicle_knows_its_clock(clocks: Clocks) -> None:
     """Both ends, over a bus in memory; the worker's clock is the vehicle's own here."""
     with MemoryBus() as bus:
-        Echoes("w", NODE).open(bus)
+        Echoes("w", NODE).open(bus, RequestErrors())
         with probing(bus, clocks, ("w", "s9")):
             offset = offset_once_known(clocks)
     assert abs(offset.offset_ns) <= offset.error_ns < 500 * MS

@@ -87,7 +87,7 @@ def test_the_table_shows_everybody_and_says_who_is_missing() -> None:
     ), "the quickest first"
     assert "Skipped: bentoml: no environment" in said
     assert "nvidia-pytriton 0.7.0" in said
-    assert "0.85, met" in said
+    assert "1.0, met" in said
     assert "A peer wins. raw, 8 clients: triton grpc answers 21.00/s" in said
     assert "…" not in said
 

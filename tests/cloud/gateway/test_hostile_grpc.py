@@ -61,6 +61,11 @@ def is_served(doors: Doors) -> bool:
         return bool(ask(b"", timeout=WAIT_S))
 
 
+def raw_connection(doors: Doors) -> socket.socket:
+    """A TCP connection on which nothing was sent."""
+    return socket.create_connection(("127.0.0.1", doors.node.ports["grpc"]), timeout=WAIT_S)
+
+
 def code_of(call: Any) -> grpc.StatusCode:
     """The code with which a call ends."""
     error = call.exception(WAIT_S)
@@ -95,7 +100,7 @@ def test_an_answer_must_be_taken_within_its_time() -> None:
     """Until then it counts against the bytes that calls may hold."""
     with (
         open_doors(model(), gateway=served(answer_s=0.2, max_calls=1)) as doors,
-        socket.create_connection(doors.grpc.split(":"), timeout=WAIT_S) as raw,
+        raw_connection(doors) as raw,
     ):
         raw.sendall(_greeting(window=0) + _call(1, READY) + _data(1, _message(b""), is_last=True))
         assert _until_reset(raw, 1)  # After `answer_s`.
@@ -234,7 +239,7 @@ def test_idle_connections_have_no_threads() -> None:
     with open_doors(model(), gateway=served()) as doors:
         assert is_served(doors)
         before = threading.active_count()
-        idle = [socket.create_connection(doors.grpc.split(":"), timeout=WAIT_S) for _ in range(200)]
+        idle = [raw_connection(doors) for _ in range(200)]
         for each in idle:
             each.sendall(_greeting())
         assert is_served(doors)
@@ -256,7 +261,7 @@ def test_what_is_no_grpc_ends_its_connection_alone(attack: bytes) -> None:
     """Scanners reach every open port."""
     with (
         open_doors(model(), gateway=served()) as doors,
-        socket.create_connection(doors.grpc.split(":"), timeout=WAIT_S) as raw,
+        raw_connection(doors) as raw,
     ):
         raw.sendall(attack)
         assert is_served(doors)

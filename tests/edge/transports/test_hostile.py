@@ -188,14 +188,14 @@ def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Sta
     assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 
 
-@pytest.mark.parametrize(("compression", "reason"), [(None, "too_large: "), (grpc.Compression.Gzip, "compressed")])
-def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compression: Any, reason: str) -> None:
-    """It would be all the memory there is; folded, it comes in kilobytes."""
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compression: Any) -> None:
+    """It would be all the memory there is; compressed, it comes in kilobytes."""
     with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20)), compression=compression) as address:
         answer = outcome(reach("grpc", address))
     assert isinstance(answer, MaskMessage)
     assert answer.status is Status.FAILED
-    assert reason in answer.reason
+    assert answer.reason.startswith("too_large: ")
 
 
 def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
@@ -236,7 +236,7 @@ def test_a_closed_line_says_so_to_whoever_is_just_about_to_ask(kind: str) -> Non
     """A vehicle that leaves while a thread of it turns to a worker must not end with that thread's traceback."""
     where, security = Endpoint("127.0.0.1", 1), Security()
     line: Line = (
-        GrpcLine(where, Native(), security, "car", most_calls=1)
+        GrpcLine(where, Native(), security, "car")
         if kind == "grpc"
         else HttpLine(where, RestPredict("tiny"), security, "car", most_calls=1)
     )
