@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rosbag_tools.image_messages import CompressedImageMessage, ImageMessage
-from shared import jpeg
 from shared.errors import SkylaneError, suggestion
 from shared.frames import Layout, Pixels
 from shared.opencv import MAX_PIXELS, cv2
@@ -133,11 +132,8 @@ def decode_compressed_image(message: CompressedImageMessage) -> tuple[Pixels, La
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
         raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end: it is truncated")
-    picture: Any = None
-    if header.kind == "jpeg":
-        picture = jpeg.decode(data, "GRAY" if header.channels == 1 else "BGR", header.height, header.width)
     try:
-        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if picture is None else picture
+        picture: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
         raise UndecodableImageError(f"the {header.kind} is damaged: {error.err}") from error
     if picture is None or picture.dtype not in (np.uint8, np.uint16):

@@ -1,6 +1,6 @@
 """The function that every peer serves: a TensorFlow graph from colour pixels to class ids, and a JPEG's decoding before it.
 
-It needs TensorFlow, NumPy, OpenCV and simplejpeg alone, and nothing of Skylane's: each peer loads it in an environment of its own.
+It needs TensorFlow, NumPy and OpenCV alone, and nothing of Skylane's: each peer loads it in an environment of its own.
 The graph is the very one that Skylane's engine runs, as `bench.peers.work` writes it.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from simplejpeg import decode_jpeg
 
 GRAPH_VARIABLE = "SKYLANE_PEER_GRAPH"  # Of a server's environment: the graph's file.
 SHAPE_VARIABLE = "SKYLANE_PEER_SHAPE"  # And what it takes, H×W×3: "608x968x3".
@@ -86,9 +85,6 @@ def picture_of(data: bytes | NDArray[np.uint8], shape: tuple[int, ...]) -> NDArr
 
 
 def _decoded(values: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """As Skylane decodes, so that the decoder is no difference: by libjpeg-turbo, and by OpenCV what is odd."""
-    try:
-        return np.asarray(decode_jpeg(values, "RGB"), np.uint8)
-    except ValueError:
-        odd = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
-        return None if odd is None else np.asarray(odd, np.uint8)
+    """As Skylane decodes, so that the decoder makes no difference."""
+    picture = cv2.imdecode(values, cv2.IMREAD_COLOR_RGB) if values.size else None
+    return None if picture is None else np.asarray(picture, np.uint8)

@@ -9,12 +9,12 @@ from typing import Protocol
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
+from edge.transports.call_threads import CallThreads
 from edge.transports.http_pool import connections
 from edge.transports.line import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
 from edge.transports.security import Security
 from edge.transports.transport import Parcel
 from shared import clock
-from shared.call_threads import CallThreads
 from shared.endpoint import Endpoint
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.messages import Status

@@ -115,6 +115,21 @@ def test_jpeg_refuses_bayer_and_16_bit(layout: Layout) -> None:
         decode(b"\xff\xd8\xff", "jpeg", layout, (8, 10), LIMITS, layout)
 
 
+def test_jpeg_refuses_a_side_that_it_cannot_hold() -> None:
+    """OpenCV would write its refusal to standard error only."""
+    with pytest.raises(ImageCodecError, match="65501"):
+        encode(np.zeros((1, 65_501, 3), np.uint8), Layout.BGR8, "jpeg", 85)
+
+
+def test_bytes_between_the_segments_of_a_jpeg_are_skipped() -> None:
+    """Some cameras write them; the picture behind them is whole."""
+    data = bytes(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 90))
+    scan = data.rindex(b"\xff\xda")
+    odd = data[:scan] + b"\x00\x01\x02" + data[scan:]
+    whole, read = (decode(each, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.RGB8) for each in (data, odd))
+    assert np.array_equal(read, whole)
+
+
 def test_a_picture_is_never_turned_by_its_metadata() -> None:
     """A phone's JPEG says "turn me"; the mask would then lie across the frame it was made for."""
     jpeg = bytes(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 90))
