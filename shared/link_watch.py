@@ -8,11 +8,10 @@ STALL_NS = 2_000_000_000  # Whoever looks so late did not run either: silence me
 class LinkWatch:
     """Judges one connection at a time; knows neither sockets nor clocks: whoever tells or asks says the moment.
 
-    Moments are nanoseconds of any one clock. A connection is dead when nothing was heard for a timeout although something
-    that the broker must answer waits as long: a publication, a subscription, or a ping, of which one is sent every half
-    timeout (or half keepalive, where the broker wants that shorter). So a dead link is found within one and a half
-    timeouts, whatever is sent over it. A large message that crawls is no silence while it, or what was sent before it, is
-    acknowledged within the timeout. Nor is a message that comes in piece by piece.
+    Moments are nanoseconds of any one clock. A connection is dead when nothing was heard for a timeout although a
+    publication or a subscription waits as long for its acknowledgement. A large message that crawls is no silence while
+    it, or what was sent before it, is acknowledged within the timeout. Nor is a message that comes in piece by piece.
+    An idle connection is for the MQTT client's keepalive to judge.
 
     Dead is, too, a connection that the broker does not accept within the patience for it. May be used by several threads.
     """
@@ -25,23 +24,18 @@ class LinkWatch:
         self.is_accepted = False
         self._unanswered = 0
         self._waiting_since_ns = 0  # When something began to wait while nothing else did.
-        self._ping_ns = self._timeout_ns // 2
-        self._pinged_ns = 0
         self._looked_ns = 0
         self.heard_ns = 0
 
     def opened(self, now_ns: int) -> None:
         """A connection stands, and the broker is asked to accept it; nothing that was sent before waits on it."""
         with self._lock:
-            self._opened_ns = self._pinged_ns = self.heard_ns = self._looked_ns = now_ns
+            self._opened_ns = self.heard_ns = self._looked_ns = now_ns
             self.is_accepted = False
             self._unanswered = 0
 
-    def accepted(self, keepalive_s: float) -> None:
-        """The broker has accepted the connection, and gives up whom it has not heard for 1.5 `keepalive_s`; 0: nobody."""
-        self._ping_ns = self._timeout_ns // 2
-        if keepalive_s:
-            self._ping_ns = min(self._ping_ns, round(keepalive_s * 1e9) // 2)
+    def accepted(self) -> None:
+        """The broker has accepted the connection."""
         self.is_accepted = True
 
     def closed(self) -> None:
@@ -59,16 +53,6 @@ class LinkWatch:
         """Bytes have come."""
         self.heard_ns = now_ns
 
-    def wants_ping(self, now_ns: int) -> bool:
-        """Whether it is time to ask the broker for a word; who asks so sends a ping."""
-        if now_ns - self._pinged_ns < self._ping_ns:  # Without the lock: it is asked with every message.
-            return False
-        with self._lock:
-            if self._pinged_ns > self.heard_ns or not self.is_accepted:
-                return False
-            self._pinged_ns = now_ns
-            return True
-
     def is_dead(self, now_ns: int) -> bool:
         """Whether the connection must be given up. Ask at least every second."""
         with self._lock:
@@ -77,11 +61,8 @@ class LinkWatch:
             if self._opened_ns is None:
                 return False
             if stalled:  # As if all had been heard and sent now.
-                self._opened_ns = self._pinged_ns = self._waiting_since_ns = self.heard_ns = now_ns
+                self._opened_ns = self._waiting_since_ns = self.heard_ns = now_ns
                 return False
             if not self.is_accepted:
                 return now_ns - self._opened_ns >= self._patience_ns
-            waits = [self._pinged_ns] if self._pinged_ns > self.heard_ns else []
-            if self._unanswered:
-                waits.append(max(self._waiting_since_ns, self.heard_ns))
-            return bool(waits) and now_ns - min(waits) >= self._timeout_ns
+            return bool(self._unanswered) and now_ns - max(self._waiting_since_ns, self.heard_ns) >= self._timeout_ns

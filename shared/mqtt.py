@@ -1,5 +1,6 @@
 """The bus over MQTT: paho-mqtt, made to tell the truth (connected, refused, too large, link dead, thread dead)."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,14 +22,18 @@ from shared.mqtt_client import KEEPALIVE_S, WatchedClient
 from shared.mqtt_properties import packed
 from shared.mqtt_publication import Publication
 from shared.mqtt_watchdog import Watchdog
-from shared.tls import context_of, refusal
+from shared.tls import context_of, load, refusal
 from shared.unacknowledged import MOST_WAITING, Unacknowledged
 
+_LOG = logging.getLogger("skylane.mqtt")
 _CONNECT_PATIENCE_S = 5.0
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
+_PROTOCOL_ERROR, _KEEPALIVE_TIMEOUT = 0x82, 0x8D
+_MALFORMED_ANSWER = "the broker's answer cannot be read: the message may be larger than its message_size_limit"
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.05
+_MOST_LOGGED = 20  # Tracebacks of handlers.
 _HEAD_BYTES = 2048  # Topic and properties of a publication need room too.
 _BROKER_TAKES = "the broker takes"
 _SHARE_OF_KEEPALIVE = 0.8  # That the largest payload may take on the narrowest link; the rest is for its way and back.
@@ -57,8 +62,8 @@ class MqttBus:
         `link_timeout_s`: a connection over which nothing comes for so long, though something should, is given up for a
         new one. `min_bandwidth_mbps`: of the narrowest link to expect; what would take longer than a keepalive on it is
         too large. `most_waiting`: see `MOST_WAITING`.
-        `on_connected` runs after every connect, on the network thread. `on_fault` is told what a handler raised, and of
-        a network thread that died or hangs. `on_waiting` is told why there is no connection, at first or any more.
+        `on_connected` runs after every connect, on the network thread. `on_fault` is told what the other
+        callbacks raised, and of a network thread that died or hangs; what a handler raises is logged. `on_waiting` is told why there is no connection, at first or any more.
 
         Raises:
             BrokerUnreachableError: nothing answered within `connect_timeout_s`.
@@ -83,6 +88,8 @@ class MqttBus:
             self._bounds[bound] = round(bytes_per_s * KEEPALIVE_S * _SHARE_OF_KEEPALIVE)
         self._refused_for: str | None = None  # What the broker says where it does not accept us.
         self.refused = 0  # Publications that found no room.
+        self._is_up = False
+        self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
         self.reconnects = 0
         self._secure = partial(context_of, address, certificates) if address.tls else None
@@ -94,7 +101,8 @@ class MqttBus:
                 self._watch,
                 received=self._received,
                 will=will,
-                secure=self._secure,
+                context=self._secure() if self._secure else None,
+                renew=partial(load, address=address, certificates=certificates),
                 timeout_s=2 * link_timeout_s,
             )
             client.on_connect = self._connected
@@ -182,7 +190,7 @@ class MqttBus:
             self.refused += 1
             tell(Ack(accepted=False, no_subscriber=False, reason=LINK_JAMMED))
             return
-        # Under no lock of ours: paho holds one of its own both here and while it calls _published.
+        # Under no lock of ours: paho holds its own here and while it calls _published.
         info = self._client.publish(topic, payload, qos, retained, beside)
         ack = self._unacknowledged.add(info.mid, tell, len(payload))
         if ack is not None:
@@ -210,6 +218,7 @@ class MqttBus:
             answer.refused(code.value, str(code))
             return
         self._refused_for = None
+        self._is_up = True
         client.accepted()
         limit = getattr(properties, "MaximumPacketSize", None)
         if limit:
@@ -224,8 +233,26 @@ class MqttBus:
             self._guarded(self._on_connected)
         answer.accepted()
 
-    def _disconnected(self, _client: Any, answer: Answer, _flags: Any, _code: Any, _properties: Any) -> None:
+    def _disconnected(self, client: Any, answer: Answer, flags: Any, code: ReasonCode, _properties: Any) -> None:
         answer.hung_up()
+        was_up, self._is_up = self._is_up, False  # paho tells twice of a keepalive that passed.
+        if flags.is_disconnect_packet_from_server or not was_up:
+            return
+        if code.value == _KEEPALIVE_TIMEOUT:
+            self._lost()
+        elif code.value == _PROTOCOL_ERROR:
+            self._give_up(client)
+
+    def _give_up(self, client: Any) -> None:
+        """Refuse what waits for an acknowledgement: sent again, it would end the next connection too.
+
+        Mosquitto acknowledges what is over its `message_size_limit` by a code that MQTT has for other packets only.
+        """
+        ack = Ack(accepted=False, no_subscriber=False, reason=_MALFORMED_ANSWER)
+        for message in client.drop_out_messages():
+            acknowledged = self._unacknowledged.acknowledge(message.mid, ack)
+            if acknowledged:
+                self._guarded(partial(acknowledged, ack))
 
     def _subscribed(self, _client: Any, _answer: Any, _mid: int, _codes: Any, _properties: Any) -> None:
         self._unacknowledged.subscribed()
@@ -240,7 +267,15 @@ class MqttBus:
             handlers = [handler for pattern, (_, handler) in self._subscriptions.items() if matches(pattern, topic)]
         delivery = Delivery(topic, publication.payload, received_ns, publication.properties, publication.is_retained)
         for handler in handlers:
-            self._guarded(partial(handler, delivery))
+            self._deliver(handler, delivery)
+
+    def _deliver(self, handler: Handler, delivery: Delivery) -> None:
+        try:
+            handler(delivery)
+        except Exception:  # noqa: BLE001  It costs this message alone, and paho's thread would die of it.
+            self.handler_errors += 1
+            if self.handler_errors <= _MOST_LOGGED:
+                _LOG.exception("A message on %r could not be handled; it is ignored.", delivery.topic)
 
     def _published(self, _client: Any, _answer: Any, mid: int, code: ReasonCode, _properties: Any) -> None:
         accepted = code.value < _FAILED

@@ -27,11 +27,20 @@ def context_of(address: Address, certificates: Certificates | None) -> ssl.SSLCo
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificates is None or certificates.authority is None:
         context.load_default_certs()
-    else:
+    load(context, address, certificates)
+    return context
+
+
+def load(context: ssl.SSLContext, address: Address, certificates: Certificates | None) -> None:
+    """Load the certificates from their files, again where they were renewed under a node that runs.
+
+    Raises:
+        CertificateError: as `context_of`.
+    """
+    if certificates is not None and certificates.authority is not None:
         _trust(context, address, certificates.authority)
     if certificates is not None and (certificates.certificate or certificates.key):
         _identify(context, address, certificates)
-    return context
 
 
 def distrust(error: ssl.SSLCertVerificationError, address: Address) -> str:

@@ -64,9 +64,9 @@ class GrpcServer:
             for service in services
             for name, method in service.methods().items()
         }
-        threads = ThreadPoolExecutor(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
+        self._threads = ThreadPoolExecutor(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
         self._server = grpc.server(
-            threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
+            self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
         self._server.add_generic_rpc_handlers((_Handlers(handlers),))
         self.port = self._bound(settings)
@@ -81,6 +81,7 @@ class GrpcServer:
         self._stopping.set()
         self._server.stop(_GRACE_S).wait()
         self._check.stop()
+        self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
 
     def _bound(self, settings: GatewaySettings) -> int:
         where = endpoint(settings.grpc or "")

@@ -1,71 +1,115 @@
-from typing import Any
+"""What `WatchedClient` relies on in paho: a release that differs fails here."""
+
+import queue
+import socket
+import struct
 
 import pytest
+from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
-from shared.fields import MAX_MESSAGE_BYTES
 from shared.link_watch import LinkWatch
 from shared.mqtt_client import WatchedClient
+from shared.mqtt_publication import Publication
 
-RECORD_BYTES = 1 << 14
-
-
-class Records:
-    """A socket with TLS: it takes a record at a call, and after so many no more for the moment."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.sent = bytearray()
-
-    def send(self, buf: Any) -> int:
-        """Take one record."""
-        if not self.room:
-            raise BlockingIOError
-        self.room -= 1
-        self.sent += buf[:RECORD_BYTES]
-        return min(len(buf), RECORD_BYTES)
+WAIT_S = 10.0
+CONNACK = {MQTTProtocolVersion.MQTTv5: b"\x20\x03\0\0\0", MQTTProtocolVersion.MQTTv311: b"\x20\x02\0\0"}
 
 
-def _client() -> WatchedClient:
-    return WatchedClient(
-        "test",
-        MQTTProtocolVersion.MQTTv5,
-        LinkWatch(15.0, 5.0),
-        received=lambda _: None,
-        will=None,
-        secure=None,
-        timeout_s=15.0,
-    )
+class Conversation:
+    """A client that is connected to a socket of the test's, in place of a broker."""
+
+    def __init__(self, protocol: MQTTProtocolVersion) -> None:
+        self.received: queue.SimpleQueue[Publication] = queue.SimpleQueue()
+        self.watch = LinkWatch(15.0, 5.0)
+        self.client = WatchedClient(
+            "test",
+            protocol,
+            self.watch,
+            received=self.received.put,
+            will=None,
+            context=None,
+            renew=lambda _: None,
+            timeout_s=15.0,
+        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.client.open("127.0.0.1", listener.getsockname()[1])
+            self._broker, _ = listener.accept()
+        self._broker.settimeout(WAIT_S)
+        self.connect = self._broker.recv(1000)
+        self.client.loop_start()
+        self.say(CONNACK[protocol])
+
+    def say(self, packet: bytes) -> None:
+        """Have the client receive a packet."""
+        self._broker.sendall(packet)
+
+    def hear(self, count: int) -> bytes:
+        """So many bytes of what the client sends."""
+        return self._broker.recv(count, socket.MSG_WAITALL)
+
+    def close(self) -> None:
+        """End both."""
+        self.client.end()
+        self._broker.close()
 
 
-def _sent(frame: bytes, room: int) -> tuple[int, bytes]:
-    """How much of a frame one call sends where there is room for so many records, and what that was."""
-    client = _client()
-    socket: Any = Records(room)
-    client._sock = socket
+def publication(qos: int, payload: bytes, properties: bytes) -> bytes:
+    """A PUBLISH on "t", with number 7 where it has one."""
+    body = b"\0\x01t" + (b"\0\x07" if qos else b"") + properties + payload
+    assert len(body) < 128
+    return bytes((0x30 | qos << 1, len(body))) + body
+
+
+@pytest.mark.parametrize("protocol", list(CONNACK), ids=lambda protocol: protocol.name)
+def test_a_publication_comes_by_our_reader_and_is_acknowledged(protocol: MQTTProtocolVersion) -> None:
+    """The one private method that is overridden, and the fields of paho's that it reads."""
+    assert callable(Client._handle_publish)
+    is_5 = protocol is MQTTProtocolVersion.MQTTv5
+    talk = Conversation(protocol)
     try:
-        return client._sock_send(frame), bytes(socket.sent)
+        for qos in (0, 1):
+            talk.say(publication(qos, b"payload", b"\x05\x02\0\0\0\x09" if is_5 else b""))
+            came = talk.received.get(timeout=WAIT_S)
+            assert (came.topic, came.qos, bytes(came.payload)) == (b"t", qos, b"payload")
+            assert came.properties.expiry_s == (9 if is_5 else None)
+        assert talk.hear(4) == b"\x40\x02\0\x07", "PUBACK of number 7"
     finally:
-        client._sock = None
+        talk.close()
 
 
-def test_a_frame_leaves_at_a_call_though_tls_takes_a_record_at_a_time() -> None:
-    """paho copies all that is left of a frame before each call: a raw picture's 108 records would be copied 54 times."""
-    frame = bytes(range(256)) * 512
-    assert _sent(frame, room=100) == (len(frame), frame)
+def test_packets_of_a_bounded_size_are_asked_for() -> None:
+    """A quarter of a gigabyte would be taken for what any client may publish."""
+    talk = Conversation(MQTTProtocolVersion.MQTTv5)
+    try:
+        (limit,) = struct.unpack_from(">I", talk.connect, talk.connect.index(b"\x27") + 1)
+        assert limit < 1 << 27
+    finally:
+        talk.close()
 
 
-def test_what_there_is_no_room_for_waits() -> None:
-    """A narrow link takes a part; the rest must be neither lost nor sent twice."""
-    frame = bytes(range(256)) * 512
-    assert _sent(frame, room=3) == (3 * RECORD_BYTES, frame[: 3 * RECORD_BYTES])
+def test_the_network_thread_tells_of_its_turns_and_of_what_it_hears() -> None:
+    """It calls these public methods itself; without them a dead link or thread would go unnoticed."""
+    talk = Conversation(MQTTProtocolVersion.MQTTv5)
+    try:
+        talk.say(publication(0, b"", b"\0"))
+        talk.received.get(timeout=WAIT_S)
+        heard_ns, turned_ns = talk.watch.heard_ns, talk.client.turned_ns
+        talk.say(publication(0, b"", b"\0"))
+        talk.received.get(timeout=WAIT_S)
+        assert talk.watch.heard_ns > heard_ns
+        assert talk.client.turned_ns > turned_ns
+    finally:
+        talk.close()
 
 
-@pytest.mark.parametrize(("command", "size"), [(0x30, MAX_MESSAGE_BYTES + (1 << 17) + 1), (0x90, (1 << 17) + 1)])
-def test_a_packet_that_nobody_of_ours_sends_ends_the_connection_before_memory_is_taken(command: int, size: int) -> None:
-    """Five bytes can say that a quarter of a gigabyte follows."""
-    client = _client()
-    packet: Any = client._in_packet
-    packet |= {"command": command, "have_remaining": 1, "remaining_length": size, "to_process": size}
-    assert client._packet_read() == MQTTErrorCode.MQTT_ERR_CONN_LOST
-    assert not packet["packet"]
+def test_no_ping_is_sent_behind_what_waits_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer would come too late, and paho would close a connection that only crawls."""
+    talk = Conversation(MQTTProtocolVersion.MQTTv5)
+    monkeypatch.setattr(Client, "loop_misc", lambda _: pytest.fail("paho would ping"))
+    try:
+        monkeypatch.setattr(talk.client, "want_write", lambda: True)
+        assert talk.client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS
+    finally:
+        monkeypatch.undo()
+        talk.close()
