@@ -92,6 +92,12 @@ cloud.add_command(control)
     "--images", type=click.Path(file_okay=False, path_type=Path), help="What /api/detect reads by path. [nothing]"
 )
 @click.option("--origin", "origins", multiple=True, help="Web pages from here may call (CORS); again for more. [none]")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    help="A name by which HTTP callers may address it, beside IP addresses and localhost; again for more. [none]",
+)
 @click.option("--max-message-bytes", type=int, help="Of one call at those doors, and of its answer. [134217728]")
 @click.option("--max-calls", type=int, help="Answered at those doors at a time; more are refused. [256]")
 @click.option("--supervised", is_flag=True, hidden=True, help="Drain when the standard input ends.")

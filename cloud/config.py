@@ -15,6 +15,7 @@ from shared.connection import DEFAULT_BROKER, Connection
 from shared.errors import suggestion
 from shared.topics import GROUP
 
+_HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
 _ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.
 
 
@@ -62,6 +63,7 @@ class CloudConfig(Section):
     tokens: Path | None = None  # Who may call; None: anyone.
     images: Path | None = None  # Of which /api/detect reads by path.
     origins: tuple[str, ...] = ()  # Of web pages that may call.
+    allowed_hosts: tuple[str, ...] = ()  # Names in the Host header of HTTP calls, beside IP addresses and localhost.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)
 
@@ -107,6 +109,14 @@ class CloudConfig(Section):
                 raise ValueError(f"origin {origin[:80]!r} is none: write https://HOST or http://HOST:PORT, and no path")
         return origins
 
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _allowed_hosts_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not re.fullmatch(_HOST_NAME, name):
+                raise ValueError(f"allowed host {name[:80]!r} is no name: write it without scheme, port and path")
+        return names
+
     @field_validator("engine")
     @classmethod
     def _engine_exists(cls, engine: str | None) -> str | None:
@@ -140,6 +150,7 @@ def gateway_of(settings: CloudConfig) -> GatewaySettings | None:
         tokens=settings.tokens,
         images=settings.images,
         origins=settings.origins,
+        allowed_hosts=settings.allowed_hosts,
         max_message_bytes=settings.max_message_bytes,
         max_calls=settings.max_calls,
     )

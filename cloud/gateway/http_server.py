@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from cloud.gateway import detect, health, metrics, native_rest, oip_rest, tfs_rest
 from cloud.gateway.capacity import Capacity
+from cloud.gateway.hosts import Hosts
 from cloud.gateway.http_call import ERRORS, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http_connection import KEEP_ALIVE_S, Connection, Listener
 from cloud.gateway.http_guard import Guard
@@ -50,10 +51,10 @@ class HttpServer:
         """
         settings = parts.settings
         capacity = Capacity(settings.max_calls, _HELD * settings.max_message_bytes)
-        doors = Origins(application(parts), settings.origins)
+        app = Hosts(Origins(application(parts), settings.origins), settings.allowed_hosts)
         config = uvicorn.Config(
             Guard(
-                doors, capacity, partial(parts.errors.record, "http"), lambda status: parts.calls.add(f"http {status}")
+                app, capacity, partial(parts.errors.record, "http"), lambda status: parts.calls.add(f"http {status}")
             ),
             http=Connection,
             ws="none",

@@ -15,6 +15,7 @@ class GatewaySettings:
     tokens: Path | None = None  # One `NAME TOKEN` a line; None, and no SKYLANE_GATEWAY_TOKEN: anyone may call.
     images: Path | None = None  # The folder of which /api/detect reads pictures by path; None: uploads alone.
     origins: tuple[str, ...] = ()  # Web pages of these may call (CORS); empty: none.
+    allowed_hosts: tuple[str, ...] = ()  # Names by which HTTP callers may address it, beside its IP addresses.
     max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
     max_calls: int = 256  # That are answered at a time; more are refused.
     body_s: float = 30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.

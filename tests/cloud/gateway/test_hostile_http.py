@@ -21,7 +21,7 @@ from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 LIMIT = 1 << 20
 HEAD_S = 0.5
 BODY_S = 0.5
-DETECT = b"POST /api/detect HTTP/1.1\r\nHost: w\r\nContent-Type: image/png\r\n"
+DETECT = b"POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
 
 
 @pytest.fixture(name="doors", scope="module")
@@ -93,8 +93,8 @@ def statuses(told: bytes) -> list[int]:
         (DETECT + b"Transfer-Encoding: chunked\r\n\r\n5;" + b"x" * (1 << 18), 431),
         (DETECT + b"X: " + b"y" * (1 << 18), 431),
         (DETECT + b"X: a\nb\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\nHost: w\r\n\r\n", 400),
-        (b"GET http://[::1 HTTP/1.1\r\nHost: w\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"\x00" * 4096, 400),
@@ -204,5 +204,5 @@ def test_a_caller_that_takes_no_answer_is_cut_off() -> None:
 def test_requests_without_end_behind_one_another_are_refused(doors: Doors) -> None:
     """Each that waits takes memory, and its peer reads no answer."""
     with closing(connect(doors)) as peer:
-        peer.sendall(b"GET /skylane/v1/status HTTP/1.1\r\nHost: w\r\n\r\n" * 100)
+        peer.sendall(b"GET /skylane/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
         assert statuses(said(peer)) == [400]

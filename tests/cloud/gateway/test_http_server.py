@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import socket
 import ssl
 import threading
 import time
@@ -222,25 +221,57 @@ def test_the_workers_own_page_may_call(scheme: str, doors: Doors) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("sign", [{"origin": "http://rebound.example:8000"}, {"sec-fetch-site": "same-origin"}])
-def test_a_name_that_a_stranger_can_give_away_is_not_the_workers_own(sign: dict[str, str], doors: Doors) -> None:
-    """Whoever has a name's record can have it mean this worker's address while the page is open (DNS rebinding)."""
-    rebound = {"host": "rebound.example:8000"}
-    answer = get(doors, "/skylane/v1/status", headers={**rebound, **sign})
+@pytest.mark.parametrize("path", ["/metrics", "/skylane/v1/status", "/docs", "/openapi.json", "/v2"])
+def test_a_call_to_a_name_that_is_not_the_workers_is_refused(path: str, doors: Doors) -> None:
+    """A page whose name was made to mean this worker's address (DNS rebinding) sends neither Origin nor another sign."""
+    answer = get(doors, path, headers={"host": "rebound.example:8000"})
     assert answer.status_code == 403
-    assert "--origin" in answer.json()["error"]
-    assert (
-        get(doors, "/skylane/v1/status", headers=rebound).status_code == 200
-    )  # No browser: a program that knows us so.
+    assert "--allowed-host rebound.example" in answer.json()["error"]
+    assert get(doors, "/healthz", headers={"host": "rebound.example"}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost:8000", "[::1]:8000", "10.0.0.7", socket.gethostname(), "fleet.example"])
-def test_a_page_names_the_worker_by_an_address_or_as_it_was_told(host: str) -> None:
-    """That is who may browse it: what stands in no stranger's record, and what --origin names."""
-    with open_doors(model(), gateway=replace(HTTP, origins=("https://fleet.example",))) as doors:
+@pytest.mark.parametrize(
+    "host", ["localhost:8000", "LOCALHOST", "[::1]:8000", "10.0.0.7", "fleet.example:1", "Car.Local"]
+)
+def test_the_worker_is_called_by_addresses_and_the_names_it_was_given(host: str) -> None:
+    """Nobody else's record can make these mean something else."""
+    with open_doors(model(), gateway=replace(HTTP, allowed_hosts=("fleet.example", "car.local"))) as doors:
+        assert get(doors, "/skylane/v1/status", headers={"host": host}).status_code == 200
         for scheme in ("http", "https"):
-            sign = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
-            assert get(doors, "/skylane/v1/status", headers=sign).status_code == 200
+            page = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
+            assert get(doors, "/skylane/v1/status", headers=page).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /metrics HTTP/1.1",
+        "GET /healthz HTTP/1.1",
+        "GET /metrics HTTP/1.0",
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost",
+        "GET /metrics HTTP/1.1\r\nHost: local host",
+        "GET /metrics HTTP/1.1\r\nHost: user@localhost",
+        "GET /metrics HTTP/1.1\r\nHost: localhost:http",
+        "GET /metrics HTTP/1.1\r\nHost: localhost/x",
+        "GET /metrics HTTP/1.1\r\nHost: ",
+        "GET /metrics HTTP/2.0\r\nHost: localhost",
+        "GET /metrics HTTP/0.9\r\nHost: localhost",
+        "GET /metrics HTTP/3.1\r\nHost: localhost",
+        "GET /metrics",
+    ],
+)
+def test_a_head_that_names_no_host_or_several_is_refused(head: str, doors: Doors) -> None:
+    """RFC 9112, 3.2: a server and a proxy before it must not read two hosts out of one request."""
+    with closing(connect(doors)) as peer:
+        peer.sendall(f"{head}\r\n\r\n".encode())
+        assert statuses(said(peer)) == [400]
+
+
+def test_a_balancers_probe_needs_no_host(doors: Doors) -> None:
+    """Some ask in HTTP/1.0."""
+    with closing(connect(doors)) as peer:
+        peer.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert statuses(said(peer)) == [200]
 
 
 def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
