@@ -44,11 +44,13 @@ class Address:
         try:
             whole = url if "//" in url else f"mqtt://{url}"
             parts = urlsplit(whole if whole.isprintable() else "")  # Which would leave out what breaks a line.
-            port = _PORTS[parts.scheme] if parts.port is None else parts.port
+            usual_port = _PORTS[parts.scheme]  # Of another scheme nobody knows whether it asks for TLS.
+            port = usual_port if parts.port is None else parts.port
             where = Endpoint.parse(str(Endpoint(parts.hostname or "", port)))
         except (KeyError, ValueError, EndpointError) as error:
             shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # A password may stand there.
-            raise BrokerAddressError(f"broker address {shown!r} cannot be read: write mqtt://host:1883") from error
+            instead = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+            raise BrokerAddressError(f"broker address {shown!r} cannot be read: {instead}") from error
         if parts.password is not None or parts.path.strip("/"):
             hint = (
                 f"put the password into {_PASSWORD} or {_PASSWORD_FILE}" if parts.password else "write mqtt://host:1883"

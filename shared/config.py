@@ -13,6 +13,7 @@ from shared.errors import SkylaneError, suggestion
 
 MAX_YAML_BYTES = 1 << 20  # A configuration is written by hand; more than this is another file by mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting is no configuration, and would exhaust the parser's stack.
+MAX_YAML_DIGITS = 40  # Of one number: a long one takes minutes to read, and cannot be shown.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps: a megabyte can hold half a million, and take a minute.
 
 M = TypeVar("M", bound=BaseModel)
@@ -191,6 +192,23 @@ class StrictLoader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """An integer or a float. YAML 1.1 also has numbers in base 60, `1:30`, which nobody means."""
+        text = self.construct_scalar(node)
+        problem = None
+        if ":" in text:
+            problem = "to YAML this is a number in base 60: put it into quotes if it is text"
+        elif len(text) > MAX_YAML_DIGITS:
+            problem = f"a number of {len(text)} characters: {MAX_YAML_DIGITS} are allowed"
+        if problem is not None:
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        is_float = node.tag.endswith("float")
+        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+
     def _refuse(self, condition: bool, why: str) -> None:  # noqa: FBT001 - what it is about.
         if condition:
             raise yaml.composer.ComposerError(None, None, why, self.get_mark())
+
+
+for _kind in ("int", "float"):
+    StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", StrictLoader.construct_number)

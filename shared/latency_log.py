@@ -83,7 +83,7 @@ TEXTS = (
 _NUMBERS = tuple(name for name in _FACTS if name not in TEXTS)
 _MAX_TEXT = 200
 _WORKERS_WORDS = ("reason", "model_version", "engine", "worker_session")
-_FORMULA = ("=", "+", "-", "@")  # What a spreadsheet takes for one, and calculates.
+_FORMULA = tuple("=+-@＝＋－＠")  # What a spreadsheet takes for one, and calculates.
 _TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))

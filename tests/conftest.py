@@ -17,6 +17,9 @@ REQUIRED = os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"  # Set by .ci/run:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+os.umask(0o022)  # A file that others can write is refused in places, and some machines make all files so.
+
+
 # A busy machine takes its time for an example, and that is no fault.
 settings.register_profile("skylane", deadline=None)
 settings.load_profile("skylane")

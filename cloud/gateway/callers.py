@@ -2,6 +2,7 @@
 
 import hmac
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ TOKEN_VARIABLE = tokens.GATEWAY
 ANYONE = "*"  # In the place of a name: the bearer may speak for any vehicle.
 
 _BEARER = "bearer "  # In any case (RFC 9110, 11.1).
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LEAST_TOKEN = 16  # Characters; a shorter one can be guessed.
 
 
@@ -33,15 +35,12 @@ class Callers:
         """Those of a file, one `NAME TOKEN` a line, and of the environment's SKYLANE_GATEWAY_TOKEN, for any name.
 
         Raises:
-            TokensError: the file cannot be read, or a line is not that.
+            TokensError: the file cannot be read, others may write it, or a line is not that.
         """
         names: dict[str, str] = {}
         if (token := os.environ.get(TOKEN_VARIABLE)) is not None:  # Empty, it was meant to lock.
             names[_token(token, TOKEN_VARIABLE)] = ANYONE
-        try:
-            lines = file.read_text("utf-8").splitlines() if file else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise TokensError(f"{file}: the tokens cannot be read: {error}") from error
+        lines = _lines(file) if file else []
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -99,6 +98,19 @@ class Callers:
         if found is None:
             raise RefusedError(Kind.UNAUTHENTICATED, "the token is none of this worker's: ask its operator for one")
         return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            if mode & _OTHERS_WRITE:
+                raise TokensError(
+                    f"{file}: others than its owner can write tokens into it (mode {mode:o}): chmod 600 it"
+                )
+            return opened.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokensError(f"{file}: the tokens cannot be read: {error}") from error
 
 
 def _token(token: str, where: str) -> str:

@@ -40,6 +40,24 @@ def _refused(folder: Path, text: str | bytes) -> str:
     return message
 
 
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        ("1:30", "in base 60: put it into quotes"),
+        ("1:30.5", "in base 60: put it into quotes"),
+        ("!!int 1:30", "in base 60: put it into quotes"),
+        (":".join(["59"] * 200_000), "in base 60"),
+        ("9" * 5000, "a number of 5000 characters: 40 are allowed"),
+        ("0x" + "f" * 500_000, "a number of 500002 characters: 40 are allowed"),
+        ("!!float " + "1" * 5000, "a number of 5000 characters"),
+        ("!!int x", "invalid literal"),
+    ],
+)
+def test_a_number_that_nobody_means_is_refused_at_once(tmp_path: Path, number: str, problem: str) -> None:
+    """In base 60 a megabyte took nine seconds to read, and could not be shown afterwards."""
+    assert problem in _refused(tmp_path, f"vehicle: v1\nwindow: {{size: {number}}}\n")
+
+
 def test_a_valid_file_becomes_a_frozen_section(tmp_path: Path) -> None:
     """What is read is passed down by reference: nobody may change it on the way."""
     edge = read_yaml(_written(tmp_path, "vehicle: v1\nwindow: {size: 2}\n"), Edge)

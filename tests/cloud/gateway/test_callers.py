@@ -90,6 +90,19 @@ def test_a_file_that_lets_the_wrong_ones_in_is_refused_at_the_start(tmp_path: Pa
         Callers.read(tmp_path / "none")
 
 
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """They could let themselves in."""
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    file = tmp_path / "tokens"
+    file.write_text("car 0123456789abcdef\n", encoding="utf-8")
+    file.chmod(mode)
+    with pytest.raises(TokensError, match=rf"can write tokens into it \(mode {mode:o}\): chmod 600 it"):
+        Callers.read(file)
+    file.chmod(0o640)
+    assert Callers.read(file).need_token
+
+
 def test_a_file_without_tokens_does_not_let_everybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names a file wants the door locked, also when its last line was taken out."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
