@@ -26,6 +26,7 @@ from shared.errors import SkylaneError
 from shared.topics import checked
 
 AUTHORITY_DAYS = 3650
+LIST_DAYS = 90  # After which a broker that missed a later list of revoked certificates closes to all.
 BROKER = "server"  # The name of the broker's files.
 _SKEW = timedelta(hours=1)  # How far a node's clock may be behind ours.
 _RESERVED = {"ca", "crl", BROKER}
@@ -131,6 +132,14 @@ class Authority:
             return self._issued(name, role, kept, is_new=False)
         whose = x509.UniformResourceIdentifier(_identity(role, name))
         return self._sign(name, role, [whose], ExtendedKeyUsageOID.CLIENT_AUTH, days)
+
+    def renew_list(self, days: int) -> datetime:
+        """Sign the list of what is revoked anew; when it expires.
+
+        Raises:
+            AuthorityError: the list that was kept is damaged.
+        """
+        return self._write_revoked(self._revoked(), days)
 
     def revoke(self, name: str) -> int:
         """Revoke all certificates that a name ever had and that have not expired; how many those are.
@@ -241,12 +250,13 @@ class Authority:
     def _files(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
-    def _write_revoked(self, certificates: Iterable[x509.RevokedCertificate]) -> None:
+    def _write_revoked(self, certificates: Iterable[x509.RevokedCertificate], days: int = LIST_DAYS) -> datetime:
+        expires = min(self._now + timedelta(days=days), self.expires)
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._certificate.subject)
             .last_update(self._now - _SKEW)
-            .next_update(self.expires)  # A list that expires would close the broker to all.
+            .next_update(expires)
             .add_extension(self._identifier(), critical=False)
         )
         for each in certificates:
@@ -254,6 +264,7 @@ class Authority:
         pem = _pem(builder.sign(self._key, hashes.SHA256()))
         for file in (self._revoked_kept, self.revoked_file):
             _write(file, pem, _PUBLIC)
+        return expires
 
     def _revoked(self) -> x509.CertificateRevocationList:
         file = self._revoked_kept

@@ -176,7 +176,10 @@ _ALERTS = {
     "BAD_CERTIFICATE": ("it is damaged", _ISSUE),
     "UNSUPPORTED_CERTIFICATE": ("it is not one for a client", _ISSUE),
     "CERTIFICATE_REVOKED": ("it was revoked", _ISSUE),
-    "CERTIFICATE_EXPIRED": ("it has expired", "renew it (skylane broker certs --again)"),
+    "CERTIFICATE_EXPIRED": (
+        "it has expired",
+        "renew it (skylane broker certs --again), or the broker's list of revoked ones (--renew-list)",
+    ),
     "CERTIFICATE_UNKNOWN": ("the broker does not accept it", _ISSUE),
     "UNKNOWN_CA": ("it is not signed by an authority the broker knows", _ISSUE),
     "DECRYPT_ERROR": ("its key does not prove it", _ISSUE),

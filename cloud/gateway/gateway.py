@@ -9,6 +9,7 @@ from cloud.gateway.callers import Callers
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.worker_parts import WorkerParts
 from shared.errors import SkylaneError
+from shared.expiry import refuse_expired
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
@@ -53,6 +54,7 @@ def check(settings: GatewaySettings) -> None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, ask)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
+        refuse_expired(settings.tls_cert, "renew it, callers do not believe it")
     for name, address in {"http": settings.http, "grpc": settings.grpc}.items():
         if address is not None:
             load("server", SERVERS, name)

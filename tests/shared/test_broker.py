@@ -3,10 +3,12 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
-import tempfile
 import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -17,9 +19,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from shared import broker as broker_module
 from shared.address import Address
-from shared.authority import Authority
+from shared.authority import AUTHORITY_DAYS, Authority
 from shared.broker import Broker, PortInUseError
 from shared.errors import MissingExtraError
+from shared.expiry import ExpiredError
 from shared.mosquitto import BrokerError, first_listener
 
 KINDS = [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "embedded"]
@@ -145,15 +148,50 @@ def test_a_secured_broker_names_the_file_it_lacks(tmp_path: Path, missing: str) 
 
 @pytest.mark.mosquitto
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run it as somebody else")
-def test_a_secured_broker_runs_as_the_owner_of_its_key() -> None:
-    """What other machines reach should not be root because whoever started it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        certs = Path(folder) / "certs"
-        Authority(certs).broker(["127.0.0.1"], 1)
-        Path(folder).chmod(0o755)
-        shutil.chown(certs / "server.key", "nobody")
-        with Broker.start(secured=certs) as broker:
-            assert psutil.Process(broker.pid).username() == "nobody"
+@pytest.mark.parametrize(("owner", "user"), [("root", "mosquitto"), ("nobody", "nobody")])
+def test_a_secured_broker_that_root_starts_is_not_root(tmp_path: Path, owner: str, user: str) -> None:
+    """What other machines reach should not be root because whoever started it is; the folder need not be open to it."""
+    certs = tmp_path / "certs"
+    Authority(certs).broker(["127.0.0.1"], 1)
+    certs.chmod(0o700)
+    shutil.chown(certs / "server.key", owner)
+    with Broker.start(secured=certs) as broker:
+        assert psutil.Process(broker.pid).username() == user
+        context = ssl.create_default_context(cafile=certs / "ca.crt")
+        with (
+            socket.create_connection((broker.listener.host, broker.listener.port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            assert secured.version() == "TLSv1.3"
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize(
+    ("expire", "problem"),
+    [
+        (
+            lambda then: then.broker(["127.0.0.1"], 90, again=True),
+            r"server\.crt expired on .* --broker HOST --again'",
+        ),
+        (lambda then: then.renew_list(90), r"crl\.pem expired on \d{4}-\d\d-\d\d: renew it with .* --renew-list'"),
+    ],
+)
+def test_what_has_expired_is_told_before_the_broker_starts(
+    tmp_path: Path, expire: Callable[[Authority], object], problem: str
+) -> None:
+    """It would start, and refuse everybody who comes, each in the words of TLS."""
+    Authority(tmp_path).broker(["127.0.0.1"], 90)
+    expire(Authority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)))
+    with pytest.raises(ExpiredError, match=problem):
+        Broker.start(secured=tmp_path)
+
+
+@pytest.mark.mosquitto
+def test_an_expired_authority_is_told_before_the_broker_starts(tmp_path: Path) -> None:
+    """The same for what signed all of it."""
+    Authority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS + 1)).broker(["127.0.0.1"], 90)
+    with pytest.raises(ExpiredError, match=r"ca\.crt expired on .*: make another authority in a new folder"):
+        Broker.start(secured=tmp_path)
 
 
 @pytest.mark.mosquitto

@@ -1,9 +1,11 @@
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
 
 from shared.cli import broker
 from shared.errors import SkylaneError
@@ -34,6 +36,21 @@ def test_a_revoked_node_is_told_with_what_to_do(tmp_path: Path) -> None:
     """The broker reads the list when it starts."""
     certs(tmp_path, "--vehicle", "car-1")
     assert "car-1: certificates revoked: 1; restart the broker" in certs(tmp_path, "--revoke", "car-1").output
+
+
+def test_the_list_of_what_is_revoked_is_renewed_by_a_command(tmp_path: Path) -> None:
+    """With all that stands on it, and with its new date for whoever looks after the broker."""
+    certs(tmp_path, "--vehicle", "car-1")
+    certs(tmp_path, "--revoke", "car-1", "--days", "5")
+    old = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
+    run = certs(tmp_path, "--renew-list", "--days", "30")
+    assert run.exit_code == 0, run.output
+    new = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
+    assert old.next_update_utc is not None
+    assert new.next_update_utc is not None
+    assert new.next_update_utc - old.next_update_utc > timedelta(days=24)
+    assert f"expires {new.next_update_utc:%Y-%m-%d}: renew it with --renew-list" in run.output
+    assert [each.serial_number for each in new] == [each.serial_number for each in old] != []
 
 
 def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the gateway checks before models are loaded."""
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from cloud.gateway.gateway import GatewayError, check
 from cloud.gateway.settings import GatewaySettings
 from shared.authority import Authority
+from shared.expiry import ExpiredError
 
 
 def test_a_locked_key_is_told_and_its_password_not_asked_for(tmp_path: Path) -> None:
@@ -20,3 +22,13 @@ def test_a_locked_key_is_told_and_its_password_not_asked_for(tmp_path: Path) -> 
     check(GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=unlocked))
     with pytest.raises(GatewayError, match=r"locked\.key is locked by a password"):
         check(GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=locked))
+
+
+def test_an_expired_certificate_is_told_with_its_date(tmp_path: Path) -> None:
+    """Every caller would refuse it, long after the models were loaded."""
+    Authority(tmp_path)
+    long_ago = datetime.now(UTC) - timedelta(days=30)
+    certificate = Authority(tmp_path, now=long_ago).broker(["127.0.0.1"], 5).file
+    settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key"))
+    with pytest.raises(ExpiredError, match=rf"server\.crt expired on {long_ago + timedelta(days=5):%Y-%m-%d}"):
+        check(settings)
