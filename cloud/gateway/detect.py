@@ -11,7 +11,7 @@ from cloud.gateway.detection_answer import DetectAnswer, answer_of
 from cloud.gateway.http_call import HttpCall, answered, aside, read, response
 from cloud.gateway.http_guard import Passage
 from cloud.gateway.image_folder import read_image
-from cloud.gateway.json_body import read_object
+from cloud.gateway.json_reader import read_object
 from cloud.gateway.multipart import parts_of
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import re
 from math import prod
 from typing import Any, NamedTuple
 
@@ -11,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.calls import IMAGES, RESULTS, Tensor
-from cloud.gateway.json_arrays import read_with_arrays
-from cloud.gateway.json_numbers import odd_values, write_array
+from cloud.gateway.json_reader import read_object
+from cloud.gateway.json_writer import write_array
 from cloud.gateway.oip_answer import OutputTensor
 from cloud.gateway.oip_request import InferRequest, InputTensor, Parameters, WantedOutput, check_here, read_input, told
 from cloud.gateway.refusal import Kind, RefusedError
@@ -21,7 +20,6 @@ from shared.compression import Buffer
 from shared.open_inference_tensors import BYTES, check_shape, dtype_name
 from shared.tensors import MAX_TENSORS, TensorsError, in_bounds
 
-_DATA = re.compile(rb'"data"\s*:\s*\[')  # With which an input's values begin.
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
 
@@ -40,7 +38,7 @@ def read_request(body: bytes, header_length: str | None, model: str, version: st
         RefusedError: it is none, or a tensor is not of its shape and datatype.
     """
     end = json_bytes(body, header_length)
-    given = read_with_arrays(body[:end], _DATA)
+    given = read_object(body[:end])
     binary = _Binary(memoryview(body)[end:])
     inputs = tuple(_input(each, binary) for each in _objects(given, "inputs"))
     binary.check_over()
@@ -109,9 +107,9 @@ def listed_bytes(request: InferRequest, outputs: tuple[OutputTensor, ...]) -> in
 def _is_binary(request: InferRequest, output: str) -> bool:
     told = next(
         (each.parameters[_BINARY] for each in request.outputs if each.name == output and _BINARY in each.parameters),
-        None,
+        request.parameters.get(_ALL_BINARY),
     )
-    return bool(request.parameters.get(_ALL_BINARY, False) if told is None else told)
+    return isinstance(told, int) and bool(told)  # A truth value is one too; an array is neither.
 
 
 class _Binary:
@@ -153,9 +151,7 @@ def _input(given: dict[str, Any], binary: _Binary) -> InputTensor:
     name, parameters = _name(given), _parameters(given)
     check_here("input", name, parameters)
     datatype = _of(given, "datatype", str, "a text") or ""
-    shape = _of(given, "shape", list, "a list of whole numbers")
-    if shape is None or not all(type(side) is int for side in shape):
-        raise RefusedError(Kind.INVALID, f"input {name[:40]!r}: shape is no list of whole numbers: tell every side")
+    shape = _shape(name, given.get("shape"))
     if _SIZE in parameters:
         if "data" in given:
             raise RefusedError(Kind.INVALID, f"input {name[:40]!r} has data and {_SIZE}: send one of them")
@@ -174,19 +170,28 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
     check_shape(datatype, shape)
     if datatype == BYTES:
         return _strings(name, shape, data)
-    if (isinstance(data, list) and odd_values(data)) or not isinstance(data, (list, np.ndarray)):
-        raise TensorsError(f"data holds what is no {datatype}: send numbers of that type")
-    try:
-        values: npt.NDArray[Any] = np.asarray(data)
-    except ValueError as error:
-        raise TensorsError(f"data of shape {shape} is uneven: send a flat list") from error
     dtype = str(dtype_name(datatype))
     kind = np.dtype(dtype).kind
-    if values.size and values.dtype.kind not in {"b": "b", "f": "fiu"}.get(kind, "iu"):
-        raise TensorsError(f"data holds what is no {datatype}: send numbers of that type")
+    values = _values(data)
+    if values is None or (values.size and values.dtype.kind not in {"b": "b", "f": "fiu"}.get(kind, "iu")):
+        raise TensorsError(f"data holds what is no {datatype}: send a list of that type, flat or of the tensor's shape")
     if values.size != prod(shape):
         raise TensorsError(f"data holds {values.size} numbers, shape {shape} takes {prod(shape)}: send that many")
     return in_bounds(values, dtype).reshape(shape)
+
+
+def _values(data: Any) -> npt.NDArray[Any] | None:
+    """Numbers or truth values of JSON, of lists that are all of one size; None where they are something else."""
+    if isinstance(data, np.ndarray):
+        return data
+    if not isinstance(data, list):
+        return None
+    if {*map(type, data)} <= {bool}:
+        return np.array(data, bool)
+    lists = [_values(each) if isinstance(each, list) else None for each in data]
+    rows = [each for each in lists if each is not None]
+    is_even = len(rows) == len(data) and len({each.shape for each in rows}) == 1
+    return np.array(rows) if is_even else None
 
 
 def _strings(name: str, shape: list[int], data: Any) -> list[Buffer]:
@@ -211,6 +216,15 @@ def _with(told: dict[str, Any], key: str, written: bytes | None) -> bytes:
 
 def _written(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _shape(input_name: str, given: Any) -> list[int]:
+    if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu":
+        sides: list[int] = given.tolist()
+        return sides
+    if isinstance(given, list) and not given:
+        return []
+    raise RefusedError(Kind.INVALID, f"input {input_name[:40]!r}: shape is no list of whole numbers: tell every side")
 
 
 def _objects(given: dict[str, Any], key: str) -> list[dict[str, Any]]:

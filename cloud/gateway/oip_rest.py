@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from cloud.gateway import oip_models, repository_calls
 from cloud.gateway.calls import Reply, ask
 from cloud.gateway.http_call import HttpCall, answered, aside, read, response
-from cloud.gateway.json_body import read_object
+from cloud.gateway.json_reader import read_object
 from cloud.gateway.oip_answer import outputs
 from cloud.gateway.oip_json import Written, json_bytes, listed_bytes, read_request, write_answer
 from cloud.gateway.oip_request import InferRequest

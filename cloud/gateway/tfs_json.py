@@ -3,23 +3,21 @@
 import base64
 import binascii
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud.gateway.calls import Tensor
-from cloud.gateway.json_arrays import read_with_arrays
-from cloud.gateway.json_numbers import odd_values, write_array
+from cloud.gateway.json_reader import read_object
+from cloud.gateway.json_writer import write_array
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.room import Room
 from cloud.gateway.tfs_signatures import Signature, signature, type_of
 from shared.compression import Buffer
 
 _BASE64 = "b64"
-_ARRAY = re.compile(rb"\[\s*\[\s*\[")  # With which a list of pictures begins, or of a picture's rows.
 _SHOWN = 60
 _ROWS, _COLUMNS = ("instances", "predictions"), ("inputs", "outputs")
 
@@ -38,7 +36,7 @@ def read_predict(body: bytes, *, is_vehicle: bool = False) -> PredictBody:
     Raises:
         RefusedError: it is neither; the message says what was given and what is expected.
     """
-    told = read_with_arrays(body, _ARRAY)
+    told = read_object(body)
     given = [key for key in (_ROWS[0], _COLUMNS[0]) if key in told]
     if len(given) != 1:
         raise RefusedError(
@@ -108,12 +106,12 @@ def _tensor(name: str, value: Any) -> Tensor:
         RefusedError: they are neither.
     """
     if isinstance(value, np.ndarray):
-        return value
+        return _pixels(name, value)
     if not isinstance(value, list):
         raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]} is {_kind(value)}: send a list, one entry a picture")
     if value and all(isinstance(each, (dict, str)) for each in value):
         return [_string(name, each) for each in value]
-    return _pixels(name, value)
+    return _pixels(name, _stacked(name, value))
 
 
 def _string(name: str, value: Any) -> Buffer:
@@ -128,22 +126,25 @@ def _string(name: str, value: Any) -> Buffer:
         raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]}: b64 is no base64 ({error})") from error
 
 
-def _pixels(name: str, values: Sequence[Any]) -> npt.NDArray[np.uint8]:
-    if odd := odd_values(values):
+def _stacked(name: str, values: list[Any]) -> npt.NDArray[Any]:
+    """One array of a picture's numbers or lists for each row.
+
+    Raises:
+        RefusedError: they are something else, or not all of one size.
+    """
+    if odd := [each for each in values if type(each) not in (int, float, np.ndarray) and each != []]:
         raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]} holds {_kind(odd[0])}: {_OUTSIDE}")
-    try:
-        numbers = np.array(values)
-    except ValueError as error:  # Of ragged lists, and of those that nest deeper than an array can.
-        raise RefusedError(
-            Kind.INVALID, f"{name[:_SHOWN]}: its lists are not all of one size: send them full"
-        ) from error
-    except OverflowError as error:
-        raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]}: {_OUTSIDE}") from error
-    if numbers.dtype == np.uint8 or not numbers.size:
-        return numbers.astype(np.uint8, copy=False)
+    if len({np.shape(each) for each in values}) > 1:
+        raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]}: its lists are not all of one size: send them full")
+    return np.array(values)
+
+
+def _pixels(name: str, numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    if not numbers.size:
+        return numbers.astype(np.uint8)
     if numbers.dtype.kind not in "iu":
-        broken = numbers[numbers != np.round(numbers)] if numbers.dtype.kind == "f" else numbers
-        first = (broken if broken.size else numbers).ravel()[0:1].tolist()[0]
+        broken = numbers[numbers != np.round(numbers)]
+        first = (broken if broken.size else numbers).ravel()[0].item()
         raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]} holds {_kind(first)}: {_OUTSIDE}")
     if numbers.min() < 0 or numbers.max() > np.iinfo(np.uint8).max:
         raise RefusedError(Kind.INVALID, f"{name[:_SHOWN]} holds {numbers.min()} to {numbers.max()}: {_OUTSIDE}")
