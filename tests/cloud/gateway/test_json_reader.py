@@ -24,7 +24,7 @@ SPACES = st.text(" \t\r\n", max_size=3)
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.integers(-(1 << 63), (1 << 63) - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc[],1", max_size=3), inner, max_size=3),
