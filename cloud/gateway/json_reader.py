@@ -1,5 +1,6 @@
 """JSON from anybody, read by simdjson: its lists of numbers become arrays."""
 
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ MAX_KEYS = 256  # Of one object: simdjson looks for each from the first on.
 MAX_VALUES = 1 << 20  # Besides lists of numbers: each is an object of Python, which takes some sixty bytes.
 
 _SHOWN = 100
+_COUNTED = 0xFFFFFF  # Up to which simdjson counts what is in a list.
 _OF_NUMBERS = b"0123456789+-.eE \t\r\n"  # All that a list of numbers has beside its brackets and commas.
 _BUFFER_TYPES: dict[Literal["u", "i", "d"], Any] = {
     "u": np.uint64,
@@ -99,8 +101,8 @@ class _Values:
         Raises:
             RefusedError: they were not in such lists.
         """
-        if len(sizes) == 1:
-            return numbers
+        if sizes[-1] == _COUNTED:
+            sizes[-1] = len(numbers) // prod(sizes[:-1])
         if self._brackets is None:
             self._brackets = self._body.translate(None, _OF_NUMBERS)
         text = b""
@@ -109,9 +111,11 @@ class _Values:
                 text = b""
                 break
             text = b"[" + b",".join([text] * size) + b"]"
-        found = self._brackets.find(text, self._at) if text else -1
+        found = self._brackets.find(text, self._at) if text and len(numbers) == prod(sizes) else -1
         if found < 0:
-            raise RefusedError(Kind.INVALID, "a list of lists of numbers is not all of one size: send each list full")
+            raise RefusedError(
+                Kind.INVALID, "a list of numbers holds lists that are not all of one size: send them full"
+            )
         self._at = found + len(text)
         return numbers.reshape(sizes)
 

@@ -54,6 +54,8 @@ def test_numbers_are_read_as_they_were_written(array: npt.NDArray[Any], before: 
 @example({"a": [[], [1]], "b": [{"c": [1]}, {"c": [[1.5], [-2]]}]})
 @example({"a": [[1, 2], [3], [4, 5, 6]]})
 @example({"a": [[1], 2]})
+@example({"a": [1, [2]]})
+@example({"a": [0, []]})
 @example({"a": [1, True]})
 def test_what_is_read_is_what_json_says(told: dict[str, Any]) -> None:
     """Or it is refused, and never read as something else."""
@@ -102,6 +104,11 @@ def test_what_costs_too_much_or_is_no_json_is_refused(body: bytes, kind: Kind, p
     with pytest.raises(RefusedError, match=problem) as raised:
         read_object(body)
     assert raised.value.kind is kind
+
+
+def test_a_list_of_more_than_simdjson_counts_is_read_whole() -> None:
+    """It says of such a list that it has 16,777,215 values."""
+    assert read_object(b'{"a": [' + b"1," * (1 << 24) + b"2]}")["a"].shape == ((1 << 24) + 1,)
 
 
 def test_a_list_that_only_begins_like_one_of_numbers_is_read_once() -> None:

@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[bytes, str | None, str]] = {
         "more than 4096 strings",
     ),
     "count": (body(tensor([1, 2])), None, r"data holds 2 numbers, shape \[2, 3\] takes 6"),
-    "uneven": (body(tensor([[1, 2], [3]])), None, "is not all of one size"),
+    "uneven": (body(tensor([[1, 2], [3]])), None, "not all of one size"),
     "range": (body(tensor([256], shape=[1])), None, "none of uint8: send 0 to 255"),
     "fraction": (body(tensor([0.5], shape=[1])), None, "data holds what is no UINT8"),
     "beyond any": (body(tensor([10**30], shape=[1])), None, "no JSON: BIGINT_ERROR"),
