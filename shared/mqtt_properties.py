@@ -7,7 +7,6 @@ import re
 import struct
 from collections.abc import Iterator
 
-from shared import varints
 from shared.bus import Properties
 
 MAX_BYTES = 1024  # Twice what the longest names take.
@@ -40,7 +39,8 @@ def packed(properties: Properties) -> bytes:
     if properties.traceparent is not None:
         parts += (bytes((_USER,)), _with_length(_TRACEPARENT), _with_length(properties.traceparent.encode()))
     body = b"".join(parts)
-    return varints.written(len(body)) + body
+    length, high = len(body) & 0x7F, len(body) >> 7  # Seven bits a byte, the least first (MQTT 5.0, 1.5.5).
+    return (bytes((length | _MORE, high)) if high else bytes((length,))) + body
 
 
 def read(packet: memoryview) -> tuple[Properties, int]:

@@ -1,9 +1,10 @@
-"""`skylane.v1.Packed`, written and read by hand: a picture in a protocol buffer costs a copy each way less so."""
+"""`skylane.v1.Packed`: the MessagePack of Skylane's messages as a protocol buffer, as gRPC carries it."""
 
+from shared.bounded_messages import MessageBytesError, parse
 from shared.compression import Buffer
-from shared.large_fields import FieldsError, head, split
+from shared.protocol_buffers import message_class
 
-_MESSAGE = 1  # The field's number.
+_NAME = "skylane.v1.Packed"
 
 
 class PackedError(ValueError):
@@ -12,24 +13,18 @@ class PackedError(ValueError):
 
 def pack(*parts: Buffer) -> bytes:
     """The wire form of `Packed{message}`, whose message is the parts joined."""
-    return b"".join(packed_parts(*parts))
+    packed: bytes = message_class(_NAME)(message=b"".join(parts)).SerializeToString()
+    return packed
 
 
-def packed_parts(*parts: Buffer) -> tuple[Buffer, ...]:
-    """The same, in parts to be joined."""
-    return head(_MESSAGE, sum(map(len, parts))), *parts
-
-
-def unpack(data: Buffer) -> memoryview:
-    """What `pack` was given, without a copy.
+def unpack(data: Buffer) -> bytes:
+    """What `pack` was given.
 
     Raises:
         PackedError: it is not that.
     """
     try:
-        others, messages = split(data, _MESSAGE)
-    except FieldsError as error:
-        raise PackedError(f"not a skylane.v1.Packed: {error}") from error
-    if others or len(messages) > 1:
-        raise PackedError("not a skylane.v1.Packed: send field 1, bytes")
-    return messages[0] if messages else memoryview(b"")  # Empty is what is not sent.
+        message: bytes = parse(message_class(_NAME), data).message
+    except MessageBytesError as error:
+        raise PackedError(f"not a {_NAME}: {error}") from error
+    return message

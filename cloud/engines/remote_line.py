@@ -8,9 +8,8 @@ from typing import Any
 
 from cloud.engines.host_steps import first_line
 from shared import tokens
+from shared.bounded_messages import MessageBytesError, parse
 from shared.errors import SkylaneError
-from shared.foreign_messages import parse
-from shared.large_fields import FieldsError
 from shared.protocol_buffers import method_types
 from shared.tensors import MAX_BYTES
 
@@ -103,7 +102,7 @@ def parsed(message_class: Any, data: bytes) -> Any:
     """
     try:
         return parse(message_class, data)
-    except FieldsError as error:
+    except MessageBytesError as error:
         raise RemoteError(f"the model's server answers what cannot be read: {error}", is_lost=False) from error
 
 

@@ -1,7 +1,7 @@
 """Skylane's own gRPC service: the messages of the broker, one call a frame."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 
 from cloud.gateway.echo import echo
@@ -9,11 +9,10 @@ from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
-from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.messages import mask_parts, unpack_frame
 from shared.node_status import pack_status
-from shared.packed import PackedError, packed_parts, unpack
+from shared.packed import PackedError, pack, unpack
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
 
@@ -35,7 +34,7 @@ class NativeService:
             "Probe": Method(self._probe),
         }
 
-    def _answer(self, call: GrpcCall) -> Sequence[Buffer]:
+    def _answer(self, call: GrpcCall) -> bytes:
         try:
             message = unpack_frame(_message(call))
         except MessageError as error:
@@ -51,9 +50,9 @@ class NativeService:
             answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        return packed_parts(*mask_parts(answer))
+        return pack(*mask_parts(answer))
 
-    def _status(self, call: GrpcCall) -> Iterator[Sequence[Buffer]]:
+    def _status(self, call: GrpcCall) -> Iterator[bytes]:
         call.caller(self._parts.callers)
         door = self._parts.door
         told = b""
@@ -69,17 +68,17 @@ class NativeService:
             now = pack_status(door.status)
             if now != told:
                 told = now
-                yield packed_parts(now)
+                yield pack(now)
             if self._stopping.is_set():
                 return
             seen = door.wait_for_change(seen, _LOOK_S, over.is_set)
 
-    def _probe(self, call: GrpcCall) -> Sequence[Buffer]:
+    def _probe(self, call: GrpcCall) -> bytes:
         vehicle = call.caller(self._parts.callers)
-        return packed_parts(echo(self._parts, vehicle, _message(call), call.received_ns))
+        return pack(echo(self._parts, vehicle, _message(call), call.received_ns))
 
 
-def _message(call: GrpcCall) -> memoryview:
+def _message(call: GrpcCall) -> bytes:
     try:
         return unpack(call.data)
     except PackedError as error:

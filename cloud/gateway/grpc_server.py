@@ -111,7 +111,7 @@ class GrpcServer:
     def _unary(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
             active = self._calls.enter(context, self._parts.settings.body_s)
-            answer = b"".join(method.answer(self._received(method, requests, context, active)))
+            answer: bytes = method.answer(self._received(method, requests, context, active))
             active.hold(len(answer))
             active.wait_for_caller(self._parts.settings.answer_s)
         except Exception as error:  # noqa: BLE001  The call fails, the worker goes on.
@@ -122,9 +122,9 @@ class GrpcServer:
     def _answers(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The messages of a method that answers one message with a stream."""
         active = self._streams.enter(context, self._parts.settings.body_s)
-        for parts in method.answer(self._received(method, requests, context, active)):
+        for answer in method.answer(self._received(method, requests, context, active)):
             active.wait_for_caller(self._parts.settings.answer_s)
-            yield b"".join(parts)
+            yield answer
             active.wait_for_caller(None)  # It may be evicted, but not for being silent.
 
     def _conversation(

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloud.gateway.grpc_call import GrpcCall
-from shared.compression import Buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Answers one message with the parts of a message, or with a stream of such; refuses it by `RefusedError`."""
+    """Answers one message with another, or with a stream of such; refuses it by `RefusedError`."""
 
     answer: Callable[[GrpcCall], Any]
     is_stream: bool = False
@@ -23,7 +22,7 @@ class PendingAnswer:
     """A request of a stream that is being answered."""
 
     futures: Sequence[Future[Any]]  # `answer` may be called when all are done; they are cancelled with the stream.
-    answer: Callable[[], Sequence[Buffer]]  # Returns the parts of the answer, which may report a refusal.
+    answer: Callable[[], bytes]  # Returns the answer, which may report a refusal.
 
 
 class RequestHandler(Protocol):

@@ -70,7 +70,7 @@ class RequestStream:
                     if self._problem is not None:
                         raise self._problem
                     continue
-                answer = b"".join(finished.answer())
+                answer = finished.answer()
                 self._active.wait_for_caller(self._max_send_s)
                 yield answer
                 self._last_ns = clock.now_ns()

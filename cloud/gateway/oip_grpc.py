@@ -7,10 +7,10 @@ from google.protobuf.json_format import ParseDict
 
 from cloud.gateway import oip_models, repository_calls
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_messages import parse
 from cloud.gateway.grpc_service import Method, StreamMethod
 from cloud.gateway.oip_inference import Inference
 from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.small_messages import parse
 from cloud.gateway.worker_parts import WorkerParts
 from shared.control import ControlReply, Verb
 from shared.protocol_buffers import method_types
@@ -55,12 +55,12 @@ class OpenInferenceService:
         """A method whose messages are small: the library reads and writes them."""
         takes, gives = self._types[name]
 
-        def answered(call: GrpcCall) -> tuple[bytes]:
+        def answered(call: GrpcCall) -> bytes:
             if name not in _OPEN:
                 call.caller(self._parts.callers)
             message = parse(takes.DESCRIPTOR.full_name, call.data)
             written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
-            return (written,)
+            return written
 
         return Method(answered, is_open=name in _OPEN)
 

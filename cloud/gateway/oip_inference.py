@@ -1,7 +1,7 @@
 """The Open Inference Protocol's inferences over gRPC: one a call, or any number on a stream."""
 
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from cloud.gateway.calls import Asked, Reply, ask, server_timing
 from cloud.gateway.grpc_call import FRAME_KEY, GrpcCall
@@ -11,7 +11,6 @@ from cloud.gateway.oip_messages import in_stream, read_request, refused_in_strea
 from cloud.gateway.oip_request import InferRequest, Parameters
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
-from shared.compression import Buffer
 
 _DOOR = "oip-grpc"
 _TIMING = "server_timing"  # A parameter, as no metadata stands behind an answer on a stream.
@@ -24,12 +23,13 @@ class Inference:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
 
-    def infer(self, call: GrpcCall) -> Sequence[Buffer]:
+    def infer(self, call: GrpcCall) -> bytes:
         """Answer a ModelInferRequest with a ModelInferResponse."""
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_request(call.data)
-        return self.written(request, call.reply(self.asked(call, request, caller)))
+        response: bytes = self.written(request, call.reply(self.asked(call, request, caller))).SerializeToString()
+        return response
 
     def stream(self, call: GrpcCall) -> "InferenceStream":
         """Answer a stream of them.
@@ -55,8 +55,8 @@ class Inference:
             ),
         )
 
-    def written(self, request: InferRequest, reply: Reply, parameters: Parameters | None = None) -> list[Buffer]:
-        """A ModelInferResponse in parts."""
+    def written(self, request: InferRequest, reply: Reply, parameters: Parameters | None = None) -> Any:
+        """A ModelInferResponse."""
         most_bytes = self._parts.settings.max_message_bytes
         return write_response(request, reply.card.version, outputs(request, reply), most_bytes, parameters)
 
@@ -78,7 +78,7 @@ class InferenceStream:
             return PendingAnswer((), partial(self._refusal, request_id(call.data), error))
         return PendingAnswer(asked.futures, partial(self._answer, request, asked))
 
-    def _answer(self, request: InferRequest, asked: Asked) -> Sequence[Buffer]:
+    def _answer(self, request: InferRequest, asked: Asked) -> bytes:
         try:
             reply = asked.reply()
             told: Parameters = {_TIMING: server_timing(reply.first), _IS_LAST: True}
@@ -88,7 +88,7 @@ class InferenceStream:
         self._calls.add("grpc OK")
         return in_stream(response)
 
-    def _refusal(self, asked_id: str, error: RefusedError) -> Sequence[Buffer]:
+    def _refusal(self, asked_id: str, error: RefusedError) -> bytes:
         code = error.kind.grpc_code
         self._calls.add(f"grpc {code}")
-        return (refused_in_stream(asked_id, f"{code}: {error}"),)
+        return refused_in_stream(asked_id, f"{code}: {error}")

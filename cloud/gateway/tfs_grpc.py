@@ -1,20 +1,19 @@
 """TensorFlow Serving's gRPC services, answered by the worker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cloud.gateway.calls import Call, ask
 from cloud.gateway.grpc_call import GrpcCall
+from cloud.gateway.grpc_messages import parse
 from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
-from cloud.gateway.small_messages import parse
 from cloud.gateway.tfs_answer import FORM_KEY, form_of, write_predict
 from cloud.gateway.tfs_messages import read_predict
 from cloud.gateway.tfs_models import model_spec, signature_defs, version_statuses
 from cloud.gateway.tfs_signatures import signature
 from cloud.gateway.tfs_versions import find
 from cloud.gateway.worker_parts import WorkerParts
-from shared.compression import Buffer
 from shared.protocol_buffers import message_class
 
 CODEC_KEY = "skylane-codec"  # Of `image_bytes` whose codec their first bytes do not tell: raw, lz4 or zstd.
@@ -37,7 +36,7 @@ class PredictionService:
         refused = {name: Method(_unimplemented) for name in ("Classify", "Regress", "MultiInference")}
         return {"Predict": Method(self._predict), "GetModelMetadata": Method(self._metadata), **refused}
 
-    def _predict(self, call: GrpcCall) -> Sequence[Buffer]:
+    def _predict(self, call: GrpcCall) -> bytes:
         frame = call.frame
         caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
         request = read_predict(call.data)
@@ -66,7 +65,7 @@ class PredictionService:
         reply = call.reply(asked)
         return write_predict(reply.outputs, model_spec(reply.card, chosen.name), form, largest)
 
-    def _metadata(self, call: GrpcCall) -> Sequence[Buffer]:
+    def _metadata(self, call: GrpcCall) -> bytes:
         call.caller(self._parts.callers)
         request = parse("tensorflow.serving.GetModelMetadataRequest", call.data)
         if list(request.metadata_field) != [_METADATA_FIELD]:
@@ -77,7 +76,7 @@ class PredictionService:
         answer = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
         answer.metadata[_METADATA_FIELD].Pack(signature_defs(card, door))
         told: bytes = answer.SerializeToString()
-        return (told,)
+        return told
 
 
 class ModelService:
@@ -92,7 +91,7 @@ class ModelService:
         """See grpc_service.Service."""
         return {"GetModelStatus": Method(self._status), "HandleReloadConfigRequest": Method(_unimplemented)}
 
-    def _status(self, call: GrpcCall) -> Sequence[Buffer]:
+    def _status(self, call: GrpcCall) -> bytes:
         call.caller(self._parts.callers)
         spec = parse("tensorflow.serving.GetModelStatusRequest", call.data).model_spec
         answer = message_class("tensorflow.serving.GetModelStatusResponse")()
@@ -100,7 +99,7 @@ class ModelService:
             status = answer.model_version_status.add(version=number, state="AVAILABLE")
             status.status.SetInParent()
         told: bytes = answer.SerializeToString()
-        return (told,)
+        return told
 
 
 def _version(parts: WorkerParts, spec: Any) -> str | None:

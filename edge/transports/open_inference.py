@@ -7,19 +7,18 @@ from functools import partial
 from edge.transports.beside import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
 from edge.transports.line import Returned
 from edge.transports.transport import Parcel
+from shared.bounded_messages import MessageBytesError
+from shared.bounded_messages import parse as parse_message
 from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.foreign_json import parse
-from shared.large_fields import FieldsError, head, split
 from shared.messages import FrameMessage, MaskMessage
+from shared.protocol_buffers import message_class
 
 MAX_VALUES = 256  # Of the JSON before an answer's one string.
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
 _LENGTH = struct.Struct("<I")  # Before each string.
-_MODEL_NAME, _INPUTS, _OUTPUTS, _RAW_INPUTS = 1, 5, 6, 7  # Fields of ModelInferRequest,
-_NAME, _DATATYPE, _SHAPE = 1, 2, 3  # of its tensors
-_RAW_OUTPUTS = 6  # and of ModelInferResponse.
 
 
 class GrpcInfer:
@@ -29,16 +28,13 @@ class GrpcInfer:
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Dialect."""
-        tensor = _field(_NAME, IMAGE.encode()) + _field(_DATATYPE, b"BYTES") + _field(_SHAPE, b"\x01")
-        size = len(message.data)
-        before = (
-            _field(_MODEL_NAME, message.model.encode())
-            + _field(_INPUTS, tensor)
-            + _field(_OUTPUTS, _field(_NAME, RESULT.encode()))
-            + head(_RAW_INPUTS, _LENGTH.size + size)
-            + _LENGTH.pack(size)
+        request = message_class("inference.ModelInferRequest")(
+            model_name=message.model,
+            inputs=[{"name": IMAGE, "datatype": "BYTES", "shape": [1]}],
+            outputs=[{"name": RESULT}],
+            raw_input_contents=[_LENGTH.pack(len(message.data)) + message.data],
         )
-        return Parcel((before, message.data), ((FRAME_KEY, frame_beside(message)),))
+        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""
@@ -68,17 +64,13 @@ class RestInfer:
         return mask_of(returned.beside, partial(_binary, returned.body, returned.beside.get(LENGTH_HEADER, "")))
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return head(number, len(value)) + value
-
-
 def _raw(body: Buffer) -> Buffer | None:
     """The one result of a ModelInferResponse."""
     try:
-        raw = split(body, _RAW_OUTPUTS)[1]
-    except FieldsError as error:
+        raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
+    except MessageBytesError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
-    return _string(raw[0]) if len(raw) == 1 else None
+    return _string(memoryview(raw[0])) if len(raw) == 1 else None
 
 
 def _binary(body: Buffer, header_bytes: str | bytes) -> Buffer | None:

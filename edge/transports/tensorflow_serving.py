@@ -7,21 +7,18 @@ from functools import partial
 from edge.transports.beside import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
 from edge.transports.line import Returned
 from edge.transports.transport import Parcel
+from shared.bounded_messages import MessageBytesError
+from shared.bounded_messages import parse as parse_message
 from shared.compression import Buffer
 from shared.fields import MessageError
 from shared.foreign_json import parse
-from shared.large_fields import FieldsError, head, split
 from shared.messages import FrameMessage, MaskMessage
+from shared.protocol_buffers import message_class
+from shared.tensorflow_tensors import STRING
 
 MAX_VALUES = 64  # Of an answer in JSON, which has one string.
 
 _SIGNATURE = "packed"
-_STRING_VECTOR = b"\x08\x07\x12\x04\x12\x02\x08\x01"  # TensorProto: dtype DT_STRING, tensor_shape of one dim of 1.
-_MODEL_SPEC, _INPUTS = 1, 2  # Fields of PredictRequest,
-_NAME, _SIGNATURE_NAME = 1, 3  # of ModelSpec,
-_KEY, _VALUE = 1, 2  # of an entry of a map,
-_STRING_VAL = 8  # of TensorProto
-_OUTPUTS = 1  # and of PredictResponse.
 
 
 class GrpcPredict:
@@ -31,19 +28,14 @@ class GrpcPredict:
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Dialect."""
-        spec = _field(_NAME, message.model.encode()) + _field(_SIGNATURE_NAME, _SIGNATURE.encode())
-        size = len(message.data)
-        tensor = _STRING_VECTOR + head(_STRING_VAL, size)
-        entry = _field(_KEY, IMAGE.encode()) + head(_VALUE, len(tensor) + size) + tensor
-        before = _field(_MODEL_SPEC, spec) + head(_INPUTS, len(entry) + size) + entry
-        return Parcel((before, message.data), ((FRAME_KEY, frame_beside(message)),))
+        spec = {"name": message.model, "signature_name": _SIGNATURE}
+        picture = {"dtype": STRING, "tensor_shape": {"dim": [{"size": 1}]}, "string_val": [bytes(message.data)]}
+        request = message_class("tensorflow.serving.PredictRequest")(model_spec=spec, inputs={IMAGE: picture})
+        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""
-        try:
-            return mask_of(returned.beside, partial(_output, returned.body))
-        except FieldsError as error:
-            raise MessageError(f"no PredictResponse: {error}") from error
+        return mask_of(returned.beside, partial(_output, returned.body))
 
 
 class RestPredict:
@@ -65,18 +57,14 @@ class RestPredict:
         return mask_of(returned.beside, partial(_prediction, returned.body))
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return head(number, len(value)) + value
-
-
 def _output(body: Buffer) -> Buffer | None:
-    """The one result of a PredictResponse, without a copy; None where it has none."""
-    for entry in split(body, _OUTPUTS)[1]:
-        others, values = split(entry, _VALUE)
-        if split(others, _KEY)[1] == [RESULT.encode()] and values:
-            strings = split(values[-1], _STRING_VAL)[1]
-            return strings[0] if len(strings) == 1 else None
-    return None
+    """The one result of a PredictResponse; None where it has none."""
+    try:
+        outputs = parse_message(message_class("tensorflow.serving.PredictResponse"), body).outputs
+    except MessageBytesError as error:
+        raise MessageError(f"no PredictResponse: {error}") from error
+    strings = outputs[RESULT].string_val if RESULT in outputs else []
+    return strings[0] if len(strings) == 1 else None
 
 
 def _prediction(body: Buffer) -> Buffer | None:

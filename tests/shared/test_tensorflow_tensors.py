@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow_device import tf
-from shared.large_fields import head
 from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import STRING, dtype_name, from_tensor_proto, to_tensor_proto, typed_list
+from shared.tensorflow_tensors import STRING, add_typed, dtype_name, from_tensor_proto, to_tensor_proto
 from shared.tensors import DTYPES, TensorsError
 
 SPOKEN = (*DTYPES, "bool")
@@ -21,12 +20,13 @@ def array(dtype: Any, shape: tuple[int, ...] = (2, 3)) -> Any:
 
 def typed(given: Any) -> Any:
     """A message of TensorFlow's own with the numbers in the list of their type, as we write it."""
-    number, parts = typed_list(given)
-    values = b"".join(parts)
-    theirs = type(tf.make_tensor_proto(0))
-    announced = theirs(dtype=tf.dtypes.as_dtype(given.dtype).as_datatype_enum)
-    announced.tensor_shape.CopyFrom(tf.TensorShape(given.shape).as_proto())
-    return theirs.FromString(announced.SerializeToString() + head(number, len(values)) + values)
+    written = message_class("tensorflow.TensorProto")(dtype=tf.dtypes.as_dtype(given.dtype).as_datatype_enum)
+    for side in given.shape:
+        written.tensor_shape.dim.add(size=side)
+    counts: list[int] = []
+    add_typed(written, given, counts.append)
+    assert sum(counts) == given.size
+    return type(tf.make_tensor_proto(0)).FromString(written.SerializeToString())
 
 
 def ours(theirs: Any) -> Any:

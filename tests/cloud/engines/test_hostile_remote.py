@@ -14,9 +14,9 @@ from cloud.engines.engine import EngineError, InferenceError, Placement
 from cloud.engines.tf_serving import TfServingEngine
 from cloud.engines.triton import TritonEngine
 from cloud.manifest import Manifest
+from shared.bounded_messages import MAX_LIST_BYTES
 from shared.protocol_buffers import message_class
 from shared.tensors import MAX_BYTES
-from shared.varints import MAX_PACKED_BYTES
 
 grpc: Any = import_module("grpc")
 
@@ -114,18 +114,18 @@ def predicted(*names: str, sides: tuple[int, ...] = (), **tensor: Any) -> bytes:
     ("form", "answer", "told"),
     [
         ("open_inference", b"\xff\xff", "cannot be read"),
-        ("open_inference", b"\x2a\x00" * 100_000, "more than 4096 fields"),
+        ("open_inference", b"\x2a\x00" * 100_000, "more than 16384 fields"),
         ("open_inference", (b"\x2a\x80\x20" + b"\x2a\x00" * 2048) * 10, "more than 16384 fields"),
         (
             "open_inference",
-            inferred(datatype="INT64", shape=[1], contents={"int64_contents": np.zeros(MAX_PACKED_BYTES + 1, np.int8)}),
+            inferred(datatype="INT64", shape=[1], contents={"int64_contents": np.zeros(MAX_LIST_BYTES + 1, np.int8)}),
             "lists of whole numbers",
         ),
         ("open_inference", inferred(datatype="UINT8", shape=[1 << 40, 1 << 40]), "side"),
         ("open_inference", inferred(datatype="UINT8", shape=[1] * 3000), "3000 sides"),
         ("open_inference", inferred(datatype="\x1b[2J", shape=[1]), r"'\\x1b\[2J' is not spoken"),
         ("tensorflow_serving", b"\xff\xff", "cannot be read"),
-        ("tensorflow_serving", b"\x0a\x00" * 100_000, "more than 4096 fields"),
+        ("tensorflow_serving", b"\x0a\x00" * 100_000, "more than 16384 fields"),
         ("tensorflow_serving", predicted("one", sides=(1 << 62,) * 300), "300 sides"),
         ("tensorflow_serving", predicted("one", "two", sides=(MAX_BYTES,)), "more than 268435456 bytes"),
         ("tensorflow_serving", predicted("one", "two", sides=(0, 1 << 62, 1 << 62)), "more than 268435456"),
@@ -147,7 +147,7 @@ def test_an_answer_that_would_break_the_worker_fails_its_batch(form: str, answer
 @pytest.mark.parametrize(
     ("told_of_it", "told"),
     [
-        (b"\x22\x00" * 100_000, "more than 4096 fields"),
+        (b"\x22\x00" * 100_000, "more than 16384 fields"),
         (triton_told(("one", "two", "t\x1b[2J")), "a name that is not readable"),
         (triton_told(("one", "two", "t" * 300)), "of more than 256 characters"),
         (triton_told(version="\x1b[2J"), "a name that is not readable"),

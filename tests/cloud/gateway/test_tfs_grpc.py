@@ -274,14 +274,14 @@ def test_what_cannot_be_answered_is_refused_with_its_code(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"tensor_content": b"123"}, "holds 3 numbers, its shape [1, 4, 6, 3] takes 72"),
+        ({"tensor_content": b"123"}, "of shape [1, 4, 6, 3] takes 72 bytes, not 3"),
         ({"tensor_content": b"", "int_val": [1]}, "holds 1 numbers, its shape [1, 4, 6, 3] takes 72"),
         ({"tensor_content": b"", "int_val": [256] * 72}, "none of uint8"),
         ({"tensor_content": b"", "int_val": [-1] * 72}, "none of uint8"),
         ({"tensor_shape": {"unknown_rank": True}}, "tell every side"),
         ({"tensor_shape": {"dim": [{"size": -1}]}}, "tell every side"),
-        ({"tensor_shape": {"dim": [{"size": 1 << 40}] * 8}}, "holds 72 numbers"),
-        ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "of at most 8"),
+        ({"tensor_shape": {"dim": [{"size": 1 << 40}] * 8}}, "takes more than 268435456 bytes"),
+        ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "send at most 8"),
     ],
 )
 def test_a_tensor_that_is_not_what_it_says_is_refused(

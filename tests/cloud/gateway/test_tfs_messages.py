@@ -1,4 +1,4 @@
-"""PredictRequests read and PredictResponses written by hand, held against the library of protocol buffers."""
+"""PredictRequests and PredictResponses, as any client may write and read them."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def bytes_array(strings: list[bytes]) -> Any:
 
 @given(shapes, st.booleans(), st.data())
 def test_pixels_are_read_as_the_library_reads_them(shape: list[int], listed: bool, data: st.DataObject) -> None:  # noqa: FBT001  Hypothesis gives it.
-    """A picture that is cut out by hand must be the one that was sent."""
+    """In either form."""
     size = int(np.prod(shape))
     pixels = np.array(data.draw(st.lists(st.integers(0, 255), min_size=size, max_size=size)), np.uint8).reshape(shape)
     request = REQUEST(model_spec={"name": "net", "signature_name": "s"}, output_filter=["mask"])
@@ -42,6 +42,17 @@ def test_pixels_are_read_as_the_library_reads_them(shape: list[int], listed: boo
     read = read_predict(request.SerializeToString())
     np.testing.assert_array_equal(np.asarray(read.inputs["input"]), pixels)
     assert (read.model, read.signature, read.outputs, read.version) == ("net", "s", ("mask",), None)
+
+
+def test_a_few_numbers_do_not_stand_for_many() -> None:
+    """As TensorFlow has it, they would: forty bytes would become sixteen gigabytes of pixels."""
+    request = REQUEST()
+    for place in range(64):
+        request.inputs[f"input {place}"].dtype = 4
+        request.inputs[f"input {place}"].tensor_shape.dim.add(size=1 << 28)
+        request.inputs[f"input {place}"].int_val.append(7)
+    with pytest.raises(RefusedError, match=r"holds 1 numbers, its shape .268435456. takes 268435456: send all"):
+        read_predict(request.SerializeToString())
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
@@ -70,7 +81,7 @@ def test_every_type_is_written_bit_by_bit(dtype: str, form: Form) -> None:
     """In either form, in as many parts as it takes: the library reads the same numbers."""
     values = np.random.default_rng(4).integers(0, 100, (5, 20_000)).astype(dtype)
     outputs = {"values": values, "others": values[0, :3]}
-    answer = RESPONSE.FromString(b"".join(write_predict(outputs, SPEC, form, LARGEST)))
+    answer = RESPONSE.FromString(write_predict(outputs, SPEC, form, LARGEST))
     assert answer.outputs.keys() == outputs.keys()
     for name, sent in outputs.items():
         read = from_tensor_proto(answer.outputs[name])
@@ -86,9 +97,7 @@ def test_an_answer_that_is_too_large_is_not_written_to_its_end(form: Form) -> No
     most, spent = 4096, np.full(2000, -1, np.int8)
     outputs = {"first": spent, "second": spent}
     if form is Form.CONTENT:
-        assert from_tensor_proto(
-            RESPONSE.FromString(b"".join(write_predict(outputs, SPEC, form, most))).outputs["second"]
-        ).size
+        assert from_tensor_proto(RESPONSE.FromString(write_predict(outputs, SPEC, form, most)).outputs["second"]).size
         outputs["third"] = spent
     with pytest.raises(RefusedError, match=f"more than {most} bytes, {form}: ask for fewer") as raised:
         write_predict(outputs, SPEC, form, most)
@@ -104,7 +113,7 @@ def test_numbers_without_a_name_are_refused() -> None:
 def test_results_are_written_as_strings() -> None:
     """Each picture's result by itself."""
     answer = RESPONSE.FromString(
-        b"".join(write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC, Form.TYPED, LARGEST))
+        write_predict({"result_bytes": [b"one", memoryview(b"two")]}, SPEC, Form.TYPED, LARGEST)
     )
     assert answer.outputs["result_bytes"].dtype == STRING
     assert from_tensor_proto(answer.outputs["result_bytes"]).tolist() == [b"one", b"two"]
@@ -116,7 +125,7 @@ def test_a_shape_with_nothing_in_it_takes_no_memory() -> None:
     request.inputs["input"].dtype = 4
     for size in (0, 1 << 62, 1 << 62):
         request.inputs["input"].tensor_shape.dim.add(size=size)
-    with pytest.raises(RefusedError, match="holds 0 numbers"):
+    with pytest.raises(RefusedError, match="more than 268435456"):
         read_predict(request.SerializeToString())
 
 
