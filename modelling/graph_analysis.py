@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import EngineError
-from cloud.engines.graph import node_of, reachable
+from cloud.engines.graph import dependent, node_of, reachable
 from cloud.engines.graph_session import first_line
 from cloud.engines.tensorflow_device import tf
 from cloud.manifest import OutputKind
@@ -150,22 +150,23 @@ class GraphAnalysis:
 
     def _answers(self, pictures: Iterable[Tensor], *, inner: bool = False) -> list[Tensor]:
         """Every tensor that might be an answer for pixels; of a bare graph the ends, or whatever fits within it."""
-        nodes = {node_of(tensor.node) for tensor in pictures}
+        seeing = self._dependent(pictures)
         if self._named_outputs:
-            return [tensor for tensor in self._named_outputs if self._fits(tensor, nodes)]
+            return [tensor for tensor in self._named_outputs if self._fits(tensor, seeing)]
         found: list[Tensor] = []
         for operation in self._graph.get_operations():
             if operation.type in (*_PLACEHOLDERS, "Const") or not operation.outputs:
                 continue
             tensor = self._tensor(operation.outputs[0].name, operation.outputs[0].name)
             is_end = not operation.outputs[0].consumers()
-            if (tensor.dtype in _ID_TYPES and not is_end if inner else is_end) and self._fits(tensor, nodes):
+            if (tensor.dtype in _ID_TYPES and not is_end if inner else is_end) and self._fits(tensor, seeing):
                 found.append(tensor)
-        return [tensor for tensor in found if not self._is_trainings(tensor)]
+        trainings = self._trainings()
+        return [tensor for tensor in found if node_of(tensor.node) not in trainings]
 
     def _whole_answers(self, pictures: Iterable[Tensor]) -> tuple[list[Tensor], Tensor | None]:
         """The scores N×C of whole pictures, likeliest first, and None; or the scores N×A×C of boxes, and these, N×A×4."""
-        nodes = {node_of(tensor.node) for tensor in pictures}
+        seeing, trainings = self._dependent(pictures), self._trainings()
         ends = self._named_outputs or [
             self._tensor(operation.outputs[0].name, operation.outputs[0].name)
             for operation in self._graph.get_operations()
@@ -175,8 +176,8 @@ class GraphAnalysis:
             tensor
             for tensor in ends
             if tensor.dtype.startswith("float")
-            and not nodes.isdisjoint(reachable(self._definition, [tensor.node]))
-            and not self._is_trainings(tensor)
+            and node_of(tensor.node) in seeing
+            and node_of(tensor.node) not in trainings
         ]
         ranked = sorted(fitting, key=self._rank, reverse=True)
         of_things = [tensor for tensor in ranked if tensor.shape is not None and len(tensor.shape) == _OF_THINGS]
@@ -188,8 +189,8 @@ class GraphAnalysis:
                 return scores, boxes
         return [tensor for tensor in ranked if tensor.shape is not None and len(tensor.shape) == _OF_PICTURES], None
 
-    def _fits(self, tensor: Tensor, pictures: set[str]) -> bool:
-        """Whether it has the shape and type of class ids or scores, and depends on a picture."""
+    def _fits(self, tensor: Tensor, seeing: set[str]) -> bool:
+        """Whether it has the shape and type of class ids or scores, and depends on a picture as those operations do."""
         is_ids = tensor.dtype in _ID_TYPES
         ranks = (2, 3, 4) if is_ids else (4,)
         if not is_ids and not tensor.dtype.startswith("float"):
@@ -198,14 +199,14 @@ class GraphAnalysis:
             return False
         if is_ids and tensor.shape is not None and len(tensor.shape) == 4 and tensor.shape[3] != 1:  # noqa: PLR2004  N, H, W, C.
             return False
-        return not pictures.isdisjoint(reachable(self._definition, [tensor.node]))
+        return node_of(tensor.node) in seeing
 
-    def _is_trainings(self, tensor: Tensor) -> bool:
-        """Whether it depends on the truth too: a placeholder that is neither a picture nor a switch."""
-        needed = reachable(self._definition, [tensor.node])
-        return any(
-            node_of(each.node) in needed and each.shape != () and not _is_picture(each) for each in self.placeholders
-        )
+    def _trainings(self) -> set[str]:
+        """The operations that depend on the truth too: on a placeholder that is neither a picture nor a switch."""
+        return self._dependent(each for each in self.placeholders if each.shape != () and not _is_picture(each))
+
+    def _dependent(self, tensors: Iterable[Tensor]) -> set[str]:
+        return dependent(self._definition, {node_of(tensor.node) for tensor in tensors})
 
     def _rank(self, tensor: Tensor) -> tuple[bool, bool, bool, bool, int]:
         """Class ids before scores, named as outputs are, of known shape, an arg max itself, and last in the graph."""

@@ -19,6 +19,7 @@ _FOREIGN_OPERATIONS = {
 }
 
 MAX_GRAPH_BYTES = (1 << 31) - 1  # Protobuf's own limit.
+MAX_OPERATIONS = 50_000  # With those of its functions: ten times as many as the largest networks of pictures have.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,23 @@ def read_graph(path: Path) -> Any:
         raise EngineError(path, "is not a TensorFlow GraphDef: give a frozen graph in binary form") from error
     if not graph.node or any(not node.name or not node.op for node in graph.node):
         raise EngineError(path, "is not a TensorFlow GraphDef: it holds no operations")
+    check_count(graph, path)
     for node in graph.node:
         # TensorFlow's optimiser ends the whole process over such a constant.
         if node.op == "Const" and node.attr["dtype"].type != node.attr["value"].tensor.dtype:
             raise EngineError(path, f"its constant {node.name!r} is of another type than it says: the file is damaged")
     return graph
+
+
+def check_count(graph: Any, path: Path) -> None:
+    """Refuse a graph of more operations than any network has: TensorFlow takes a millisecond for some ten.
+
+    Raises:
+        EngineError: it has.
+    """
+    count = len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
+    if count > MAX_OPERATIONS:
+        raise EngineError(path, f"holds {count} operations, which no network does: at most {MAX_OPERATIONS} are read")
 
 
 def node_of(tensor: str) -> str:
@@ -98,6 +111,22 @@ def reachable(graph: Any, outputs: Iterable[str]) -> set[str]:
             continue
         found.add(name)
         waiting.extend(node_of(source) for source in nodes[name].input)
+    return found
+
+
+def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
+    """The names of the operations that depend on one of those named `sources`, these among them."""
+    users: dict[str, list[str]] = {}
+    for node in graph.node:
+        for source in node.input:
+            users.setdefault(node_of(source), []).append(node.name)
+    found: set[str] = set()
+    waiting = list(sources)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(users.get(name, ()))
     return found
 
 

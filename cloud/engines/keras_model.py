@@ -10,6 +10,7 @@ from typing import Any
 from cloud.engines.engine import EngineError
 from cloud.engines.graph import FrozenModel, named
 from cloud.engines.graph_session import first_line, freeze
+from cloud.engines.keras_bounds import check_size
 from cloud.engines.tensorflow_device import tf
 from cloud.manifest import Manifest
 
@@ -18,11 +19,12 @@ def read_keras(path: Path) -> Any:
     """A Keras model, without its optimiser, loaded on the CPU.
 
     Raises:
-        EngineError: the file is missing, no Keras model, or has no fixed inputs and outputs.
+        EngineError: the file is missing, no Keras model, far larger in memory, or has no fixed inputs and outputs.
     """
     keras = import_module("keras")  # After TensorFlow, which must be imported quietly first.
     if not path.is_file():
         raise EngineError(path, "is not there")
+    check_size(path)
     try:
         with tf.device("/cpu:0"):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)

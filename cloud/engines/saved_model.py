@@ -1,14 +1,17 @@
 """SavedModels: a signature, frozen into one graph."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import EngineError
-from cloud.engines.graph import FrozenModel, named
+from cloud.engines.graph import FrozenModel, check_count, named
 from cloud.engines.graph_session import first_line, freeze
 from cloud.engines.tensorflow_device import tf
 from cloud.manifest import Manifest
 from shared.errors import suggestion
+
+saved_model_pb2: Any = import_module("tensorflow.core.protobuf.saved_model_pb2")  # Any: it ships no types.
 
 
 def read_saved_model(path: Path) -> Any:
@@ -17,11 +20,17 @@ def read_saved_model(path: Path) -> Any:
     Raises:
         EngineError: the folder is no SavedModel, or this TensorFlow cannot load it.
     """
-    if not (path / "saved_model.pb").is_file():
+    file = path / "saved_model.pb"
+    if not file.is_file():
         raise EngineError(path, "is no SavedModel: give the folder that holds saved_model.pb and variables/")
     try:
+        described = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+        for each in described.meta_graphs:
+            check_count(each.graph_def, path)
         with tf.device("/cpu:0"):
             return tf.saved_model.load(str(path))
+    except EngineError:
+        raise
     except Exception as error:  # A damaged one fails in whatever part of TensorFlow meets the damage first.
         raise EngineError(path, f"TensorFlow cannot load this SavedModel: {first_line(error)}") from error
 

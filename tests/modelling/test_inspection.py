@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from cloud.engines.engine import EngineError
+from cloud.engines.graph import MAX_OPERATIONS, dependent
+from cloud.engines.saved_model import saved_model_pb2
 from cloud.engines.tensorflow_device import tf
 from cloud.manifest import OutputKind
 from cloud.repository import Repository
+from modelling import graph_analysis
 from modelling.inspection import Inspection, InspectionError, inspect, numbered_labels, write
 from shared.labels import Labels
 from shared.model_card import Task
@@ -242,6 +245,43 @@ def test_boxes_with_their_scores_are_a_detection(tmp_path: Path) -> None:
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
     assert "bbox:0 is taken for x1, y1, x2, y2" in _told(found)
+
+
+def test_a_graph_of_many_ends_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followed once for each of its ends, one of a megabyte took more than a minute."""
+    followed: list[object] = []
+
+    def counted(graph: Any, sources: Any) -> set[str]:
+        followed.append(sources)
+        return dependent(graph, sources)
+
+    monkeypatch.setattr(graph_analysis, "dependent", counted)
+
+    def build() -> None:
+        pictures = _pictures()
+        for _ in range(300):
+            tf.identity(pictures)
+
+    assert len(inspect(_frozen(tmp_path, build)).ends.others) == 299
+    assert len(followed) <= 4
+
+
+def test_a_graph_of_more_operations_than_any_network_is_refused(tmp_path: Path) -> None:
+    """Three megabytes of them would take minutes."""
+    graph = tf.compat.v1.GraphDef()
+    for number in range(MAX_OPERATIONS + 1):
+        graph.node.add(name=str(number), op="NoOp")
+    path = tmp_path / "large.pb"
+    path.write_bytes(graph.SerializeToString())
+    with pytest.raises(EngineError, match="holds 50001 operations, which no network does"):
+        inspect(path)
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    described = saved_model_pb2.SavedModel()
+    described.meta_graphs.add().graph_def.CopyFrom(graph)
+    (folder / "saved_model.pb").write_bytes(described.SerializeToString())
+    with pytest.raises(EngineError, match="holds 50001 operations, which no network does"):
+        inspect(folder)
 
 
 @pytest.mark.parametrize("name", ["absent.pb", "text.pb", "text.keras", "text.h5", "folder"])
