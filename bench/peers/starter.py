@@ -2,9 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from bench.peers import network, skylane
@@ -15,7 +16,7 @@ from bench.peers.environments import environment
 from bench.peers.function import GRAPH_VARIABLE, SHAPE_VARIABLE
 from bench.peers.plan import OURS, Plan
 from bench.peers.server import Server
-from bench.peers.work import Job, write_graph, write_torchscript
+from bench.peers.work import Job, write_graph
 from bench.ports import free_port
 
 _READY_S = 120.0
@@ -92,5 +93,6 @@ class Starter:
         """The same network as TorchScript, in a file."""
         path = self._folder / "network.pt"
         if not path.exists():
-            write_torchscript(self._plan.models, self._plan.model, path)
+            write: Callable[..., None] = import_module("bench.peers.torch_network").write_torchscript
+            write(self._plan.models, self._plan.model, path, self._job.input_shape[:2])
         return path

@@ -3,8 +3,6 @@
 A classifier's scores take a mask's place as their bytes: of each class the four of its 32-bit number, uint8 C×4.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,7 +15,6 @@ from bench.overhead import Plan, decoded, prepared
 from bench.peers.function import MASK
 from cloud.engines.engine import Images, Placement
 from cloud.model import Model
-from cloud.pictures import pictures
 from cloud.repository import Repository
 from shared.errors import SkylaneError
 from shared.frames import Pixels
@@ -104,18 +101,3 @@ def _truth(model: Model, picture: Images) -> Pixels:
     (answer,) = model.infer(picture[None])[_HEADS[model.card.task]]
     mask: Pixels = answer if model.card.task is Task.SEGMENTATION else answer.view(np.uint8).reshape(len(answer), -1)
     return mask
-
-
-def write_torchscript(models: Path, model: str, path: Path) -> None:
-    """Write the same network as TorchScript, by `skylane model convert`.
-
-    Raises:
-        SkylaneError: the model cannot be converted; MissingExtraError where PyTorch is not installed.
-    """
-    convert = import_module("modelling.conversion.conversion").convert
-    with tempfile.TemporaryDirectory(prefix="skylane-peers-") as workplace:
-        root = Path(workplace)
-        shutil.copytree(Repository(models).folder(model), root / model)
-        card = Repository(models).card(model)
-        made = convert(Repository(root), model, "torchscript", pictures(card.height, card.width, 1), called="converted")
-        shutil.copyfile(made.folder / made.manifest.file, path)

@@ -13,6 +13,7 @@ from bench.study.cell import WorkerSetup
 from cloud.engines.engine import ENGINES, Precision
 from cloud.manifest import Manifest
 from cloud.repository import Repository, default_root
+from modelling.conversion.targets import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
 
@@ -73,7 +74,7 @@ class Variants:
         ships = name in RECIPES and RECIPES[name].trained
         if is_as_wanted and (setup.batch == 1 or not ships):  # Its own batch may be free: the worker says if it is not.
             return Variant(self._models.root, name)
-        if ships:
+        if ships and form in (*_BUILT, *TARGETS):
             form_built = form if form in _BUILT else Format.FROZEN_GRAPH.value
             source = self._built_as(name, form_built, is_batched=setup.batch > 1)
         elif _needs_quantising(setup, manifest) and manifest.precision == Precision.FP32:

@@ -111,10 +111,12 @@ def _written(path: Path, manifest: Manifest, target: str, file: Path, precision:
         if target == "openvino":
             return _to_openvino(path, manifest, file, half=precision is Precision.FP16)
         if manifest.format == "onnx":
-            return _from_onnx(path, manifest, target, file)
+            onnx_file = import_module("modelling.conversion.onnx_file")
+            onnx_file.write_onnx(onnx_file.half_onnx(onnx_file.read_onnx(path)), file)
+            return {}  # What lies around the model, scaling and arg max, stays where the source's manifest has it.
         return _from_tensorflow(path, manifest, target, file, half=precision is Precision.FP16)
     except ModuleNotFoundError as error:
-        extra = "torch" if error.name == "torch" else "openvino" if error.name == "openvino" else "convert"
+        extra = "openvino" if error.name == "openvino" else "convert"
         raise MissingExtraError(f"conversion to {target}", error.name or "a library", extra) from error
 
 
@@ -122,14 +124,10 @@ def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *,
     import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
     plain = import_module("modelling.conversion.plain_graph").plain_graph(path, manifest)
     tensors = {head: head for head in plain.heads}
-    if target in ("onnx", "torchscript"):
+    if target == "onnx":
         onnx_file = import_module("modelling.conversion.onnx_file")
         model = onnx_file.onnx_of(plain)
-        if target == "onnx":
-            onnx_file.write_onnx(onnx_file.half_onnx(model) if half else model, file)
-        else:
-            import_module("modelling.conversion.torchscript_file").write_torchscript(model, file)
-            tensors = {head: str(place) for place, head in enumerate(plain.heads)}
+        onnx_file.write_onnx(onnx_file.half_onnx(model) if half else model, file)
         return finished(manifest, IMAGES, tensors, batch_size=plain.batch_size)
     files = import_module("modelling.conversion.tensorflow_files")
     if target == "tflite":
@@ -142,20 +140,6 @@ def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *,
     return finished(
         manifest, plain.input_tensor, {head: f"{head}:0" for head in plain.heads}, batch_size=plain.batch_size
     )
-
-
-def _from_onnx(path: Path, manifest: Manifest, target: str, file: Path) -> dict[str, Any]:
-    """What lies around the model, scaling before it and arg max after it, stays where the source's manifest has it."""
-    onnx_file = import_module("modelling.conversion.onnx_file")
-    model = onnx_file.read_onnx(path)
-    if target == "onnx":
-        onnx_file.write_onnx(onnx_file.half_onnx(model), file)
-        return {}
-    import_module("modelling.conversion.torchscript_file").write_torchscript(model, file)
-    places = {each.name: str(place) for place, each in enumerate(model.graph.output)}
-    heads = {head: {"tensor": places[section.tensor], "kind": section.kind} for head, section in manifest.heads.items()}
-    part = {"input": {**manifest.input.model_dump(mode="json", exclude_none=True), "tensor": IMAGES}}
-    return part | ({"output": next(iter(heads.values()))} if manifest.output else {"outputs": heads})
 
 
 def _to_openvino(path: Path, manifest: Manifest, file: Path, *, half: bool) -> dict[str, Any]:

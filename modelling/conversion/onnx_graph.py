@@ -55,10 +55,6 @@ class OnnxGraph:
         """An attribute's value."""
         return next((onnx.helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
 
-    def attributes(self, node: Any) -> dict[str, Any]:
-        """All attributes of a node by name."""
-        return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-
     def set_attribute(self, node: Any, name: str, value: Any) -> None:
         """Give a node an attribute that it has not."""
         node.attribute.append(onnx.helper.make_attribute(name, value))

@@ -22,7 +22,6 @@ TARGETS = {
     "onnx": Target("model.onnx", (*_TENSORFLOW, "onnx"), _BOTH),
     "tflite": Target("model.tflite", _TENSORFLOW, _BOTH),
     "openvino": Target("ir", ("frozen_graph", "saved_model", "onnx", "tflite"), _BOTH),
-    "torchscript": Target("model.pt", (*_TENSORFLOW, "onnx")),
     "saved_model": Target("saved_model", _TENSORFLOW),
     "frozen_graph": Target("model.pb", _TENSORFLOW),
 }

@@ -18,7 +18,7 @@ from modelling.conversion.conversion import convert
 from shared import registry
 from shared.errors import MissingExtraError
 from shared.hashing import tree_sha256
-from tests.cloud.engines import remote_servers, tiny
+from tests.cloud.engines import remote_servers, tiny, tiny_torch
 from tests.cloud.engines.remote_servers import Server
 
 _REQUIRE_TORCH = "SKYLANE_REQUIRE_TORCH"  # Set where PyTorch is installed to be tested.
@@ -49,6 +49,8 @@ class Shelf:
             server = remote_servers.serve(self.repository.root, source, form, self.repository.root / f".{called}")
             self._servers.append(server)
             remote_servers.write(self.repository.root, source, form, server.address, called)
+        elif not (self.repository.root / called).exists() and form == "torchscript":
+            tiny_torch.write(self.repository, source, called)
         elif not (self.repository.root / called).exists():
             convert(self.repository, source, form, tiny.noise(1), called=called)
         return called
