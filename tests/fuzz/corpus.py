@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-TARGETS = ("wire", "bag", "settings")
+TARGETS = ("wire", "bag", "settings", "doors", "servers", "runs")
 MOST_BYTES = 1 << 19  # Of a target's corpus as it is kept; the smallest inputs come first.
 
 

@@ -1,0 +1,77 @@
+"""Every module that parses what comes from outside, and who feeds it broken input. A test holds the list against the code."""
+
+# What a module calls that parses foreign bytes: the last parts of the function's name.
+DECODERS = (
+    *("json.loads", "msgpack.unpackb", "unpacker.unpack", "msgpack.Decoder", "yaml.load", "simdjson.Parser"),
+    *("FromString", "ParseFromString", "FormParser", "parse_qs", "urlsplit", "ElementTree.fromstring", "DictReader"),
+    *("np.frombuffer", "cv2.imdecode", "unpack_from", "struct.unpack", "decompress", "decompressobj", "ZipFile"),
+    *("h5py.File", "b64decode", "urlsafe_b64decode", "a2b_base64", "torch.jit.load", "saved_model.load", "read_bytes"),
+)
+
+_MODEL = (
+    "models are run, and only those of the operator: bounded by tests/cloud/engines, tests/modelling/test_inspection.py"
+)
+_OWN = "reads what this package wrote or ships"
+
+# Of each module the fuzz target that reaches it, or in brackets why none does.
+PARSERS = {
+    "cloud/choices.py": f"({_OWN}: a cache of the worker's own user)",
+    "cloud/engines/graph.py": f"({_MODEL})",
+    "cloud/engines/keras_bounds.py": f"({_MODEL})",
+    "cloud/engines/onnxruntime.py": f"({_MODEL})",
+    "cloud/engines/remote_line.py": "servers",
+    "cloud/engines/saved_model.py": f"({_MODEL})",
+    "cloud/engines/tflite.py": f"({_MODEL})",
+    "cloud/engines/torchscript.py": f"({_MODEL})",
+    "cloud/gateway/detect.py": "(a form of one line: tests/cloud/gateway/test_detect.py and test_schemathesis.py)",
+    "cloud/gateway/grpc_server.py": "(the operator's own certificate)",
+    "cloud/gateway/http_call.py": "(gzip and base64 of a call: tests/cloud/gateway/test_hostile_http.py)",
+    "cloud/gateway/json_reader.py": "doors",
+    "cloud/gateway/json_writer.py": f"({_OWN}: a table of digits)",
+    "cloud/gateway/multipart.py": "doors",
+    "cloud/gateway/oip_json.py": "doors",
+    "cloud/gateway/tfs_json.py": "doors",
+    "cloud/isolation/channel.py": f"({_OWN}: the parent's messages and the child's)",
+    "cloud/isolation/memory.py": f"({_OWN}: memory that parent and child share)",
+    "edge/sending/http_caller.py": "(an answer of fixed keys: tests/edge/sending)",
+    "edge/sinks/npz.py": f"({_OWN}: it writes)",
+    "edge/sources/folder.py": "(hands pictures on to shared/pictures.py)",
+    "edge/transports/beside.py": "servers",
+    "edge/transports/open_inference.py": "servers",
+    "edge/transports/security.py": "(the user's own certificates)",
+    "edge/transports/tensorflow_serving.py": "servers",
+    "rosbag_tools/data_file.py": "bag",
+    "rosbag_tools/decompression.py": "bag",
+    "rosbag_tools/encodings.py": "bag",
+    "rosbag_tools/image_messages.py": "bag",
+    "rosbag_tools/mcap_file.py": "bag",
+    "rosbag_tools/records.py": "bag",
+    "rosbag_tools/ros1_file.py": "bag",
+    "shared/address.py": "(what the user typed: tests/shared/test_address.py)",
+    "shared/authority.py": f"({_OWN}: certificates)",
+    "shared/bounded_messages.py": "doors",
+    "shared/compression.py": "wire",
+    "shared/config.py": "settings",
+    "shared/expiry.py": "(the operator's own certificates)",
+    "shared/fields.py": "wire",
+    "shared/foreign_json.py": "servers",
+    "shared/frame_head.py": "wire",
+    "shared/images.py": "wire",
+    "shared/labels.py": "settings",
+    "shared/last_field.py": "wire",
+    "shared/latency_log.py": "runs",
+    "shared/lost_rows.py": "runs",
+    "shared/masks.py": "wire",
+    "shared/mqtt_properties.py": "doors",
+    "shared/mqtt_publication.py": "doors",
+    "shared/open_inference_tensors.py": "doors",
+    "shared/picture_header.py": "wire",
+    "shared/pictures.py": "(pictures of a folder, bounded by shared/picture_header.py: tests/shared/test_pictures.py)",
+    "shared/protocol_buffers.py": f"({_OWN})",
+    "shared/repair.py": "runs",
+    "shared/resources/tcp_bytes.py": "(what the kernel says)",
+    "shared/run_manifest.py": "runs",
+    "shared/schema.py": "wire",
+    "shared/tensorflow_tensors.py": "servers",
+    "shared/tensors.py": "wire",
+}
