@@ -28,7 +28,6 @@ _MAX_ATTEMPTS, _MAX_BATCH, _MAX_MS = 100, 4096, 86_400_000
 
 _Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
 _Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
-_NO_DATA = memoryview(b"")  # It is written behind all else.
 
 
 class Status(StrEnum):
@@ -142,12 +141,7 @@ _FRAMES, _MASKS = Schema(_FrameMap), Schema(_MaskMap)
 
 def pack_frame(message: FrameMessage) -> bytes:
     """The wire form of a frame."""
-    return b"".join(frame_parts(message))
-
-
-def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
-    """The wire form of a frame in parts to be joined, so that a large picture is copied once."""
-    return _FRAMES.parts(
+    return _FRAMES.write(
         _FrameMap(
             v=VERSION,
             id=str(message.id),
@@ -163,14 +157,13 @@ def frame_parts(message: FrameMessage) -> tuple[Buffer, ...]:
             geometry=message.geometry,
             want=message.want,
             stamps=message.stamps,
-            data=_NO_DATA,
-        ),
-        message.data,
+            data=memoryview(message.data),
+        )
     )
 
 
 def unpack_frame(payload: Buffer) -> FrameMessage:
-    """Read a frame from the wire; its data is a view of `payload`.
+    """Read a frame from the wire; its data is a view.
 
     Raises:
         MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
@@ -203,12 +196,7 @@ def unpack_frame(payload: Buffer) -> FrameMessage:
 
 def pack_mask(message: MaskMessage) -> bytes:
     """The wire form of an answer."""
-    return b"".join(mask_parts(message))
-
-
-def mask_parts(message: MaskMessage) -> tuple[Buffer, ...]:
-    """The wire form of an answer in parts to be joined, so that a large mask is copied once."""
-    return _MASKS.parts(
+    return _MASKS.write(
         _MaskMap(
             v=VERSION,
             id=str(message.id),
@@ -226,14 +214,13 @@ def mask_parts(message: MaskMessage) -> tuple[Buffer, ...]:
             codec=message.codec,
             batch_size=message.batch_size,
             stamps=message.stamps,
-            data=_NO_DATA,
-        ),
-        message.data,
+            data=memoryview(message.data),
+        )
     )
 
 
 def unpack_mask(payload: Buffer) -> MaskMessage:
-    """Read an answer from the wire; its data is a view of `payload`.
+    """Read an answer from the wire; its data is a view.
 
     Raises:
         MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.

@@ -11,9 +11,9 @@ class PackedError(ValueError):
     """Bytes that are no `skylane.v1.Packed`."""
 
 
-def pack(*parts: Buffer) -> bytes:
-    """The wire form of `Packed{message}`, whose message is the parts joined."""
-    packed: bytes = message_class(_NAME)(message=b"".join(parts)).SerializeToString()
+def pack(message: Buffer) -> bytes:
+    """The wire form of `Packed{message}`."""
+    packed: bytes = message_class(_NAME)(message=bytes(message)).SerializeToString()
     return packed
 
 

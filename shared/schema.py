@@ -1,25 +1,24 @@
-"""Messages whose fields are declared as types: written, read and checked at once, by a library in C.
+"""Messages whose fields are declared as types: MessagePack is read and written by msgpack, types are checked by msgspec.
 
-It is for those that every frame takes, there and back. Behind an inference nothing is left in the processor's caches, and
-to read such a message field by field in Python takes a quarter of a millisecond then, as long as to send its picture; so
-it takes half of that. What is wrong with one that is refused is told in the words of `shared.fields`.
+It is for those that every frame takes, there and back: msgspec checks all fields at once, in C. What is wrong with one that
+is refused is told in the words of `shared.fields`.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import msgpack
 import msgspec
 from msgspec import inspect
 
-from shared import last_field
 from shared.compression import Buffer
-from shared.fields import MAX_MESSAGE_BYTES, Fields, MessageError, brief
+from shared.fields import Fields, MessageError, brief
 from shared.plain_text import printable
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-_MOST_BESIDE = 1 << 18  # Bytes; the longest texts, names and stamps take half of it.
+_BINARY = (bytes, memoryview)  # They stay as they are; msgspec would take base64 for them too.
 
 _PLACE = re.compile(r" - at `\$\.([\w.\[\]]+)`\Z", re.ASCII)  # Behind all that may be the sender's own words.
 _MISSING = re.compile(r"Object missing required field `(\w+)`", re.ASCII)
@@ -27,35 +26,30 @@ _STEP = re.compile(r"[0-9]+|\w+", re.ASCII)
 
 
 class Schema(Generic[M]):
-    """One kind of message; its last field is `data`."""
+    """One kind of message."""
 
     def __init__(self, kind: type[M]) -> None:
         self._kind = kind
-        self._decoder = msgspec.msgpack.Decoder(kind)
-        self._encoder = msgspec.msgpack.Encoder()
 
     def read(self, payload: Buffer) -> M:
-        """The message in `payload`; its bytes are views of that. Keys that it does not know are nobody's business.
+        """The message in `payload`. Keys that it does not know are nobody's business.
 
         Raises:
             MessageError: it is none, or a field is missing, of a wrong kind or out of bounds.
         """
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
-        if not last_field.is_most_of(payload):
-            _check_beside(payload)
-        try:
-            return self._decoder.decode(payload)
-        except (ValueError, RecursionError) as error:
-            raise self._problem(payload, str(error)) from error
-
-    def parts(self, message: M, data: Buffer) -> tuple[bytes, Buffer]:
-        """The wire form of a message that has no data yet, and its data, to be joined: a picture is not copied here."""
-        return last_field.parts(self._encoder.encode(message), data)
-
-    def _problem(self, payload: Buffer, problem: str) -> MessageError:
-        """What is wrong with a message, in the words of its fields."""
         fields = Fields.of_message(payload)
+        try:
+            return msgspec.convert(fields.whole, self._kind, builtin_types=_BINARY)
+        except msgspec.ValidationError as error:
+            raise self._problem(fields, str(error)) from error
+
+    def write(self, message: M) -> bytes:
+        """The wire form of a message."""
+        packed: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=_BINARY))
+        return packed
+
+    def _problem(self, fields: Fields, problem: str) -> MessageError:
+        """What is wrong with a message, in the words of its fields."""
         steps = _steps(problem)
         kind, given = inspect.type_info(self._kind), fields.whole
         for step in steps:
@@ -69,19 +63,6 @@ class Schema(Generic[M]):
         found = "missing" if _MISSING.match(problem) else f"{_said(kind)} belongs here, not {brief(given)}"
         within = "".join(map(_written, steps[1:])).lstrip(".")
         return fields.wrong(str(steps[0]), ": ".join(filter(None, (within, found))))
-
-
-def _check_beside(payload: Buffer) -> None:
-    """See to it that a message that is not all data is worth to be read at one go, in which no other thread runs.
-
-    Raises:
-        MessageError: it has too much beside its data, which may say the same field over and over.
-    """
-    fields = Fields.of_message(payload)
-    data = fields.whole.get(last_field.KEY)
-    beside = len(payload) - (len(data) if isinstance(data, bytes) else 0)
-    if beside > _MOST_BESIDE:
-        raise MessageError(f"{beside} bytes beside the data are more than {_MOST_BESIDE}", fields.told_id)
 
 
 def _steps(problem: str) -> list[str | int]:

@@ -10,7 +10,7 @@ from cloud.gateway.grpc_service import Method
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 from shared.fields import MessageError
-from shared.messages import mask_parts, unpack_frame
+from shared.messages import pack_mask, unpack_frame
 from shared.node_status import pack_status
 from shared.packed import PackedError, pack, unpack
 
@@ -50,7 +50,7 @@ class NativeService:
             answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        return pack(*mask_parts(answer))
+        return pack(pack_mask(answer))
 
     def _status(self, call: GrpcCall) -> Iterator[bytes]:
         call.caller(self._parts.callers)

@@ -3,7 +3,7 @@
 from edge.transports.line import Returned
 from edge.transports.transport import Parcel
 from shared.fields import MessageError
-from shared.messages import FrameMessage, MaskMessage, frame_parts, unpack_mask
+from shared.messages import FrameMessage, MaskMessage, pack_frame, unpack_mask
 from shared.packed import PackedError, pack, unpack
 
 
@@ -14,7 +14,7 @@ class Native:
 
     def pack(self, message: FrameMessage) -> Parcel:
         """See Dialect."""
-        return Parcel((pack(*frame_parts(message)),))
+        return Parcel((pack(pack_frame(message)),))
 
     def read(self, returned: Returned) -> MaskMessage:
         """See Dialect."""

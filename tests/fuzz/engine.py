@@ -9,7 +9,15 @@ import sys
 
 import atheris
 
-INSTRUMENTED = ("shared", "cloud", "edge", "rosbag_tools", "rosbags", "yaml", "python_multipart")  # To follow NumPy would tell little.
+INSTRUMENTED = (
+    "shared",
+    "cloud",
+    "edge",
+    "rosbag_tools",
+    "rosbags",
+    "yaml",
+    "python_multipart",
+)  # To follow NumPy would tell little.
 
 
 def main(target: str, arguments: list[str]) -> None:

@@ -58,7 +58,6 @@ PARSERS = {
     "shared/frame_head.py": "wire",
     "shared/images.py": "wire",
     "shared/labels.py": "settings",
-    "shared/last_field.py": "wire",
     "shared/latency_log.py": "runs",
     "shared/lost_rows.py": "runs",
     "shared/masks.py": "wire",
@@ -71,7 +70,6 @@ PARSERS = {
     "shared/repair.py": "runs",
     "shared/resources/tcp_bytes.py": "(what the kernel says)",
     "shared/run_manifest.py": "runs",
-    "shared/schema.py": "wire",
     "shared/tensorflow_tensors.py": "servers",
     "shared/tensors.py": "wire",
 }

@@ -184,7 +184,7 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
             "'geometry': geometry's crop_height",
         ),
         ({"codec": None}, "'codec': a text of up to 4096 characters belongs here, not None"),
-        ({b"x": 1}, "not a message of ours: Expected `str`, got `bytes`"),
+        ({b"x": 1}, "not a message of ours: Expected `str` - at `key` in `$`"),
     ],
 )
 def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[Any, Any], reason: str) -> None:
@@ -227,14 +227,14 @@ def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, wor
 
 @pytest.mark.parametrize(
     "repeated",
-    [{"want": {"outputs": ["a" * 64] * 256}}, {"stamps": [["due", "edge", 1]] * 32}, {"later": 1}],
-    ids=["want", "stamps", "unknown"],
+    [{"stamps": [["due", "edge", 1]] * 32}, {"later": 1}, {"want": {"outputs": [["a"]] * 256}}],
+    ids=["stamps", "unknown", "lists"],
 )
 def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str, Any]) -> None:
     """Eight megabytes of one took a second, in which no other thread of the worker's ran."""
     once = msgpack.packb(repeated)[1:]
     count = (1 << 20) // len(once)
-    with pytest.raises(MessageError, match=r"not a MessagePack map|bytes beside the data are more than 262144"):
+    with pytest.raises(MessageError, match="not a MessagePack map"):
         unpack_frame(b"\xdf" + (15 + count).to_bytes(4, "big") + once * count + pack_frame(FRAME)[1:])
 
 
