@@ -183,8 +183,9 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
             {"geometry": dict.fromkeys(msgspec.structs.asdict(FRAME.geometry), 1) | {"crop_top": 9}},
             "'geometry': geometry's crop_height",
         ),
+        ({"data": "eHg="}, "'data': binary data belongs here, not 'eHg='"),
         ({"codec": None}, "'codec': a text of up to 4096 characters belongs here, not None"),
-        ({b"x": 1}, "not a message of ours: Expected `str` - at `key` in `$`"),
+        ({b"x": 1}, r"not a message of ours: Expected `str` - at `key` in `\$`"),
     ],
 )
 def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[Any, Any], reason: str) -> None:
@@ -236,6 +237,13 @@ def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str
     count = (1 << 20) // len(once)
     with pytest.raises(MessageError, match="not a MessagePack map"):
         unpack_frame(b"\xdf" + (15 + count).to_bytes(4, "big") + once * count + pack_frame(FRAME)[1:])
+
+
+def test_another_library_reads_what_we_write() -> None:
+    """Clients in other languages have readers of their own."""
+    for packed in (pack_frame(FRAME), pack_mask(MASK)):
+        assert msgspec.msgpack.decode(packed) == msgpack.unpackb(packed)
+        assert msgspec.msgpack.encode(msgpack.unpackb(packed)) == packed
 
 
 def test_data_may_stand_anywhere() -> None:
