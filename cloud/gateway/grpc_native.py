@@ -78,7 +78,7 @@ class NativeService:
         return pack(echo(self._parts, vehicle, _message(call), call.received_ns))
 
 
-def _message(call: GrpcCall) -> bytes:
+def _message(call: GrpcCall) -> memoryview:
     try:
         return unpack(call.data)
     except PackedError as error:
