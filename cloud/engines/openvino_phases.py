@@ -224,9 +224,12 @@ def _dilate(node: Any, block: Block) -> None:
         case _:
             begin, end = np.array(attributes["pads_begin"]), np.array(attributes["pads_end"])
     sides = np.array(block)
+    # The map before it may still have the size of a phase, in which the dilated kernel need not fit.
+    whole = ops.parameter([-1] * _MAP_RANK, node.get_element_type())
     dilated = _CONVOLUTIONS[node.get_type_name()](
-        node.input_value(0), weights, [1, 1], *((each * sides).tolist() for each in (begin, end, dilations))
+        whole, weights, [1, 1], *((each * sides).tolist() for each in (begin, end, dilations))
     )
+    dilated.input(0).replace_source_output(node.input_value(0))
     dilated.set_friendly_name(node.get_friendly_name())
     node.output(0).replace(dilated.output(0))
 

@@ -27,6 +27,11 @@ def _depthwise(features: Any) -> Any:
     return ops.group_convolution(features, GROUPED, [1, 1], [2, 2], [2, 2], [1, 1])
 
 
+def _wide(features: Any) -> Any:
+    """Dilated so far that on the whole map it spans more than a phase."""
+    return ops.convolution(features, PLAIN, [1, 1], [0, 0], [0, 0], [4, 4])
+
+
 def _gated(features: Any, phases: int) -> Any:
     """Scaled by each channel's mean over the whole picture, as modelling.architectures.blocks writes it for phases."""
     means = ops.reduce_mean(features, np.array([2, 3]), keep_dims=True)
@@ -64,6 +69,7 @@ def _kinds(model: Any) -> set[str]:
     "within",
     [
         _depthwise,
+        _wide,
         lambda features: ops.convolution(features, PLAIN, [1, 1], [0, 0], [0, 0], [1, 1], auto_pad="same_upper"),
         lambda features: ops.convolution(features, PLAIN, [1, 1], [0, 1], [2, 1], [1, 1]),
         lambda features: ops.add(_depthwise(features), features),
@@ -71,7 +77,7 @@ def _kinds(model: Any) -> set[str]:
         lambda features: _gated(_depthwise(features), 4),
         _nested,
     ],
-    ids=["depthwise", "same padding", "uneven padding", "sum", "bias", "gate", "nested"],
+    ids=["depthwise", "wider than a phase", "same padding", "uneven padding", "sum", "bias", "gate", "nested"],
 )
 def test_phases_become_dilated_convolutions_with_the_same_answer(within: Callable[[Any], Any], batch: int) -> None:
     """A rewriting that changes a number would change labels, and nobody would know why."""
