@@ -29,8 +29,7 @@ _LOG = logging.getLogger("skylane.mqtt")
 _CONNECT_PATIENCE_S = 5.0
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
-_PROTOCOL_ERROR, _KEEPALIVE_TIMEOUT = 0x82, 0x8D
-_MALFORMED_ANSWER = "the broker's answer cannot be read: the message may be larger than its message_size_limit"
+_KEEPALIVE_TIMEOUT = 0x8D
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.05
 _MOST_LOGGED = 20  # Tracebacks of handlers.
@@ -233,26 +232,11 @@ class MqttBus:
             self._guarded(self._on_connected)
         answer.accepted()
 
-    def _disconnected(self, client: Any, answer: Answer, flags: Any, code: ReasonCode, _properties: Any) -> None:
+    def _disconnected(self, _client: Any, answer: Answer, flags: Any, code: ReasonCode, _properties: Any) -> None:
         answer.hung_up()
         was_up, self._is_up = self._is_up, False  # paho tells twice of a keepalive that passed.
-        if flags.is_disconnect_packet_from_server or not was_up:
-            return
-        if code.value == _KEEPALIVE_TIMEOUT:
+        if was_up and code.value == _KEEPALIVE_TIMEOUT and not flags.is_disconnect_packet_from_server:
             self._lost()
-        elif code.value == _PROTOCOL_ERROR:
-            self._give_up(client)
-
-    def _give_up(self, client: Any) -> None:
-        """Refuse what waits for an acknowledgement: sent again, it would end the next connection too.
-
-        Mosquitto acknowledges what is over its `message_size_limit` by a code that MQTT has for other packets only.
-        """
-        ack = Ack(accepted=False, no_subscriber=False, reason=_MALFORMED_ANSWER)
-        for message in client.drop_out_messages():
-            acknowledged = self._unacknowledged.acknowledge(message.mid, ack)
-            if acknowledged:
-                self._guarded(partial(acknowledged, ack))
 
     def _subscribed(self, _client: Any, _answer: Any, _mid: int, _codes: Any, _properties: Any) -> None:
         self._unacknowledged.subscribed()

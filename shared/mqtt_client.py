@@ -22,13 +22,17 @@ from shared.mqtt_publication import Publication
 KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
+_KIND, _PUBLISH, _PUBACK = 0xF0, 0x30, 0x40  # Of a packet's first byte.
+_CODE_AT = 2  # In an acknowledgement, behind its number.
+_SPECIFIC_ERROR = 0x83
+_PUBACK_CODES = (0x00, 0x10, 0x80, _SPECIFIC_ERROR, 0x87, 0x90, 0x91, 0x97, 0x99)  # MQTT 5.0, table 3-4.
 _MOST_BYTES = MAX_MESSAGE_BYTES + (1 << 17)  # Of a publication: its topic and properties have 64 KiB each.
 
 
 class WatchedClient(paho.Client):
     """A client that tells a `LinkWatch` what it hears.
 
-    It uses paho's public interface, but for one method: `_handle_publish`.
+    It uses paho's public interface, but for one method: `_packet_handle`.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class WatchedClient(paho.Client):
         self.on_connect_fail = _closed
         self.connect_timeout = _CONNECT_TIMEOUT_S
         self.max_inflight_messages_set(_MOST_INFLIGHT)
-        self.manual_ack_set(on=True)  # By `_handle_publish`.
+        self.manual_ack_set(on=True)  # By `_publication_came`.
         if context is not None:
             self.tls_set_context(context)
         if will:
@@ -159,13 +163,25 @@ class WatchedClient(paho.Client):
         wait_s: Any = self._back_off.wait_s(held_s)  # paho takes fractions, though it declares whole seconds.
         self.reconnect_delay_set(wait_s, wait_s)
 
-    def _handle_publish(self) -> MQTTErrorCode:
-        """In place of paho's, which copies the payload twice for each property: half a megabyte of them took minutes.
+    def _packet_handle(self) -> MQTTErrorCode:
+        """As paho's, but for two packets of a broker's that it cannot be left with.
 
-        The one private method that is overridden; `tests/shared/test_mqtt_client.py` holds what it relies on. At most
-        QoS 1 was asked for.
+        Of a publication it copies the payload twice for each property: half a megabyte of them took minutes. And an
+        acknowledgement with a code that MQTT has for other packets only ends its connection; Mosquitto sends such a one
+        for what is over its `message_size_limit`.
+
+        The one private method that is overridden; `tests/shared/test_mqtt_client.py` holds what it relies on.
         """
         packet = self._in_packet
+        kind, content = packet["command"] & _KIND, packet["packet"]
+        if kind == _PUBLISH:
+            return self._publication_came(packet)
+        if kind == _PUBACK and len(content) > _CODE_AT and content[_CODE_AT] not in _PUBACK_CODES:
+            content[_CODE_AT] = _SPECIFIC_ERROR
+        return super()._packet_handle()
+
+    def _publication_came(self, packet: Any) -> MQTTErrorCode:
+        """At most QoS 1 was asked for."""
         is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
         try:
             publication = mqtt_publication.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)

@@ -352,14 +352,11 @@ def test_the_trace_of_a_frame_travels_beside_it(mosquitto_url: str) -> None:
 def test_what_a_broker_refuses_for_its_size_is_refused_once_and_not_sent_for_ever(tmp_path: Path) -> None:
     """A broker with a `message_size_limit` tells it to nobody, and refuses with a code that paho cannot read.
 
-    Left to itself it would connect, send the message and be disconnected again, for as long as the vehicle ran.
+    It would then connect, send the message and be disconnected again, for as long as the vehicle ran.
     """
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
     with _broker(tmp_path, "allow_anonymous true", "message_size_limit 1000") as broker, _bus(broker.url) as bus:
-        bus.publish("test/large", bytes(2000), qos=1, acknowledged=acks.put)
-        refused = acks.get(timeout=10)
-        assert not refused.accepted
-        assert "message_size_limit" in refused.reason
-        bus.publish("test/small", b"x", qos=1, acknowledged=acks.put)
-        assert acks.get(timeout=10).accepted
-        assert bus.reconnects == 1
+        for payload in (bytes(2000), b"x"):
+            bus.publish("test/any", payload, qos=1, acknowledged=acks.put)
+        assert [acks.get(timeout=10).accepted for _ in range(2)] == [False, True]
+        assert bus.reconnects == 0

@@ -64,7 +64,7 @@ def publication(qos: int, payload: bytes, properties: bytes) -> bytes:
 @pytest.mark.parametrize("protocol", list(CONNACK), ids=lambda protocol: protocol.name)
 def test_a_publication_comes_by_our_reader_and_is_acknowledged(protocol: MQTTProtocolVersion) -> None:
     """The one private method that is overridden, and the fields of paho's that it reads."""
-    assert callable(Client._handle_publish)
+    assert callable(Client._packet_handle)
     is_5 = protocol is MQTTProtocolVersion.MQTTv5
     talk = Conversation(protocol)
     try:
@@ -74,6 +74,20 @@ def test_a_publication_comes_by_our_reader_and_is_acknowledged(protocol: MQTTPro
             assert (came.topic, came.qos, bytes(came.payload)) == (b"t", qos, b"payload")
             assert came.properties.expiry_s == (9 if is_5 else None)
         assert talk.hear(4) == b"\x40\x02\0\x07", "PUBACK of number 7"
+    finally:
+        talk.close()
+
+
+def test_an_acknowledgement_with_a_code_of_other_packets_refuses_that_publication_alone() -> None:
+    """Mosquitto's 0x95, of what is over its `message_size_limit`, ends a stock client's connection."""
+    talk = Conversation(MQTTProtocolVersion.MQTTv5)
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    talk.client.on_publish = lambda _client, _data, _mid, code, _properties: codes.put(code.value)
+    try:
+        for code in (0x95, 0x87, 0x00):
+            number = talk.client.publish("t", b"", 1).mid
+            talk.say(bytes((0x40, 3, 0, number, code)))
+        assert [codes.get(timeout=WAIT_S) for _ in range(3)] == [0x83, 0x87, 0x00]
     finally:
         talk.close()
 
