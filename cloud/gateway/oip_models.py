@@ -1,6 +1,7 @@
 """What the Open Inference Protocol tells of the server and its models: for REST as it is, for gRPC as messages."""
 
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -28,11 +29,16 @@ Told = dict[str, Any]
 
 def server() -> Told:
     """ServerMetadataResponse."""
+    return {"name": "skylane", "version": _own_version(), "extensions": list(EXTENSIONS)}
+
+
+@cache
+def _own_version() -> str:
+    """Looked up once: it reads folders, and takes longer than all else of a call that asks for it."""
     try:
-        own = version("skylane")
+        return version("skylane")
     except PackageNotFoundError:
-        own = "0"  # It runs from its sources, not installed.
-    return {"name": "skylane", "version": own, "extensions": list(EXTENSIONS)}
+        return "0"  # It runs from its sources, not installed.
 
 
 def is_ready(door: Door, model: str | None = None, version: str | None = None) -> bool:
