@@ -164,11 +164,11 @@ class WatchedClient(paho.Client):
         self.reconnect_delay_set(wait_s, wait_s)
 
     def _packet_handle(self) -> MQTTErrorCode:
-        """As paho's, but for two packets of a broker's that it cannot be left with.
+        """As paho's, except for two packets that paho handles badly.
 
-        Of a publication it copies the payload twice for each property: half a megabyte of them took minutes. And an
-        acknowledgement with a code that MQTT has for other packets only ends its connection; Mosquitto sends such a one
-        for what is over its `message_size_limit`.
+        It copies a publication's payload twice for each property: half a megabyte of properties took minutes. And an
+        acknowledgement whose code belongs to other packets makes it close the connection; Mosquitto sends one for a
+        message over its `message_size_limit`.
 
         The one private method that is overridden; `tests/shared/test_mqtt_client.py` holds what it relies on.
         """
