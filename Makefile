@@ -5,6 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" --quiet
+COMPILE_IMAGE := $(COMPILE) --constraint requirements.lock
 
 .PHONY: venv demo test check bench study faults soak fuzz audit peers protos lock clean
 .DEFAULT_GOAL := venv
@@ -84,14 +85,15 @@ protos: venv
 		--include_imports --descriptor_set_out=compiled.binpb \
 		skylane.proto tensorflow.proto tensorflow_serving.proto open_inference.proto
 
-# Needs uv (pip install uv). The images build Skylane with the setuptools of their lock.
+# Needs uv (pip install uv). The images take the versions that the tests ran with, and build Skylane with the setuptools of their
+# lock.
 lock:
 	$(COMPILE) --extra edge --extra cloud --extra openvino --extra onnx --extra tflite --extra convert --extra broker \
 		--extra gateway --extra transports --extra bench --extra dev setup.cfg -o requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra edge --extra transports setup.cfg - -o edge/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra cloud --extra openvino --extra onnx --extra tflite --extra gateway \
+	echo 'setuptools>=77' | $(COMPILE_IMAGE) --extra edge --extra transports setup.cfg - -o edge/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE_IMAGE) --extra cloud --extra openvino --extra onnx --extra tflite --extra gateway \
 		setup.cfg - -o cloud/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
+	echo 'setuptools>=77' | $(COMPILE_IMAGE) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
 	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE) - -o .ci/audit.lock
 
 clean:

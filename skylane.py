@@ -66,7 +66,7 @@ class FrontDoor(click.Group):
             formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
 
 
-@click.group(cls=FrontDoor)
+@click.group(cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="skylane")
 def skylane() -> None:
     """Offload camera perception from a vehicle to a cloud, and prove where every millisecond went."""

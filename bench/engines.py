@@ -5,6 +5,7 @@ same frames, one in flight and then several, and is called directly. Last, each 
 masks that came back are held against TensorFlow's.
 """
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -147,7 +148,7 @@ def _quantised(plan: Plan, folder: Path, called: str) -> Path:
 
     repository = Repository(folder / "models")
     repository.root.mkdir()
-    (repository.root / plan.model).symlink_to(Repository(plan.models).folder(plan.model).resolve())
+    shutil.copytree(Repository(plan.models).folder(plan.model), repository.root / plan.model)
     frames = quantisation_frames.drawn(repository.card(plan.model), _CALIBRATION, _UNSEEN)
     quantisation.quantise(repository, plan.model, Precision.INT8, frames, called=called)
     return repository.root

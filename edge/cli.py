@@ -43,6 +43,7 @@ from shared.topics import checked
 from shared.wants import check_want
 
 READY = "ready: waiting for a line on the standard input"
+NOTHING_ANSWERED = 3  # Exit code of a run that went well but for its frames: none was answered in time.
 
 
 class RejectedError(SkylaneError):
@@ -132,7 +133,10 @@ def edge() -> None:
 @click.option("--no-sinks", is_flag=True, help="Write the log alone: nothing beside what is measured.")
 @click.option("--wait-for-go", is_flag=True, help="When ready, say so and wait for a line on the standard input.")
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
-    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey."""
+    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey.
+
+    Ends with exit code 3 where no frame was answered in time.
+    """
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks:
         settings = settings.model_copy(update={"sinks": ()})
@@ -147,7 +151,7 @@ def run(
     beside: Mapping[str, int] = MappingProxyType({}),
     on_ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Play a source as `config` says, print the tables; returns the exit code.
+    """Play a source as `config` says, print the tables; returns the exit code: 0, 1 for a fault, or `NOTHING_ANSWERED`.
 
     `beside`: processes to sample beside this one, their numbers by node: `worker/<name>`, `broker` or `link`.
     `on_ready` is called when all is connected and open; the first frame falls due after it has returned.
@@ -218,9 +222,19 @@ def run(
         console.print(line, markup=False, highlight=False)
     rows = _report(folder, console, said)
     faults += _in_vain(rows, source_name, config.model)
+    return _exit_code(rows, faults)
+
+
+def _exit_code(rows: Sequence[Mapping[str, str]], faults: Sequence[SkylaneError]) -> int:
+    """Report on standard error what went wrong; returns the exit code of the run."""
     for fault in faults:
         click.echo(f"skylane: {fault}", err=True)
-    return 1 if faults else 0
+    if faults:
+        return 1
+    if rows and not any(row["outcome"] == Outcome.ANSWERED for row in rows):
+        click.echo(f"skylane: none of the {len(rows)} frames was answered in time: see the table of outcomes", err=True)
+        return NOTHING_ANSWERED
+    return 0
 
 
 def _in_vain(rows: Sequence[Mapping[str, str]], source_name: str, model: str) -> Iterator[SkylaneError]:

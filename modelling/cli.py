@@ -170,7 +170,8 @@ def inspect(
 ) -> None:
     """Find out how to feed and read a model's FILE, and write its manifest.
 
-    FILE is a frozen graph, a SavedModel's folder or a Keras file. It is run once: inspect only files that you trust.
+    FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a file of Keras, ONNX or TensorFlow Lite. It is run
+    once: inspect only files that you trust.
     """
     from modelling import inspection  # noqa: PLC0415  As in `build`.
 

@@ -61,6 +61,7 @@ _LATCHED = Qos(
     avoid_ros_namespace_conventions=False,
 )
 
+_FILE_SUFFIXES = (".bag", ".db3", ".mcap")
 _DATA_SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".db3-wal", ".db3-shm", ".db3-journal")
 
 
@@ -68,14 +69,18 @@ class BagPathError(SkylaneError):
     """A bag cannot be written to a path."""
 
 
-def chosen_format(path: Path, name: str | None) -> BagFormat:
-    """The format of that name; without one what the path asks for: ROS 1 where it is named .bag, else MCAP.
+def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MCAP) -> BagFormat:
+    """The format of that name; without one what the path asks for: ROS 1 for .bag, MCAP for .mcap.
+
+    A path that is a folder's takes the format of the bag that is copied, `source`, where that can lie in a folder.
 
     Raises:
         UnknownNameError: there is no such format.
     """
     if name is None:
-        return BagFormat.ROS1 if path.suffix == ".bag" else BagFormat.MCAP
+        if path.suffix == ".bag":
+            return BagFormat.ROS1
+        return BagFormat.MCAP if path.suffix == ".mcap" or source is BagFormat.ROS1 else source
     if name not in list(BagFormat):
         raise UnknownNameError("bag format", name, BagFormat)
     return BagFormat(name)
@@ -86,17 +91,15 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
 
     Raises:
         UnknownNameError: the format has no such compression.
-        BagPathError: the path's name does not fit the format, or something is there.
+        BagPathError: the path's name does not fit the format.
     """
     compressions = _COMPRESSIONS[bag_format]
     if compression not in compressions:
         raise UnknownNameError(f"compression for {bag_format}:", compression, compressions)
     if bag_format is BagFormat.ROS1 and path.suffix != ".bag":
         raise BagPathError(f"a ROS 1 bag is a file named .bag: write to {path.name}.bag instead of {path}")
-    if bag_format is not BagFormat.ROS1 and path.suffix in (".bag", ".db3", ".mcap"):
-        raise BagPathError(f"a ROS 2 bag is a folder: write to {path.with_suffix('')} instead of {path}")
-    if path.exists():
-        raise BagPathError(f"{path} exists: choose another name, or --force to replace it")
+    if bag_format is not BagFormat.ROS1 and path.suffix in _FILE_SUFFIXES:
+        raise BagPathError(f"a bag of {bag_format} is a folder: write to {path.with_suffix('')} instead of {path}")
     if bag_format is BagFormat.ROS1:
         ros1 = Ros1Writer(path)
         if compressions[compression] is not None:
@@ -131,7 +134,7 @@ def remove_bag(path: Path) -> None:
             raise BagPathError(f"folder {path} is no bag, for it holds {foreign[0]}: it is not replaced")
         shutil.rmtree(path)
     elif path.exists():
-        if path.suffix != ".bag":
+        if path.suffix not in (".bag", ".mcap"):
             raise BagPathError(f"{path} is no bag by its name: it is not replaced")
         path.unlink()
 

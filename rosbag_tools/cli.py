@@ -54,7 +54,8 @@ _target = _options(
         "--format",
         "bag_format",
         type=click.Choice([each.value for each in BagFormat]),
-        help="ROS 1, or ROS 2 with sqlite or MCAP. Without it OUT decides: ROS 1 for a name ending in .bag.",
+        help="ROS 1, or ROS 2 with sqlite or MCAP. Without it OUT decides: ROS 1 for a name ending in .bag, one file of "
+        "MCAP for .mcap, a folder of ROS 2 for any other.",
     ),
     click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True),
     click.option("--force", is_flag=True, help="Replace a bag that is there."),
@@ -90,7 +91,7 @@ def make(
     force: bool,
     **options: Any,
 ) -> None:
-    """Render a synthetic drive into the bag OUT: a .bag file for ROS 1, a folder for ROS 2."""
+    """Render a synthetic drive into the bag OUT: a .bag file for ROS 1, a folder or a .mcap file for ROS 2."""
     if frames is not None and duration_s is not None:
         raise click.UsageError("give --frames or --duration, not both")
     if frames is None:

@@ -41,7 +41,7 @@ def rewrite(
 ) -> Rewritten:
     """Copy the messages of `part` from one bag into a new one, byte for byte where the format's wire stays the same.
 
-    `bag_format` None keeps the source's, unless the target is named .bag. A topic whose type is defined nowhere, or
+    `bag_format` None: `chosen_format` of the target's name and the source's format. A topic whose type is defined nowhere, or
     whose message is not what its type says, is left out from there on.
 
     Raises:
@@ -60,8 +60,7 @@ def rewrite(
             raise SkylaneError(f"bag {source} is {length_s:.3f} s long: nothing begins {part.start_s} s into it")
         if target.exists() and target.resolve() == source.resolve():
             raise BagPathError(f"{target} is the bag to read: write to another path")
-        named = target.suffix == ".bag"
-        chosen = chosen_format(target, bag_format or (BagFormat.ROS1 if named else bag.format))
+        chosen = chosen_format(target, bag_format, BagFormat(bag.format))
         converter = Converter((topic.channel for topic in bag.topics), chosen.wire)
         lost: Damage | None = None
         left_out: dict[str, str] = {}

@@ -1,5 +1,6 @@
 """Write a bag: ROS 1, sqlite or MCAP, compressed or not, readable up to its last message whatever happens."""
 
+import os
 import shutil
 import sqlite3
 import struct
@@ -15,7 +16,15 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.bag_format import BY_FILE, BagFormat, add_connection, chosen_format, new_writer, remove_bag
+from rosbag_tools.bag_format import (
+    BY_FILE,
+    BagFormat,
+    BagPathError,
+    add_connection,
+    chosen_format,
+    new_writer,
+    remove_bag,
+)
 from rosbag_tools.image_messages import IMAGE
 from rosbag_tools.records import Channel
 from rosbag_tools.ros_types import DETECTIONS, HEADER, own_types
@@ -62,8 +71,8 @@ class Box(Protocol):
 class BagWriter:
     """A bag being written. `with` closes it, also after an error, so that what was written can be read.
 
-    `path`: a file named .bag for ROS 1, a folder for the others. `bag_format`: a name of `BagFormat`; None takes ROS 1
-    for a path named .bag, else MCAP.
+    `path`: a file named .bag for ROS 1, a folder for the others, or a file named .mcap. `bag_format`: a name of
+    `BagFormat`; None takes ROS 1 for a path named .bag, else MCAP.
     `compression`: "none", or what the format has: "bz2" and "lz4" in ROS 1; in ROS 2 "zstd" (a chunk in MCAP, a
     message in sqlite), "zstd-message" and "zstd-file". `overwrite` replaces a bag at `path`, and nothing else.
     `stamp_ns` is the sensor's, `received_ns` the recorder's; messages must come in the order of the latter.
@@ -86,10 +95,15 @@ class BagWriter:
         self._uncommitted_bytes = 0
         self._is_copied_at_end = compression == BY_FILE
         self._is_failed = False
+        # rosbags writes folders: the file in it is moved when it is whole.
+        is_one_file = path.suffix == ".mcap" and self.format is BagFormat.MCAP and not self._is_copied_at_end
+        self._folder = path.with_name(f".{path.stem}.writing") if is_one_file else None
         try:
             if overwrite:
                 remove_bag(path)
-            self._writer = new_writer(path, self.format, compression)
+            if path.exists():
+                raise BagPathError(f"{path} exists: choose another name, or --force to replace it")
+            self._writer = new_writer(self._folder or path, self.format, compression)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._require_space(0)
             self._writer.open()
@@ -177,6 +191,10 @@ class BagWriter:
                 # Its buffers hold what could not be written: an index behind a torn chunk would deceive.
                 with suppress(*_FAILURES):
                     self._writer.abort()
+            if self._folder is not None:
+                with suppress(OSError):
+                    next(self._folder.glob("*.mcap")).replace(self.path)
+                    shutil.rmtree(self._folder)
 
     @property
     def _storage(self) -> object:
@@ -191,7 +209,10 @@ class BagWriter:
     def _require_space(self, size: int) -> None:
         """Stop while the index still fits: a bag that ends in an orderly way can be read by everyone."""
         copy = self._written_bytes + size if self._is_copied_at_end else 0
-        if shutil.disk_usage(self.path.parent).free < _SPARE_BYTES + 2 * size + copy:
+        disk = shutil.disk_usage(self.path.parent)
+        if not disk.total or not os.access(self.path.parent, os.W_OK):
+            raise BagWriteError(f"bag {self.path}: nothing can be written in {self.path.parent}: write elsewhere")
+        if disk.free < _SPARE_BYTES + 2 * size + copy:
             raise BagWriteError(
                 f"bag {self.path}: the disk is full; the {self.message_count} messages written before can be read: "
                 f"free some space, or write elsewhere"

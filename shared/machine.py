@@ -37,8 +37,10 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout; None where it says nothing."""
+    """What git says of the checkout; None where it says nothing, or this is none but lies within another's."""
     root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)

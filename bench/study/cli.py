@@ -70,15 +70,16 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
     console = Console()
     variants = Variants(root, folder.models)
-    if dry_run:
-        runner = Runner(plan, folder, _drawn(seed))
-        _show(runner, console)
-        variants.check(run.cell.setup for run in runner.left)
-        return
-    known = folder.open(plan, seed)
+    known = folder.known_seed(plan, seed)
     seed = _drawn(seed) if known is None else known
     runner = Runner(plan, folder, seed)
+    if dry_run:
+        _show(runner, console)
+        if known is None:
+            console.print(f"in this order with --seed {seed}", highlight=False)
     variants.check(run.cell.setup for run in runner.left)
+    if dry_run:
+        return
     told = f"{len(cells(plan))} cells, each run {plan.repetitions} times in random order from seed {seed}"
     console.print(f"study {plan.name}: {told}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
     manifest = provenance.begun(plan, file, seed, len(runner.planned))

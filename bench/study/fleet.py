@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
-from edge.cli import READY
+from edge.cli import NOTHING_ANSWERED, READY
 from shared.errors import SkylaneError
 
 _KILL_S = 5.0
@@ -62,7 +62,7 @@ class Fleet(AbstractContextManager["Fleet"]):
                 code = process.poll()
                 if code is not None:
                     del left[name]
-                if code:
+                if code and code != NOTHING_ANSWERED:  # Which may be what the study is to find.
                     raise RunError(f"{name} failed with exit code {code}: {self._last_words(name)}")
             check()
             if not self._has_begun and all(READY in self._said(name) for name in self._processes):

@@ -36,14 +36,13 @@ class StudyFolder:
         """Where the models that only this study wants are built."""
         return self.root / "models"
 
-    def open(self, plan: Plan, seed: int | None) -> int | None:
-        """Make the folder, or take up the study that it holds; returns the seed of that, None where there was none.
+    def known_seed(self, plan: Plan, seed: int | None) -> int | None:
+        """The seed of the study that the folder holds, to go on with it; None where there is none yet.
 
         Raises:
             StudyError: it holds something else, or a study with another plan (the differences are told) or seed.
         """
         if not self.root.exists() or not any(self.root.iterdir()):
-            self.root.mkdir(parents=True, exist_ok=True)
             return None
         if not (self.root / PLAN_NAME).is_file():
             raise StudyError(f"{self.root} holds something else than a study: choose another --out")
@@ -62,7 +61,8 @@ class StudyFolder:
         return known
 
     def begin(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
-        """Write the plan, every default told, and the manifest."""
+        """Make the folder; write the plan, every default told, and the manifest."""
+        self.root.mkdir(parents=True, exist_ok=True)
         write_manifest(self.root, manifest)
         draft = self.root / f"{PLAN_NAME}.new"
         text = yaml.safe_dump(_document(plan), sort_keys=False, allow_unicode=True, default_flow_style=None)

@@ -1,4 +1,4 @@
-"""Frames from a folder of pictures, in the order of their names."""
+"""Frames from a folder of pictures, or of one folder of pictures a camera, in the order of their names."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,27 @@ _PERIOD_NS = round(1e9 / _RATE_HZ)
 
 
 class FolderSource:
-    """A folder of pictures, 10 a second. Colour comes as bgr8, grey as mono8 or mono16."""
+    """A folder of pictures, 10 a second of each camera. Colour comes as bgr8, grey as mono8 or mono16.
+
+    Where the folder holds no pictures itself, each folder in it that does is a camera by its name, as `skylane bag extract`
+    writes them; `topics` are such names.
+    """
 
     def __init__(
         self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
     ) -> None:
-        if topics:
-            raise SourceError(f"folder {path} has no topics: leave --topics out")
-        pictures = sorted(item for item in path.iterdir() if item.suffix.lower() in PICTURES)
+        cameras = _cameras(path, topics)
         first = round(start_offset_s * _RATE_HZ)
-        count = None if duration_s is None else round(duration_s * _RATE_HZ)
+        last = None if duration_s is None else first + round(duration_s * _RATE_HZ)
         self._path = path
-        self._pictures = pictures[first : None if count is None else first + count]
+        self._pictures = sorted(  # Of all cameras the first, then of all the second.
+            (index, camera, picture)
+            for camera, pictures in cameras.items()
+            for index, picture in enumerate(pictures[first:last])
+        )
         if not self._pictures:
-            raise SourceError(f"folder {path} has {len(pictures)} pictures, none in the time asked for")
+            total = sum(map(len, cameras.values()))
+            raise SourceError(f"folder {path} has {total} pictures, none in the time asked for")
 
     @property
     def frame_count(self) -> int | None:
@@ -39,25 +46,44 @@ class FolderSource:
     def provenance(self) -> dict[str, str | int | float | list[str]]:
         """See FrameSource."""
         digest = hashlib.sha256()
-        for picture in self._pictures:
-            digest.update(picture.name.encode() + b"\0" + hashlib.sha256(picture.read_bytes()).digest())
+        for _, _, picture in self._pictures:
+            digest.update(
+                str(picture.relative_to(self._path)).encode() + b"\0" + hashlib.sha256(picture.read_bytes()).digest()
+            )
         return {"kind": "folder", "path": self._path.name, "sha256": digest.hexdigest(), "rate_hz": _RATE_HZ}
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """See FrameSource."""
-        for index, path in enumerate(self._pictures):
+        for index, camera, path in self._pictures:
             begun_ns = clock.now_ns()
             pixels, reason = _read(path)
             stamp_ns = index * _PERIOD_NS
             read_ns = clock.now_ns() - begun_ns
             if pixels is None:
-                yield UnreadableFrame(self._path.name, index, stamp_ns, stamp_ns, read_ns, reason)
+                yield UnreadableFrame(camera, index, stamp_ns, stamp_ns, read_ns, reason)
                 continue
             layout = Layout.BGR8 if pixels.ndim == 3 else Layout(f"mono{8 * pixels.itemsize}")  # noqa: PLR2004 (H×W×3)
-            yield Frame(pixels, layout, self._path.name, index, stamp_ns, stamp_ns, read_ns)
+            yield Frame(pixels, layout, camera, index, stamp_ns, stamp_ns, read_ns)
 
     def close(self) -> None:
         """See FrameSource; nothing is held open."""
+
+
+def _cameras(path: Path, wanted: Sequence[str]) -> dict[str, list[Path]]:
+    """The pictures of each camera, sorted by their names."""
+    found = {path.name: _pictures(path)}
+    if not found[path.name]:
+        found = {folder.name: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+        found = {name: pictures for name, pictures in found.items() if pictures}
+    elif wanted:
+        raise SourceError(f"folder {path} is of one camera: leave --topics out")
+    if unknown := set(wanted) - set(found):
+        raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
+    return {name: pictures for name, pictures in found.items() if not wanted or name in wanted}
+
+
+def _pictures(path: Path) -> list[Path]:
+    return sorted(item for item in path.iterdir() if item.suffix.lower() in PICTURES)
 
 
 def _read(path: Path) -> tuple[Any, str]:

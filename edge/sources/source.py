@@ -36,7 +36,7 @@ def kind_of(source: str) -> str:
     if path.is_dir():
         if any(path.glob("metadata.yaml")) or any(item.suffix in _BAGS for item in path.iterdir()):
             return "bag"
-        if any(item.suffix.lower() in PICTURES for item in path.iterdir()):
+        if any(item.suffix.lower() in PICTURES for depth in ("*", "*/*") for item in path.glob(depth)):
             return "folder"
         raise SourceError(f"folder {source} holds neither a bag nor pictures ({', '.join(PICTURES)})")
     if path.suffix.lower() in _BAGS:

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from edge.sources.source import SourceError, kind_of, open_source
+from rosbag_tools.extraction import extract
+from rosbag_tools.recording import Plan, record
 from shared.errors import SkylaneError
 from shared.frames import Frame, Layout, UnreadableFrame
 
@@ -99,6 +102,22 @@ def test_a_part_of_a_folder_can_be_played(folder: Path) -> None:
     np.testing.assert_array_equal(pixels, [_noise(index) for index in (3, 4, 5, 6)])
     with pytest.raises(SourceError, match="has 10 pictures, none in the time asked for"):
         open_source(str(folder), start_offset_s=1.0)
+
+
+def test_what_a_bag_is_extracted_to_is_played_camera_by_camera(tmp_path: Path) -> None:
+    """`skylane bag extract` writes one folder a camera, and what it wrote is to be played."""
+    record(tmp_path / "drive", Plan(frames=3, width=32, height=16))
+    extract(tmp_path / "drive", tmp_path / "png")
+    (camera,) = (tmp_path / "png").iterdir()
+    shutil.copytree(camera, tmp_path / "png" / "rear")
+    frames = list(open_source(str(tmp_path / "png")).frames())
+    assert [(frame.camera, frame.index) for frame in frames] == [
+        (name, index) for index in range(3) for name in ("rear", camera.name)
+    ]
+    rear = open_source(str(tmp_path / "png"), topics=["rear"], start_offset_s=0.1)
+    assert [(frame.camera, frame.index) for frame in rear.frames()] == [("rear", 0), ("rear", 1)]
+    with pytest.raises(SkylaneError, match=r"no camera 'front': it has rear, "):
+        open_source(str(tmp_path / "png"), topics=["front"])
 
 
 def test_a_folder_is_known_by_what_is_in_it(folder: Path) -> None:

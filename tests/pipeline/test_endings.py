@@ -16,6 +16,7 @@ import pytest
 
 from bench.worker import Worker
 from cloud.model import Model
+from edge.cli import NOTHING_ANSWERED
 from shared.broker import Broker
 from shared.latency_log import Outcome, read_rows
 from shared.repair import repair
@@ -167,3 +168,17 @@ def test_a_vehicle_that_is_asked_to_end_drains_and_closes_its_log(
     assert manifest["frames_read"] == len(rows) == sum(manifest["outcomes"].values())
     assert manifest["outcomes"]["answered"] >= 5
     assert set(Counter(row["outcome"] for row in rows)) <= {"answered", "dropped"}
+
+
+def test_a_run_without_an_answer_in_time_says_so_by_its_exit_code(
+    mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A script that plays bags must not take it for a success."""
+    command = [
+        sys.executable, "-m", "skylane", "edge", "play", str(pictures(5)), "--broker", mosquitto_url, "--model",
+        "tiny", "--out", str(tmp_path / "car-late"), "--no-sinks", "--deadline-ms", "0.01",
+    ]  # fmt: skip
+    with worker(mosquitto_url, model):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == NOTHING_ANSWERED, done.stderr
+    assert "none of the 5 frames was answered in time" in done.stderr

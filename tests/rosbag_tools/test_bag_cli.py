@@ -98,6 +98,20 @@ def test_crop_convert_extract_and_verify_work_together(tmp_path: Path, write_dri
     assert len(list(pictures.rglob("*.png"))) == 3
 
 
+@pytest.mark.parametrize(("out", "kind"), [("out.mcap", "mcap"), ("out", "mcap"), ("out2.bag", "ros1")])
+def test_a_ros_1_bag_becomes_what_the_name_says(tmp_path: Path, write_drive: WriteDrive, out: str, kind: str) -> None:
+    """`--help` promises that OUT decides."""
+    drive = write_drive(tmp_path / "drive.bag", "ros1")
+    assert run("convert", drive.path, tmp_path / out).exit_code == 0
+    with Bag(drive.path) as source, Bag(tmp_path / out) as bag:
+        assert (bag.format, len(bag.topics)) == (kind, len(source.topics))
+
+
+def test_a_place_that_takes_no_bag_is_not_a_full_disk() -> None:
+    """/proc has no room, whatever is deleted."""
+    assert "nothing can be written in /proc" in error_of(run("make", "/proc/drive", "--frames", 1))
+
+
 @pytest.mark.parametrize("options", [["--duration", 1, "--end", 2], ["--start", 2, "--end", 1]])
 def test_crop_refuses_parts_that_cannot_be(tmp_path: Path, write_drive: WriteDrive, options: list[object]) -> None:
     """Bad usage, exit code 2."""

@@ -88,13 +88,34 @@ def test_the_same_messages_give_the_same_bytes(tmp_path: Path, write_drive: Writ
 
 def test_path_decides_the_format(tmp_path: Path) -> None:
     """As everywhere in ROS."""
-    with BagWriter(tmp_path / "a.bag") as ros1, BagWriter(tmp_path / "a") as mcap:
-        assert (ros1.format, mcap.format) == (BagFormat.ROS1, BagFormat.MCAP)
+    with (
+        BagWriter(tmp_path / "a.bag") as ros1,
+        BagWriter(tmp_path / "a") as mcap,
+        BagWriter(tmp_path / "b.mcap") as one,
+    ):
+        assert (ros1.format, mcap.format, one.format) == (BagFormat.ROS1, BagFormat.MCAP, BagFormat.MCAP)
+
+
+def test_a_path_named_mcap_becomes_one_file(tmp_path: Path) -> None:
+    """What viewers open, and what is sent by mail."""
+    with BagWriter(tmp_path / "a.mcap") as writer:
+        writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.mcap"]
+    assert len(images(tmp_path / "a.mcap")) == 1
+    with pytest.raises(BagPathError, match="--force"):
+        BagWriter(tmp_path / "a.mcap")
+    with BagWriter(tmp_path / "a.mcap", overwrite=True):
+        pass
+    assert images(tmp_path / "a.mcap") == []
 
 
 @pytest.mark.parametrize(
     ("name", "bag_format", "advice"),
-    [("drive", "ros1", r"write to drive\.bag"), ("drive.bag", "mcap", "is a folder"), ("a.mcap", None, "is a folder")],
+    [
+        ("drive", "ros1", r"write to drive\.bag"),
+        ("drive.bag", "mcap", "is a folder"),
+        ("a.mcap", "sqlite3", "is a folder"),
+    ],
 )
 def test_path_that_does_not_fit_is_refused(tmp_path: Path, name: str, bag_format: str | None, advice: str) -> None:
     """A folder named .bag, or a file without, is opened by no viewer."""

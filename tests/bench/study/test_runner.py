@@ -201,16 +201,16 @@ def test_the_tables_have_every_run_and_frame_and_csv_says_what_parquet_says(plan
 def test_a_changed_plan_is_refused_in_a_folder_that_holds_another(plan: Plan, tmp_path: Path) -> None:
     """Runs of two plans in one table would be compared as if they were one."""
     folder = StudyFolder(tmp_path / "study")
-    assert folder.open(plan, 5) is None
+    assert folder.known_seed(plan, 5) is None
     folder.begin(plan, begun(plan, plan_file(tmp_path), 5, 8))
-    assert folder.open(plan, None) == 5
+    assert folder.known_seed(plan, None) == 5
     reworded = plan.model_copy(update={"description": "in other words"})
-    assert folder.open(reworded, 5) == 5
+    assert folder.known_seed(reworded, 5) == 5
     changed = plan_of(tmp_path, axes=_AXES | {"codec": ["jpeg", "raw"]}, repetitions=2, frames=9, warm_up_frames=1)
     with pytest.raises(StudyError, match=r"axes\.codec: \[jpeg\] → \[jpeg, raw\]; frames: 4 → 9"):
-        folder.open(changed, None)
+        folder.known_seed(changed, None)
     with pytest.raises(StudyError, match="with seed 5: leave --seed out"):
-        folder.open(plan, 6)
+        folder.known_seed(plan, 6)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(plan: Plan, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(plan: Plan, tmp_path: 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(StudyError, match="holds something else than a study: choose another --out"):
-        StudyFolder(tmp_path / "mine").open(plan, None)
+        StudyFolder(tmp_path / "mine").known_seed(plan, None)
 
 
 def test_a_result_that_cannot_be_read_is_named(plan: Plan, tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Log lines of a node, on standard error: text for a terminal, or one JSON object a line for a log collector.
+
+Every module logs through `get_logger`. A command calls `configure_logging` once; before that, and in programs that only
+import Skylane, Python's own defaults hold (warnings and errors on standard error).
+"""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from enum import StrEnum
+from typing import Any, TextIO, TypeVar
+
+import click
+import structlog
+from structlog.stdlib import BoundLogger, ProcessorFormatter
+from structlog.typing import EventDict, Processor
+
+from shared import clock
+from shared.plain_text import printable
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_LEVEL = "info"
+_ROOT = "skylane"
+_LEVELS = ("debug", "info", "warning", "error")
+_MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; beyond this the oldest is forgotten.
+
+
+class LogFormat(StrEnum):
+    """How a log line is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def get_logger(part: str, **context: Any) -> BoundLogger:
+    """Returns the logger of a part of Skylane ("cloud", "edge", "mqtt"); `context` stands on each of its lines."""
+    logger: BoundLogger = structlog.stdlib.get_logger(f"{_ROOT}.{part}", **context)
+    return logger
+
+
+def configure_logging(
+    *, level: str = DEFAULT_LEVEL, log_format: str = LogFormat.TEXT, context: Mapping[str, Any] | None = None
+) -> None:
+    """Sends log lines of the given level and above to standard error.
+
+    Args:
+        level: "debug", "info", "warning" or "error". Libraries log at "warning" and above only.
+        log_format: A value of `LogFormat`.
+        context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
+    """
+    fixed = dict(context or {})
+
+    def add_context(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        return {**fixed, **event}
+
+    shared_steps: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        add_context,
+    ]
+    last_steps: list[Processor] = [ProcessorFormatter.remove_processors_meta]
+    if log_format == LogFormat.JSON:
+        last_steps += [
+            structlog.processors.format_exc_info,
+            structlog.processors.EventRenamer("message"),
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    else:
+        last_steps.append(_without_control_characters)
+        last_steps.append(
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                timestamp_key="time",
+                pad_event_to=0,
+                sort_keys=False,
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        )
+    handler = _StandardErrorHandler()
+    handler.setFormatter(ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[*shared_steps, *last_steps]))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def log_options(command: Command) -> Command:
+    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice([each.value for each in LogFormat]),
+        default=LogFormat.TEXT.value,
+        show_default=True,
+        help="Format of the log lines on standard error.",
+    )(command)
+    return click.option(
+        "--log-level",
+        type=click.Choice(_LEVELS),
+        default=DEFAULT_LEVEL,
+        show_default=True,
+        help="Least severe level to log.",
+    )(command)
+
+
+def _without_control_characters(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Values may come from a message or a file, and a terminal obeys control characters."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+class RateLimitedLogger:
+    """Logs an event at most once a period for each key; thread-safe.
+
+    The next line for a key has the field `suppressed`, the number of lines that were left out since the last one.
+    """
+
+    def __init__(self, logger: BoundLogger, period_s: float = 10.0) -> None:
+        self._logger = logger
+        self._period_ns = round(period_s * 1e9)
+        self._lock = threading.Lock()
+        self._logged: dict[Hashable, tuple[int, int]] = {}  # Time of the last line, and lines suppressed since.
+
+    def warning(self, key: Hashable, event: str, **fields: Any) -> None:
+        """Logs a warning unless one with the same key was logged within the period."""
+        now_ns = clock.now_ns()
+        with self._lock:
+            last_ns, suppressed = self._logged.pop(key, (None, 0))
+            if last_ns is not None and now_ns - last_ns < self._period_ns:
+                self._logged[key] = (last_ns, suppressed + 1)
+                return
+            self._logged[key] = (now_ns, 0)
+            if len(self._logged) > _MAX_KEYS:
+                del self._logged[next(iter(self._logged))]
+        if suppressed:
+            fields["suppressed"] = suppressed
+        self._logger.warning(event, **fields)
+
+
+class _StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that moment: a progress bar replaces it to keep lines from breaking the bar."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # StreamHandler has an attribute here.
+        return sys.stderr
+
+
+structlog.configure(
+    processors=[
+        structlog.stdlib.filter_by_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        ProcessorFormatter.wrap_for_formatter,
+    ],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=BoundLogger,
+    cache_logger_on_first_use=True,
+)
