@@ -22,7 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "edge/requirements.lock", "cloud/requirements.lock", "cloud/requirements-gpu.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-dev.lock",
+    "edge/requirements.lock",
+    "cloud/requirements.lock",
+    "cloud/requirements-gpu.lock",
+)
 ACCEPTED = ROOT / ".ci" / "accepted-advisories.toml"
 SERVICES = ("pypi", "osv", "esms")  # As pip-audit calls them; the first that knows anything is asked.
 KNOWN = "urllib3==1.24.1"  # Advisories of 2019 and later stand against it.

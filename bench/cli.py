@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from rich.table import Table
 
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
-from bench.baselines.cli import baselines
 from bench.clocks_cli import clocks
 from bench.doors import doors
 from bench.engines_cli import engines
@@ -19,7 +19,6 @@ from bench.failover import failover
 from bench.faults.cli import faults
 from bench.link.cli import link
 from bench.machine_line import machine_line
-from bench.peers.cli import peers
 from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.saturation import saturation
@@ -30,9 +29,20 @@ from bench.tensorflow_cli import tensorflow
 from bench.tls import tls
 from bench.transports import transports
 from cloud.repository import default_root
+from shared.errors import SkylaneError
 from shared.processes import interrupted_when_asked_to_end
 
 _SAMPLE_FRAMES = 40
+
+
+class CheckoutNeededError(SkylaneError):
+    """A bench that is not part of the wheel was asked for."""
+
+    def __init__(self, bench: str) -> None:
+        super().__init__(
+            f"'skylane bench {bench}' needs a checkout of the repository, which has the systems it compares with: "
+            f"run it there, after 'make dev'"
+        )
 
 
 @click.group()
@@ -42,14 +52,30 @@ def bench(context: click.Context) -> None:
     context.with_resource(interrupted_when_asked_to_end())  # What a bench has started must not outlive it.
 
 
-bench.add_command(baselines)
+def _from_checkout(name: str, summary: str) -> click.Command:
+    """The command of a package that the wheel leaves out; where it is missing, one that reports that."""
+    try:
+        command: click.Command = getattr(import_module(f"bench.{name}.cli"), name)
+    except ModuleNotFoundError as error:
+        if error.name != f"bench.{name}":
+            raise
+
+        @click.command(name, help=summary, context_settings={"ignore_unknown_options": True})
+        @click.argument("arguments", nargs=-1)
+        def command(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  They are those of the missing command.
+            raise CheckoutNeededError(name)
+
+    return command
+
+
+bench.add_command(_from_checkout("baselines", "Compare with the original systems; needs a checkout of the repository."))
+bench.add_command(_from_checkout("peers", "Compare with other serving systems; needs a checkout of the repository."))
 bench.add_command(clocks)
 bench.add_command(doors)
 bench.add_command(engines)
 bench.add_command(failover)
 bench.add_command(faults)
 bench.add_command(link)
-bench.add_command(peers)
 bench.add_command(report)
 bench.add_command(saturation)
 bench.add_command(soak)

@@ -118,7 +118,14 @@ def test_a_vehicle_carries_no_tensorflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "lock", ["requirements.lock", "edge/requirements.lock", "cloud/requirements.lock", "cloud/requirements-gpu.lock"]
+    "lock",
+    [
+        "requirements.lock",
+        "requirements-dev.lock",
+        "edge/requirements.lock",
+        "cloud/requirements.lock",
+        "cloud/requirements-gpu.lock",
+    ],
 )
 def test_locks_pin_every_library_by_hash_and_name_no_place(lock: str) -> None:
     """Without a hash anything may be served under a name; with an address in it no mirror will do."""

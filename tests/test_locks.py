@@ -1,30 +1,80 @@
-"""One resolution: what the tests ran with is what the images hold."""
+"""One resolution: the tests, the demo, the images and the tools of `.ci` hold the same version of every shared library."""
 
+import configparser
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-TESTED = "requirements.lock"
-SHIPPED = ("edge/requirements.lock", "cloud/requirements.lock", "cloud/requirements-gpu.lock")
+COMPLETE = "requirements-dev.lock"  # The others are constrained by it.
+# The other serving systems' locks (bench/peers) are their own: some want another protobuf or numpy than ours.
+LOCKS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (ROOT, ROOT / "edge", ROOT / "cloud", ROOT / ".ci")
+    for path in folder.glob("*.lock")
+)
+PYTHONS = ("3.11", "3.12", "3.13")
 
 
-def pinned(lock: str) -> dict[str, set[str]]:
-    """The versions of each package; several where they depend on the Python."""
-    found: dict[str, set[str]] = {}
-    for name, version in re.findall(
-        r"^([a-z0-9._-]+)==([^ ;]+)", (ROOT / lock).read_text(encoding="utf-8"), re.MULTILINE
-    ):
-        found.setdefault(name, set()).add(version)
-    return found
+def pinned(lock: str, python: str = "3.11") -> dict[str, str]:
+    """The version of each library that pip takes from a lock on Linux with this Python."""
+    platform = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    lines = re.findall(r"^[a-z0-9].*?==.*", (ROOT / lock).read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = [Requirement(line.rstrip(" \\")) for line in lines]
+    return {
+        each.name: str(each.specifier).removeprefix("==")
+        for each in wanted
+        if each.marker is None or each.marker.evaluate(platform)
+    }
 
 
-@pytest.mark.parametrize("lock", SHIPPED)
-def test_an_image_holds_the_versions_that_were_tested(lock: str) -> None:
-    """`make lock` constrains the one by the other; a lock made by hand would not."""
-    tested, shipped = pinned(TESTED), pinned(lock)
-    shared = tested.keys() & shipped.keys()
-    assert len(shared) > 20
-    others = {name: (versions, tested[name]) for name in shared if not (versions := shipped[name]) <= tested[name]}
-    assert not others
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(("one", "other"), [*combinations(LOCKS, 2)], ids=lambda value: str(value).replace("/", "-"))
+def test_two_locks_agree_on_every_library_that_both_hold(one: str, other: str, python: str) -> None:
+    """What runs in an image or in a demo would otherwise be something that no test ran with."""
+    first, second = pinned(one, python), pinned(other, python)
+    assert {
+        name: (first[name], second[name]) for name in first.keys() & second.keys() if first[name] != second[name]
+    } == {}
+
+
+def test_the_locks_are_all_there() -> None:
+    """A lock that moved would be compared with nothing."""
+    assert {COMPLETE, "requirements.lock", "edge/requirements.lock", "cloud/requirements.lock"} < set(LOCKS)
+    assert {"cloud/requirements-gpu.lock", ".ci/audit.lock", ".ci/torch.lock"} < set(LOCKS)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_complete_lock_holds_everything_of_the_demos(python: str) -> None:
+    """`make test` after `make demo` only adds: it replaces no library under a running demo."""
+    demo, complete = pinned("requirements.lock", python), pinned(COMPLETE, python)
+    assert len(demo) > 50
+    assert demo.items() <= complete.items()
+
+
+def test_a_demo_installs_no_tools_of_tests() -> None:
+    """They are a gigabyte, and what fuzzes or serves for tests has no business beside a demo."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    lines = [line.strip() for line in settings["options.extras_require"]["dev"].splitlines()]
+    tools = {Requirement(line).name.lower() for line in lines if line and not line.startswith("#")}
+    assert {"atheris", "playwright", "pytest", "tritonclient"} < tools
+    assert not tools & pinned("requirements.lock").keys()
+    assert not {"openvino", "onnxruntime", "nncf", "kaleido"} & pinned("requirements.lock").keys()
+
+
+def test_a_vehicles_lock_has_no_tensorflow() -> None:
+    """It is 1.9 GB that a vehicle never loads."""
+    assert not {"tensorflow", "keras", "openvino"} & pinned("edge/requirements.lock").keys()

@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import kaleido
 import plotly.graph_objects as go
-from kaleido.errors import ChromeNotFoundError
 from plotly.offline import get_plotlyjs
 
 from bench.report.content import Chart, Trace
-from shared.errors import SkylaneError
+from shared.errors import MissingExtraError, SkylaneError
 
 _WIDTH: Final = 960
 _MOST_VECTORS: Final = 5_000  # Points of a trace in a file: more are no longer told apart, but make it large.
@@ -68,7 +66,13 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 
     Raises:
         FiguresError: there is no Chrome or Chromium on this machine, or it cannot draw into the folder.
+        MissingExtraError: kaleido, which drives the browser, is not installed.
     """
+    try:
+        import kaleido  # noqa: PLC0415  The page needs none.
+        from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415  The same.
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("drawing the figures", str(error.name), "figures") from error
     specs = [
         {
             "fig": _figure(_as_vectors(chart)).to_dict(),
