@@ -7,24 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import SkylaneError
+from shared.package_data import shipped
 
 MOSQUITTO_MISSING = "no Mosquitto: apt-get install mosquitto"
-# The limits of mosquitto/development.conf, which says why each stands; a test holds the two together.
-DEVELOPMENT_SETTINGS = (
-    "per_listener_settings false",
-    "allow_anonymous true",
-    "persistence false",
-    "set_tcp_nodelay true",
-    "message_size_limit 67108864",
-    "max_packet_size 67174400",
-    "max_queued_messages 256",
-    "max_queued_bytes 268435456",
-    "persistent_client_expiration 1d",
-    "log_dest stderr",
-    "log_type error",
-    "log_type warning",
-    "log_type notice",
-)
 _ADMIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # Where Debian installs it; not on a user's PATH.
 _GREETING_TIMEOUT_S = 5.0
 
@@ -71,10 +56,27 @@ def mosquitto_version(program: Path) -> str:
 
 def write_config(path: Path, listener: Listener) -> Path:
     """Write the development configuration for `listener` to `path`, and return `path`."""
-    path.write_text(
-        "\n".join([f"listener {listener.port} {listener.host}", *DEVELOPMENT_SETTINGS, ""]), encoding="utf-8"
-    )
+    path.write_text(configuration("development.conf", listener), encoding="utf-8")
     return path
+
+
+def configuration(name: str, listener: Listener) -> str:
+    """A configuration of the folder `mosquitto/`, with its listener replaced by `listener`.
+
+    Raises:
+        BrokerError: the file is not part of this installation.
+    """
+    file = shipped("mosquitto") / name
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BrokerError(
+            f"cannot read {file} ({error.strerror}): install Skylane's wheel again, or name a configuration with --config"
+        ) from error
+    line = f"listener {listener.port} {listener.host}"
+    text, count = re.subn(r"^listener \d+$", lambda _: line, text, flags=re.MULTILINE)
+    assert count == 1, f"{file} must have one listener without an address"
+    return text
 
 
 def first_listener(config: Path) -> Listener:

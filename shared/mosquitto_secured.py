@@ -1,4 +1,4 @@
-"""The secured broker without containers: the settings and roles of the folder `mosquitto/`, with this machine's paths."""
+"""The secured broker without containers: `secured.conf` and `acl` of the folder `mosquitto/`, with this machine's paths."""
 
 import os
 import pwd
@@ -6,46 +6,12 @@ import shutil
 from pathlib import Path
 
 from shared.expiry import refuse_expired, refuse_expired_list
-from shared.mosquitto import DEVELOPMENT_SETTINGS, BrokerError, Listener
+from shared.mosquitto import BrokerError, Listener, configuration
+from shared.package_data import shipped
 
-# Those of mosquitto/secured.conf, which says why each stands; a test holds the two together.
-SECURED_SETTINGS = (
-    "cafile {certs}/ca.crt",
-    "crlfile {certs}/crl.pem",
-    "certfile {certs}/server.crt",
-    "keyfile {certs}/server.key",
-    "tls_version tlsv1.2",
-    "require_certificate true",
-    "use_identity_as_username true",
-    "acl_file {config}/acl",
-    "allow_anonymous false",
-    *(line for line in DEVELOPMENT_SETTINGS if not line.startswith("allow_anonymous ")),
-    "max_connections 1024",
-)
-# Those of mosquitto/acl, held together by the same test.
-ROLES = (
-    "pattern write skylane/v1/frames/+/%u/+",
-    "pattern write skylane/v1/retries/+/+/%u/+",
-    "pattern write skylane/v1/probes/+/%u",
-    "pattern readwrite skylane/v1/status/vehicle/%u",
-    "pattern read skylane/v1/masks/%u/+",
-    "pattern read skylane/v1/echoes/%u/+",
-    "pattern read skylane/v1/status/worker/+",
-    "user worker",
-    "topic read skylane/v1/frames/+/+/+",
-    "topic read skylane/v1/retries/+/+/+/+",
-    "topic read skylane/v1/probes/+/+",
-    "topic read skylane/v1/control/+/+",
-    "topic write skylane/v1/masks/+/+",
-    "topic write skylane/v1/echoes/+/+",
-    "topic write skylane/v1/replies/+/+",
-    "topic readwrite skylane/v1/status/worker/+",
-    "user operator",
-    "topic write skylane/v1/control/+/+",
-    "topic read skylane/v1/replies/+/+",
-    "topic read skylane/v1/status/+/+",
-    "topic read $SYS/#",
-)
+# The paths of secured.conf, which are those of the official container image.
+_IMAGE_CERTS = "/mosquitto/certs"
+_IMAGE_ACL = "/mosquitto/config/acl"
 _USER = "mosquitto"  # As the packages of Debian and of others call it.
 _FILES = ("ca.crt", "crl.pem", "server.crt", "server.key")
 
@@ -71,13 +37,14 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
     refuse_expired_list(certificates / "crl.pem", f"renew it with '{renew} --renew-list'")
     is_root = os.geteuid() == 0
     user = _user(certificates / "server.key") if is_root else None
-    paths = {"certs": folder if is_root else certificates.resolve(), "config": folder}
-    settings = [line.format(**paths) for line in SECURED_SETTINGS]
+    text = configuration("secured.conf", listener)
+    text = text.replace(_IMAGE_CERTS, str(folder if is_root else certificates.resolve()))
+    text = text.replace(_IMAGE_ACL, str(folder / "acl"))
     if user is not None:
-        settings.append(f"user {user}")
+        text += f"user {user}\n"
     path = folder / "mosquitto.conf"
-    path.write_text("\n".join([f"listener {listener.port} {listener.host}", *settings, ""]), encoding="utf-8")
-    (folder / "acl").write_text("\n".join([*ROLES, ""]), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    shutil.copyfile(shipped("mosquitto") / "acl", folder / "acl")
     if user is not None:
         for name in _FILES:
             shutil.copy(certificates / name, folder / name)  # With its mode: the key is its owner's alone.

@@ -12,8 +12,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from shared.authority import Authority, Role
 from shared.broker import Broker
 from shared.fields import MAX_MESSAGE_BYTES
-from shared.mosquitto import DEVELOPMENT_SETTINGS
-from shared.mosquitto_secured import ROLES, SECURED_SETTINGS
+from shared.mosquitto import Listener, write_config
+from shared.mosquitto_secured import write_secured_config
 from tests.doors.client import Client
 
 CONFIGS = Path(__file__).parents[1] / "mosquitto"
@@ -31,33 +31,45 @@ def load(config: str, folder: Path, certificates: Path) -> Path:
     return path
 
 
-def settings(config: str) -> list[str]:
-    """The lines of a configuration that say something."""
-    lines = (CONFIGS / config).read_text(encoding="utf-8").splitlines()
+def settings(config: Path) -> list[str]:
+    """The lines of a configuration that are settings, not comments."""
+    lines = config.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_skylane_broker_runs_the_development_settings() -> None:
-    """What `skylane broker` writes and what the container mounts must not drift apart."""
-    assert settings("development.conf") == ["listener 1883", *DEVELOPMENT_SETTINGS]
+def test_skylane_broker_runs_the_development_settings(tmp_path: Path) -> None:
+    """`skylane broker` and the container run one file; only the address differs."""
+    written = settings(write_config(tmp_path / "broker.conf", Listener("127.0.0.1", 1234)))
+    assert written[0] == "listener 1234 127.0.0.1"
+    assert written[1:] == settings(CONFIGS / "development.conf")[1:]
 
 
-def test_skylane_broker_runs_the_secured_settings_and_roles() -> None:
-    """The same: a line that only one of them had would be a door open in the other."""
-    paths = {"certs": "/mosquitto/certs", "config": "/mosquitto/config"}
-    written = {line.format(**paths) for line in SECURED_SETTINGS}
-    assert set(settings("secured.conf")) == {"listener 8883", *written}
-    assert settings("acl") == list(ROLES)
+def test_skylane_broker_runs_the_secured_settings_and_roles(tmp_path: Path) -> None:
+    """A path of the container image that stays would be a broker that does not start; a line lost, an open door."""
+    authority = Authority(tmp_path / "certs")
+    authority.broker(["127.0.0.1"], 1)
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    written = settings(write_secured_config(folder, Listener("127.0.0.1", 1234), authority.folder))
+    shipped = settings(CONFIGS / "secured.conf")
+    assert [line.split()[0] for line in written if not line.startswith("user ")] == [
+        line.split()[0] for line in shipped
+    ]
+    assert written[0] == "listener 1234 127.0.0.1"
+    assert f"acl_file {folder / 'acl'}" in written
+    assert not [line for line in written if " /mosquitto/" in line]
+    assert settings(folder / "acl") == settings(CONFIGS / "acl")
 
 
 def test_secured_settings_keep_what_was_measured() -> None:
     """Security may not cost the delays and the lost wills that the development settings avoid."""
-    assert set(DEVELOPMENT_SETTINGS) - {"allow_anonymous true"} <= set(settings("secured.conf"))
+    development = {line for line in settings(CONFIGS / "development.conf") if not line.startswith("listener ")}
+    assert development - {"allow_anonymous true"} <= set(settings(CONFIGS / "secured.conf"))
 
 
 def test_the_largest_message_is_the_protocols() -> None:
     """A packet over the broker's limit makes a publisher at QoS 1 reconnect for ever."""
-    assert f"message_size_limit {MAX_MESSAGE_BYTES}" in DEVELOPMENT_SETTINGS
+    assert f"message_size_limit {MAX_MESSAGE_BYTES}" in settings(CONFIGS / "development.conf")
 
 
 @pytest.mark.mosquitto

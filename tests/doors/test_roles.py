@@ -8,7 +8,7 @@ import pytest
 from shared import topics
 from shared.authority import Authority, Role
 from shared.broker import Broker
-from shared.mosquitto_secured import ROLES
+from shared.package_data import shipped
 from shared.topics import TopicKind
 from tests.doors.client import Client
 
@@ -176,10 +176,12 @@ def test_the_list_of_roles_is_the_table_of_topics() -> None:
     """What is wider than a topic of the protocol is a door that nobody needs."""
     kinds = [kind for kind in vars(topics).values() if isinstance(kind, TopicKind)]
     known = {f"{topics.PREFIX}/{re.sub('{.*?}', '+', kind.pattern)}" for kind in kinds}
-    told = {line.split()[-1] for line in ROLES if not line.startswith("user ")} - {"$SYS/#"}
+    lines = (shipped("mosquitto") / "acl").read_text(encoding="utf-8").splitlines()
+    roles = [line for line in lines if line and not line.startswith("#")]
+    told = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
     exact = {re.sub("%u", "+", topic) for topic in told} - {f"{topics.PREFIX}/status/+/+"}
     assert exact == known
-    assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in ROLES[:7])
+    assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
 
 
 def test_a_common_name_with_a_slash_would_be_another_vehicle(secured: Broker, authority: Authority) -> None:

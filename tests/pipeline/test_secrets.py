@@ -19,7 +19,7 @@ from edge.cli import READY
 from shared.authority import Authority, Role
 from shared.broker import Broker
 from shared.latency_log import Outcome, read_rows
-from shared.mosquitto_secured import SECURED_SETTINGS
+from shared.mosquitto import Listener, configuration
 from tests.pipeline.rig import WAIT_S
 
 USER = "fleet"
@@ -50,11 +50,11 @@ def broker(certs: Path, tmp_path: Path, password: str) -> Iterator[Broker]:
     (tmp_path / "passwords").write_text(f"{USER}:$7$101${_text(salt)}${_text(digest)}\n", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-    lines = [line.format(certs=certs, config=tmp_path) for line in SECURED_SETTINGS]
-    lines = [line for line in lines if not line.startswith(("use_identity_as_username", "acl_file"))]
+    text = configuration("secured.conf", Listener("127.0.0.1", port)).replace("/mosquitto/certs", str(certs))
+    lines = [line for line in text.splitlines() if not line.startswith(("use_identity_as_username", "acl_file"))]
     lines += [f"password_file {tmp_path / 'passwords'}", f"user {getpass.getuser()}"]
     config = tmp_path / "broker.conf"
-    config.write_text("\n".join([f"listener {port} 127.0.0.1", *lines, ""]), encoding="utf-8")
+    config.write_text("\n".join([*lines, ""]), encoding="utf-8")
     with Broker.start(config=config) as running:
         yield running
 
