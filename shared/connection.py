@@ -93,8 +93,9 @@ def broker_options(command: Command) -> Command:
         ),
         click.option(
             "--certs",
+            envvar="SKYLANE_CERTS",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Folder of ca.crt and, by this node's name, its certificate and key: <name>.crt, <name>.key.",
+            help="Folder of ca.crt and, by this node's name, its certificate and key: <name>.crt, <name>.key. [SKYLANE_CERTS]",
         ),
         click.option("--tls-ca", type=existing, help="The authority that signed the broker's certificate, PEM."),
         click.option("--tls-cert", type=existing, help="This node's certificate, PEM."),

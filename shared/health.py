@@ -1,12 +1,10 @@
-"""Whether a node of this deployment is online, by the announcement that the broker keeps of it.
+"""`skylane health`: whether a node is online, by the announcement that the broker keeps of it.
 
-Run as a program by the containers' health checks: `python -m shared.health worker NAME`, or `vehicle NAME`. The broker
-withdraws an announcement when its node is gone (the last will), so an answer proves the node, its connection and the
-broker. The broker's address is SKYLANE_BROKER, as for every command, and so are the flags for certificates.
+The broker withdraws an announcement when its node is gone (the last will), so an answer proves the node, its connection
+and the broker.
 """
 
 import queue
-import sys
 import uuid
 from typing import Any
 
@@ -45,17 +43,20 @@ def assert_online(connection: Connection, role: str, name: str) -> None:
 
 @click.command()
 @broker_options
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the announcement.",
+)
 @click.argument("role", type=click.Choice(["worker", "vehicle"]))
 @click.argument("name")
-def health(role: str, name: str, timeout_s: float, **told: Any) -> None:
-    """Exit with 0 if the node NAME is online, else with 1 and the reason."""
-    given = {"connect_timeout_s": timeout_s} | {key: value for key, value in told.items() if value is not None}
-    try:
-        assert_online(Connection(**given), role, name)
-    except SkylaneError as error:
-        sys.exit(f"skylane: {error}")
+def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
+    """Exit with 0 if the worker or vehicle NAME is online, else with 1 and the reason.
 
-
-if __name__ == "__main__":
-    health()
+    It connects with that node's own certificate, where the broker wants one.
+    """
+    given = {"connect_timeout_s": timeout_s} | {key: value for key, value in flags.items() if value is not None}
+    assert_online(Connection(**given), role, name)

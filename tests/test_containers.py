@@ -298,7 +298,7 @@ def test_a_worker_drains_when_it_is_told_to_stop(
     assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
     command = ["cloud", "serve", "--models", "/models", "--model", "road-small", "--worker", "leaving"]
     worker = start("cloud", command=command, volumes=[f"{served_model}:/models:ro"])
-    check = ["python", "-m", "shared.health", "--timeout", "60", "worker", "leaving"]
+    check = ["skylane", "health", "--timeout", "60", "worker", "leaving"]
     assert run_in(worker, check)[0] == 0, worker.logs().decode()
     play = ["edge", "play", "/runs/second", "--closed-loop", "--loop", "--frames", str(DRAINING_FRAMES), "--no-sinks"]
     edge = start("edge", command=[*play, "--vehicle", "second", "--out", "/runs/drained"])

@@ -30,6 +30,11 @@ def test_the_environment_names_the_broker_and_a_flag_wins() -> None:
     assert "broker='mqtt://here'" in run.invoke(_command, ["--broker", "mqtt://here"]).output
 
 
+def test_the_environment_names_the_folder_of_certificates(tmp_path: Path) -> None:
+    """A container's health check takes no flags of its own."""
+    assert f"certs={tmp_path!r}" in CliRunner(env={"SKYLANE_CERTS": str(tmp_path)}).invoke(_command).output
+
+
 def test_every_flag_arrives_as_a_field(tmp_path: Path) -> None:
     """Names that differ would be a traceback at the first use."""
     pem = tmp_path / "x.pem"

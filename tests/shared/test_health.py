@@ -29,7 +29,7 @@ def test_a_worker_that_announced_itself_is_online(mosquitto_url: str) -> None:
     """Compose starts the vehicle once this holds: too early, and the first frames have no worker."""
     announce(mosquitto_url, pack_status(NodeStatus(NodeState.ONLINE, "session")))
     assert_online(Connection(mosquitto_url), "worker", "health-test")
-    program = [sys.executable, "-m", "shared.health", "--broker", mosquitto_url, "worker", "health-test"]
+    program = [sys.executable, "-m", "skylane", "health", "--broker", mosquitto_url, "worker", "health-test"]
     assert subprocess.run(program, check=False).returncode == 0
 
 
@@ -53,7 +53,8 @@ def test_a_node_that_never_announced_itself_is_told_in_one_line(mosquitto_url: s
     program = [
         sys.executable,
         "-m",
-        "shared.health",
+        "skylane",
+        "health",
         "--timeout",
         "0.2",
         "--broker",
