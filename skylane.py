@@ -1,5 +1,6 @@
 """The front door: one command, whose parts are loaded when they are called."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -19,21 +20,19 @@ class Entry(NamedTuple):
 
 COMMANDS = {  # Paths and not functions: `skylane --help` must load neither TensorFlow nor OpenCV.
     "bag": Entry("rosbag_tools.cli:bag", "edge", "Make, inspect, cut and convert rosbags; no ROS needed."),
-    "bench": Entry(
-        "bench.cli:bench", "bench,cloud,edge", "Measure what offloading costs, as ratios to bare inference."
-    ),
+    "bench": Entry("bench.cli:bench", "bench,demo", "Measure what offloading costs, as ratios to bare inference."),
     "broker": Entry("shared.cli:broker", "broker", "Run an MQTT broker on this machine."),
     "cloud": Entry("cloud.cli:cloud", "cloud", "The cloud node: answer frames with masks."),
-    "demo": Entry("bench.demo:demo", "bench,cloud,edge", "The whole journey here: bag, broker, cloud, edge, masks."),
+    "demo": Entry("bench.demo:demo", "demo", "The whole journey here: bag, broker, cloud, edge, masks."),
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
+    "health": Entry("shared.health:health", "edge", "Check that a worker or a vehicle is online."),
     "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
-    "report": Entry("bench.report.cli:report", "bench", "Show, compare, check or repair runs and studies."),
+    "report": Entry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": Entry("edge.sending.cli:send", "transports", "Send pictures to workers, spread over them by load."),
-    "study": Entry(
-        "bench.study.cli:study", "bench,cloud,edge", "Run every combination of models, codecs, loads and links."
-    ),
+    "study": Entry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
 }
 
+_NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 _GRPC_LOG = "GRPC_VERBOSITY"
 _RUN_MODELS = {"bench", "cloud", "demo", "model", "study"}  # Which huge pages make faster.
 _MOVE_FRAMES = _RUN_MODELS | {"edge", "send"}  # Which take megabytes for each.
@@ -54,10 +53,9 @@ class FrontDoor(click.Group):
         try:
             command: click.Command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            extras = COMMANDS[cmd_name].extras
-            raise click.ClickException(
-                f"'skylane {cmd_name}' needs {error.name}, which is not installed: pip install 'skylane[{extras}]'"
-            ) from error
+            from shared.errors import MissingExtraError  # noqa: PLC0415 (only a failing command pays for it)
+
+            raise MissingExtraError(f"'skylane {cmd_name}'", str(error.name), COMMANDS[cmd_name].extras) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (the same)
@@ -85,13 +83,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.Abort:
         sys.exit(130)
     except Exception as error:
-        from shared.errors import SkylaneError  # noqa: PLC0415 (only a failing command pays for it)
-
-        if not isinstance(error, SkylaneError):
+        message = _message(error)
+        if message is None:
             raise
-        sys.stderr.write(f"skylane: {error}\n")
+        sys.stderr.write(f"skylane: {message}\n")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user of an error that a user can mend; None for a fault of Skylane's."""
+    from shared.errors import SkylaneError  # noqa: PLC0415 (only a failing command pays for it)
+
+    if isinstance(error, SkylaneError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
+        return (
+            f"cannot use {error.filename}: {error.strerror}; work in a folder that you may write to and that has room"
+        )
+    return None
 
 
 def _set_memory_up(command: str) -> None:

@@ -35,7 +35,7 @@ class BusEcho(AbstractContextManager["BusEcho"]):
         """`certs`: the folder with its certificate, `<name>.crt`, where the broker asks for one."""
         flags = [] if certs is None else ["--certs", str(certs)]
         self._process = Popen(
-            [sys.executable, "-m", "bench.bus_echo", "--broker", broker, "--name", name, *flags],
+            [sys.executable, "-P", "-m", "bench.bus_echo", "--broker", broker, "--name", name, *flags],
             stdin=PIPE,
             stdout=PIPE,
             text=True,

@@ -35,10 +35,11 @@ from shared.errors import SkylaneError
 from shared.labels import read_labels
 from shared.model_card import ModelCard
 from shared.name_claim import client_id
+from shared.package_data import shipped
 from shared.processes import end
 
 MODEL = "instant"
-LABELS = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
+LABELS = shipped("configs") / "labels" / "street12.yaml"
 _READINGS = 100
 LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
 _STOP_S = 30.0
@@ -214,7 +215,7 @@ class InstantProcess(AbstractContextManager["InstantProcess"]):
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
         with log.open("ab") if log else nullcontext() as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.instant", "--broker", broker, *flags],
+                [sys.executable, "-P", "-m", "bench.instant", "--broker", broker, *flags],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, **(environment or {})},

@@ -194,7 +194,7 @@ def played(
     arguments += [plan.frames + _SETTLING, "--loop"]
     arguments += [flag for sink in sinks for flag in ("--sink", sink)] if sinks else ["--no-sinks"]
     arguments += flags
-    command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "skylane", "edge", "play", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(f"the vehicle node failed: {done.stderr.strip() or done.stdout.strip()}")

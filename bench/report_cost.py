@@ -59,7 +59,7 @@ def measure(rows: int, rounds: int, on_round: Any) -> dict[str, Any]:
 
 
 def _reported(run: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "skylane", "report", str(run)]
+    command = [sys.executable, "-P", "-m", "skylane", "report", str(run)]
     began = time.monotonic()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)

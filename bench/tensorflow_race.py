@@ -59,7 +59,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._masks = folder / f"{list(WAYS).index(name)}.npy"
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the block.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.tensorflow_child", name, plan.models, plan.model, shown, self._masks],
+            [sys.executable, "-P", "-m", "bench.tensorflow_child", name, plan.models, plan.model, shown, self._masks],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

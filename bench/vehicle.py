@@ -66,7 +66,7 @@ def _play(bag: Path, broker: str, folder: Path, frames: int, codec: str) -> list
     arguments += ["--frames", str(frames), "--loop", "--closed-loop", "--window", "1", "--no-sinks"]
     memory_mb = []
     with subprocess.Popen(
-        [sys.executable, "-m", "skylane", "edge", "play", *arguments],
+        [sys.executable, "-P", "-m", "skylane", "edge", "play", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -70,7 +70,7 @@ class Worker(AbstractContextManager["Worker"]):
         arguments += flags
         self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
+            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

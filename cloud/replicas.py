@@ -69,7 +69,7 @@ class _Replica:
         self.is_ready = False
         arguments = [*self._arguments, *(() if self._resources is None else ("--resources", str(self._samples())))]
         process = self.process = subprocess.Popen(
-            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments],
+            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments],
             stdin=subprocess.PIPE,  # Which ends with this process: the replica drains then.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

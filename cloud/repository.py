@@ -15,6 +15,7 @@ from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.hashing import tree_sha256
 from shared.labels import Labels, read_labels
 from shared.model_card import VERSION_NAME, ModelCard, Task, labels_of
+from shared.package_data import shipped, user_models
 
 MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
 
@@ -26,11 +27,27 @@ class RepositoryError(SkylaneError):
 
 
 class Repository:
-    """The models in a folder. Nothing is loaded, and no engine's library imported, before `load`."""
+    """The models in a folder. Nothing is loaded, and no engine's library imported, before `load`.
+
+    The user's own repository is read together with the shipped one; a model that both hold is the user's.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root  # New models are written here.
+        self._roots = dict.fromkeys((root, shipped("models")) if root == user_models() else (root,))
         self._read: dict[Path, tuple[tuple[int, ...], Manifest]] = {}  # As the file was then.
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self._roots))
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a folder to read models from."""
+        return any(root.is_dir() for root in self._roots)
+
+    def root_of(self, name: str) -> Path:
+        """The folder that holds a model's folder; where there is no such model, the one it would be written to."""
+        return next((root for root in self._roots if _is_model(root / name)), self.root)
 
     def names(self) -> tuple[str, ...]:
         """The names of its models, sorted.
@@ -39,14 +56,13 @@ class Repository:
             RepositoryError: the folder is not there.
         """
         try:
-            folders = sorted(self.root.iterdir())
+            roots = [root for root in self._roots if root.is_dir()] or [self.root]
+            folders = [folder for root in roots for folder in root.iterdir()]
         except OSError as error:
             raise RepositoryError(
-                f"model repository {self.root} cannot be read ({error.strerror}): give --models or {MODELS_VARIABLE}"
+                f"model repository {error.filename} cannot be read ({error.strerror}): give --models or {MODELS_VARIABLE}"
             ) from error
-        return tuple(
-            folder.name for folder in folders if (folder / MANIFEST_NAME).is_file() or _version_folders(folder)
-        )
+        return tuple(sorted({folder.name for folder in folders if _is_model(folder)}))
 
     def versions(self, name: str) -> tuple[str, ...]:
         """A model's versions, the one that is meant where none is named last.
@@ -59,11 +75,12 @@ class Repository:
         """
         names = self.names()
         if name not in names:
-            raise UnknownNameError("model", name, names)
-        self._check_inside(self.root / name)
-        if (self.root / name / MANIFEST_NAME).is_file():
-            return (self._manifest(self.root / name / MANIFEST_NAME).version,)
-        return tuple(folder.name for folder in _version_folders(self.root / name))
+            raise UnknownNameError("model", name, names, self._hint(name))
+        root = self.root_of(name)
+        _check_inside(root / name, root)
+        if (root / name / MANIFEST_NAME).is_file():
+            return (self._manifest(root / name / MANIFEST_NAME).version,)
+        return tuple(folder.name for folder in _version_folders(root / name))
 
     def folder(self, name: str, version: str | None = None) -> Path:
         """The folder of a model's version; of its highest where none is named.
@@ -74,9 +91,10 @@ class Repository:
         versions = self.versions(name)
         if version is not None and version not in versions:
             raise UnknownNameError(f"version of model {name}", version, versions)
-        folder = self.root / name
+        root = self.root_of(name)
+        folder = root / name
         folder = folder if (folder / MANIFEST_NAME).is_file() else folder / (version or versions[-1])
-        self._check_inside(folder)
+        _check_inside(folder, root)
         return folder
 
     def manifest(self, name: str, version: str | None = None) -> Manifest:
@@ -114,7 +132,7 @@ class Repository:
             return labels_of(manifest.task, Labels(names, tuple(label.colour for label in manifest.labels)))
         folder = self.folder(name, version)
         path = folder / manifest.labels_file
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        if not path.resolve().is_relative_to(self.root_of(name).resolve()):
             problem = f"{manifest.labels_file!r} is outside the repository"
             raise ConfigError(folder / MANIFEST_NAME, problem, "labels_file")
         return labels_of(manifest.task, read_labels(path))
@@ -224,9 +242,12 @@ class Repository:
         self._read[path] = (state, manifest)
         return manifest
 
-    def _check_inside(self, folder: Path) -> None:
-        if not folder.resolve().is_relative_to(self.root.resolve()):
-            raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
+    def _hint(self, name: str) -> str:
+        """What to add to the error for a model that is not here; `./models` is read only where it is asked for."""
+        here = Path("models")
+        if not here.is_dir() or here.resolve() in {root.resolve() for root in self._roots}:
+            return ""
+        return "; ./models has one of that name: give --models ./models" if name in Repository(here).names() else ""
 
 
 def engine_of(form: str, engine: str | None) -> str:
@@ -244,6 +265,11 @@ def engine_of(form: str, engine: str | None) -> str:
         readers = ", ".join(name for name, entry in ENGINES.items() if form in entry.formats)
         raise RepositoryError(f"engine {engine!r} does not read {form}: use {readers}, or convert the model")
     return engine
+
+
+def _check_inside(folder: Path, root: Path) -> None:
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
 
 
 def _check_hash(path: Path, manifest: Manifest) -> None:
@@ -267,6 +293,10 @@ def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:
     return (is_number, tuple(map(int, parts)) if is_number else (), version)
 
 
+def _is_model(folder: Path) -> bool:
+    return (folder / MANIFEST_NAME).is_file() or bool(_version_folders(folder))
+
+
 def _version_folders(folder: Path) -> list[Path]:
     """The versions in a model's folder, the highest number last; names that are no numbers come first."""
     if not folder.is_dir():
@@ -276,9 +306,6 @@ def _version_folders(folder: Path) -> list[Path]:
 
 
 def default_root() -> Path:
-    """The repository where none is given: `SKYLANE_MODELS`, else `models/` here, else that of the checkout."""
+    """The repository where none is given: `SKYLANE_MODELS`, else the user's own."""
     named = os.environ.get(MODELS_VARIABLE)
-    if named:
-        return Path(named)
-    here = Path("models")
-    return here if here.is_dir() else Path(__file__).resolve().parent.parent / "models"
+    return Path(named) if named else user_models()

@@ -17,6 +17,7 @@ from cloud.manifest import (
     OutputKind,
     OutputSection,
 )
+from cloud.repository import Repository
 from modelling.export import INPUT, TENSORS, frozen_graph, write_saved_model
 from modelling.frameworks import keras
 from modelling.keras_export import write_keras
@@ -91,7 +92,7 @@ def shipped_weights(recipe: Recipe, root: Path) -> Weights:
     Raises:
         BuildError: the graph is not there, or is none that was built here.
     """
-    path = root / recipe.name / FILES[Format.FROZEN_GRAPH]
+    path = Repository(root).root_of(recipe.name) / recipe.name / FILES[Format.FROZEN_GRAPH]
     try:
         graph = read_graph(path)
     except EngineError as error:

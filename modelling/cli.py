@@ -21,16 +21,17 @@ from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.demosaic import DEMOSAICS
 from shared.labels import Labels, read_labels
+from shared.package_data import shipped
 from shared.pictures import read_picture
 from shared.topics import checked
 
 if TYPE_CHECKING:
     from modelling.weights import Weights
 
-_STREET = Path(__file__).resolve().parent.parent / "configs" / "labels" / "street12.yaml"
+_STREET = shipped("configs") / "labels" / "street12.yaml"
 
 _models = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
+    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 _device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 _demosaic = click.option("--demosaic", type=click.Choice(sorted(DEMOSAICS)), default="binning", show_default=True)
@@ -72,9 +73,9 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        Console().print(models_table(rows, f"Models in {repository.root}"))
+        Console().print(models_table(rows, f"Models in {repository}"))
     else:
-        click.echo(f"{repository.root} holds no model: `skylane model build road-small` makes one")
+        click.echo(f"{repository} holds no model: `skylane model build road-small` makes one")
 
 
 @model.command()

@@ -31,7 +31,7 @@ from shared.topics import checked
 @click.option("--name", "called", metavar="NAME", help="Call the new model so. [MODEL-FORMAT]")
 @click.option("--force", is_flag=True, help="Replace the new model where there is one of its name.")
 @click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
+    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 def convert_model(
     name: str,

@@ -29,7 +29,7 @@ _LABELS = {
 _TIGHT: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 _models = click.option(
-    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
+    "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 _device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 

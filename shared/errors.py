@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from shared.package_data import IS_CHECKOUT
+
 
 class SkylaneError(Exception):
     """Base of every error a user can mend.
@@ -18,17 +20,22 @@ class MissingExtraError(SkylaneError):
         self.part = part
         self.library = library
         self.extra = extra
-        super().__init__(f"{part} needs {library}, which is not installed: pip install 'skylane[{extra}]'")
+        super().__init__(f"{part} needs {library}, which is not installed: {install_command(extra)}")
+
+
+def install_command(extras: str) -> str:
+    """What to type to install some extras."""
+    return f"pip install 'skylane[{extras}]'" + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
 
 
 class UnknownNameError(SkylaneError):
     """A name was given that its table does not hold."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind = kind
         self.name = name
         self.known = tuple(known)
-        super().__init__(f"no {kind} {name!r}{suggestion(name, self.known)}")
+        super().__init__(f"no {kind} {name!r}{suggestion(name, self.known)}{hint}")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -137,7 +137,7 @@ class Link(AbstractContextManager["Link"]):
         self._last = LinkCounts()
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "bench.link.proxy", spec.model_dump_json()),
+                *(sys.executable, "-P", "-m", "bench.link.proxy", spec.model_dump_json()),
                 *(to_host, str(to_port), listen_host, str(listen_port)),
             ],
             stdin=subprocess.PIPE,

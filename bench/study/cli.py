@@ -27,7 +27,7 @@ from cloud.repository import default_root
 from shared.errors import SkylaneError
 
 _models = click.option(
-    "--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [models/]"
+    "--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 
 

@@ -36,7 +36,7 @@ class Fleet(AbstractContextManager["Fleet"]):
             for number in range(1, count + 1):
                 name = f"vehicle-{number}"
                 self._logs[name] = folder / f"{name}.log"
-                command = [sys.executable, "-m", "skylane", "edge", "play", str(source), *flags[number - 1]]
+                command = [sys.executable, "-P", "-m", "skylane", "edge", "play", str(source), *flags[number - 1]]
                 command += ["--vehicle", name, "--out", str(folder / name), "--no-sinks", "--wait-for-go"]
                 with self._logs[name].open("wb") as log:
                     self._processes[name] = subprocess.Popen(

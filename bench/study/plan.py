@@ -84,7 +84,8 @@ def read_plan(path: Path, models: Path) -> Plan:
 
 def model_names(models: Path) -> tuple[str, ...]:
     """The models that a study may name: those of the repository, and those that can be built."""
-    there = Repository(models).names() if models.is_dir() else ()
+    repository = Repository(models)
+    there = repository.names() if repository.exists else ()
     return tuple(sorted({*there, *RECIPES}))
 
 

@@ -49,7 +49,7 @@ class Variants:
             ModelMissingError: some are not; names them all, and the command that builds them.
         """
         root = self._models.root
-        there = self._models.names() if root.is_dir() else ()
+        there = self._models.names() if self._models.exists else ()
         absent = sorted({setup.model for setup in setups}.difference(there))
         if absent:
             names = "model " if len(absent) == 1 else "models "
@@ -116,7 +116,7 @@ class Variants:
         if (variant.root / variant.name / "model.yaml").is_file():  # Written last.
             return variant
         # A process of its own: TensorFlow would stay in this one, and in the way of what is measured.
-        whole = [sys.executable, "-m", "skylane", "model", *command, "--models", str(variant.root)]
+        whole = [sys.executable, "-P", "-m", "skylane", "model", *command, "--models", str(variant.root)]
         done = subprocess.run(whole, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip() or "it said nothing").splitlines()[-1]

@@ -72,6 +72,7 @@ def convert(
         raise ConversionError(target, f"{final} is there already: choose another --name, or give --force to replace it")
     labels = repository.labels(name, manifest) if manifest.labels or manifest.labels_file else None
     try:
+        repository.root.mkdir(parents=True, exist_ok=True)
         # Two folders deep, where nobody takes a half-written model for one of the repository's.
         with tempfile.TemporaryDirectory(prefix=".converting-", dir=repository.root) as workplace:
             draft = Repository(Path(workplace) / "draft")

@@ -230,7 +230,7 @@ def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
         Repository(tmp_path / "absent").names()
 
 
-def test_the_default_repository_follows_the_environment_then_the_folder(
+def test_the_default_repository_is_the_environments_else_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A container names its volume; a checkout needs nothing."""
@@ -240,8 +240,6 @@ def test_the_default_repository_follows_the_environment_then_the_folder(
     monkeypatch.chdir(tmp_path)
     assert default_root().name == "models"
     assert default_root().is_absolute()
-    (tmp_path / "models").mkdir()
-    assert default_root() == Path("models")
 
 
 @pytest.mark.parametrize(
