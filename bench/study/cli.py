@@ -25,6 +25,7 @@ from bench.study.tables import write_frames, write_runs
 from bench.study.variants import Variants
 from cloud.repository import default_root
 from shared.errors import SkylaneError
+from shared.package_data import shipped
 
 _models = click.option(
     "--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
@@ -64,7 +65,11 @@ def list_axes(models: Path | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Show the runs in their order, and run none.")
 @_models
 def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, dry_run: bool) -> None:
-    """Run the study of FILE, or go on with it where it stopped; then write its tables and its report."""
+    """Run the study of FILE, or go on with it where it stopped; then write its tables and its report.
+
+    FILE is a YAML file, or the name of a study that ships, such as `quick`.
+    """
+    file = _study_file(file)
     root = models or default_root()
     plan = read_plan(file, root)
     folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
@@ -139,6 +144,12 @@ def _report(plan: Plan, folder: StudyFolder, console: Console) -> None:
         )
         return
     console.print(f"{path}  any browser opens it, no network needed", markup=False, highlight=False, soft_wrap=True)
+
+
+def _study_file(given: Path) -> Path:
+    """The file, or the study of that name in `configs/studies` where there is no such file."""
+    named = shipped("configs") / "studies" / f"{given.name}.yaml"
+    return named if len(given.parts) == 1 and not given.exists() and named.is_file() else given
 
 
 def _drawn(seed: int | None) -> int:

@@ -184,6 +184,16 @@ def test_vehicles_that_take_too_long_are_ended(tmp_path: Path) -> None:
     assert [process.poll() is not None for process in fleet._processes.values()] == [True, True]
 
 
+def test_a_study_that_ships_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who installed the wheel has no folder `configs`; a file of one's own of that name comes first."""
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(study, ["run", "quick", "--dry-run"])
+    assert shown.exit_code == 0, shown.output
+    (tmp_path / "quick").write_text("neither: a study\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="neither"):
+        CliRunner().invoke(study, ["run", "quick", "--dry-run"], catch_exceptions=False)
+
+
 def test_a_dry_run_shows_the_order_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hours are planned by it."""
     file = plan_file(tmp_path, axes={"codec": ["jpeg", "raw"]}, repetitions=2)
