@@ -12,13 +12,15 @@ from cloud.gateway.grpc_calls import ActiveCall, ActiveCalls, OverdueCheck
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import Method, Service, StreamMethod
 from cloud.gateway.grpc_stream import RequestStream
-from cloud.gateway.listening import ListenError, endpoint
+from cloud.gateway.listening import ListenError, endpoint, listen
 from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tfs_grpc import ModelService, PredictionService
 from cloud.gateway.worker_parts import WorkerParts
 from shared import clock
+from shared.logs import RateLimitedLogger, get_logger
+from shared.threads import ThreadsExhaustedError, is_thread_limit
 
 MAX_CONNECTIONS = 4096
 MAX_METADATA_BYTES = 16 << 10  # Of one call.
@@ -64,7 +66,8 @@ class GrpcServer:
             for service in services
             for name, method in service.methods().items()
         }
-        self._threads = ThreadPoolExecutor(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
+        self._threads = _Pool(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
+        self._threads.submit(int).result()  # With one thread the pool goes on where the system allows no more.
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
@@ -84,6 +87,7 @@ class GrpcServer:
         self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
 
     def _bound(self, settings: GatewaySettings) -> int:
+        listen("grpc", settings.grpc or "").close()  # Its error says why; that of the library does not.
         where = endpoint(settings.grpc or "")
         address = f"{f'[{where.host}]' if ':' in where.host else where.host}:{where.port}"
         try:
@@ -92,7 +96,7 @@ class GrpcServer:
             pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
             return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         except (OSError, RuntimeError) as error:
-            raise ListenError(f"gRPC cannot listen at {settings.grpc}: {error}") from error
+            raise ListenError(f"--grpc: cannot listen at {settings.grpc}: {error}") from error
 
     def _handler(self, method: Method | StreamMethod) -> Any:
         """A handler that reads the request itself: a caller can be refused before its message has arrived."""
@@ -182,6 +186,25 @@ class GrpcServer:
         self._parts.calls.add(f"grpc {error.kind.grpc_code}")
         context.set_trailing_metadata(((REFUSAL_KEY, error.kind.name.lower()),))
         context.abort(grpc.StatusCode[error.kind.grpc_code], str(error))
+
+
+class _Pool(ThreadPoolExecutor):
+    """A pool that makes do with the threads it has where the system lets it start no more."""
+
+    def __init__(self, max_workers: int, name: str) -> None:
+        super().__init__(max_workers, name)
+        self._log = RateLimitedLogger(get_logger("cloud"))
+
+    def _adjust_thread_count(self) -> None:
+        """See ThreadPoolExecutor; an exception here would end the thread in which grpcio takes calls."""
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not is_thread_limit(error):
+                raise
+            if not self._threads:
+                raise ThreadsExhaustedError from error
+            self._log.warning("threads", "gRPC calls wait for a thread", reason=str(ThreadsExhaustedError()))
 
 
 class _Handlers(grpc.GenericRpcHandler):

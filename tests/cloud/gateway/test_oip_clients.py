@@ -301,7 +301,7 @@ def test_a_clients_own_timeout_is_its_deadline(face: Face) -> None:
 def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -> None:
     """Over the same repository as operators have it over the broker."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    loader = Loader(workshop.repository, lambda _: None, Placement(device="cpu"), warm_up_runs=1)
+    loader = Loader(workshop.repository, Placement(device="cpu"), warm_up_runs=1)
     pictures = noise(1, 8, 12)
     with open_doors(loader=loader) as doors, face.open(doors) as client:
         assert states(face, client) == {"net": "UNAVAILABLE"}
