@@ -10,8 +10,6 @@ from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import MaskMessage, Status
 
 _MAX_SESSIONS = 1024  # Sessions of vehicles that are remembered; beyond this the one heard least recently is forgotten.
-_SUMMARY_NS = 60_000_000_000
-
 _LOG = get_logger("cloud")
 
 
@@ -64,16 +62,17 @@ class FrameLog:
 
 
 class Summary:
-    """Logs once a minute by how much a worker's counts have grown, if they have."""
+    """Logs once a period by how much a worker's counts have grown, if they have."""
 
-    def __init__(self) -> None:
+    def __init__(self, period_s: float = 60.0) -> None:
+        self._period_ns = round(period_s * 1e9)
         self._counts: dict[str, int] = {}
         self._logged_ns = clock.now_ns()
 
     def look(self, counts: Mapping[str, int]) -> None:
-        """Logs the summary if a minute has passed since the last one; to be called more often than that."""
+        """Logs the summary if a period has passed since the last one; to be called more often than that."""
         now_ns = clock.now_ns()
-        if now_ns - self._logged_ns < _SUMMARY_NS:
+        if now_ns - self._logged_ns < self._period_ns:
             return
         grown = {name: count - self._counts.get(name, 0) for name, count in sorted(counts.items())}
         changed = {name: growth for name, growth in grown.items() if growth}

@@ -52,7 +52,31 @@ def configure_logging(
         context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
     """
     level = level or DEFAULT_LEVEL
-    fixed = dict(context or {})
+    handler = _StandardErrorHandler()
+    handler.setFormatter(_formatter(log_format or LogFormat.TEXT, context or {}))
+    logging.captureWarnings(capture=True)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def log_options(command: Command) -> Command:
+    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`; None where not given."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice([each.value for each in LogFormat]),
+        help=f"Format of the log lines on standard error. [{LogFormat.TEXT}]",
+    )(command)
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        help=f"Least severe level to log. [{DEFAULT_LEVEL}]",
+    )(command)
+
+
+def _formatter(log_format: str, context: Mapping[str, Any]) -> logging.Formatter:
+    fixed = dict(context)
 
     def add_context(_logger: Any, _method: str, event: EventDict) -> EventDict:
         return {**fixed, **event}
@@ -80,27 +104,7 @@ def configure_logging(
                 exception_formatter=structlog.dev.plain_traceback,
             )
         )
-    handler = _StandardErrorHandler()
-    handler.setFormatter(ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[*shared_steps, *last_steps]))
-    logging.captureWarnings(capture=True)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
-    logging.getLogger(_ROOT).setLevel(level.upper())
-
-
-def log_options(command: Command) -> Command:
-    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`; None where not given."""
-    command = click.option(
-        "--log-format",
-        type=click.Choice([each.value for each in LogFormat]),
-        help=f"Format of the log lines on standard error. [{LogFormat.TEXT}]",
-    )(command)
-    return click.option(
-        "--log-level",
-        type=click.Choice(LEVELS),
-        help=f"Least severe level to log. [{DEFAULT_LEVEL}]",
-    )(command)
+    return ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[*shared_steps, *last_steps])
 
 
 def _without_control_characters(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -174,3 +178,5 @@ structlog.configure(
     wrapper_class=BoundLogger,
     cache_logger_on_first_use=True,
 )
+if logging.lastResort is not None:  # Writes the warnings of programs that configure nothing.
+    logging.lastResort.setFormatter(_formatter(LogFormat.TEXT, {}))

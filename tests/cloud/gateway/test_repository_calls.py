@@ -47,6 +47,20 @@ def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], o
     assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
 
 
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7", "unknown"])
+def test_a_caller_elsewhere_changes_models_by_a_token_alone(address: str) -> None:
+    """Whoever reaches the port could otherwise unload the models of all others."""
+    control = Control()
+    parts: Any = Parts(control, Callers({}))
+    for verb in (Verb.LOAD, Verb.UNLOAD):
+        with pytest.raises(RefusedError, match="from the worker's own machine, or with a token") as raised:
+            order(parts, Caller("alice", address), verb, "net")
+        assert raised.value.kind is Kind.FORBIDDEN
+    order(parts, Caller("alice", address), Verb.LIST)
+    order(Parts(control, Callers({"sixteen-letters!": ANYONE})), Caller("alice", address), Verb.LOAD, "net")  # type: ignore[arg-type]
+    assert [taken.verb for taken in control.taken] == [Verb.LIST, Verb.LOAD]
+
+
 @pytest.mark.parametrize("operators", [frozenset(), frozenset({"car-1"})])
 def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: frozenset[str]) -> None:
     """Whoever has one could unload the model of all others; what there is may be asked for."""
