@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import SkylaneError
-from shared.log_lines import read_line
+from shared.log_lines import read_line, reason_in
 
 _READY_S = 180.0  # Loading TensorFlow and warming a large model up.
 _STOP_S = 60.0
@@ -85,7 +85,8 @@ class Worker(AbstractContextManager["Worker"]):
             raise
         if not self._is_ready:
             self.__exit__()
-            raise WorkerError(f"the worker was not ready: {' / '.join(self._said) or 'it said nothing'}")
+            reasons = dict.fromkeys(reason for line in self._said if (reason := reason_in(line)))
+            raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
     def pid(self) -> int:

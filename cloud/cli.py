@@ -25,6 +25,7 @@ from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
+from cloud.thread_budget import warn_of_pids_limit
 from shared.bus import Bus, MemoryBus
 from shared.config import override, read_yaml
 from shared.connection import broker_options
@@ -160,6 +161,7 @@ def _serve(settings: CloudConfig, worker: str, group: str, resources: Path | Non
         check(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
+    warn_of_pids_limit(settings, len(settings.models or loader.repository.names()))
     node = CloudNode(
         (),
         WorkerSettings(

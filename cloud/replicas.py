@@ -1,5 +1,6 @@
 """Replicas: several worker processes on one host, started, watched, restarted and drained together."""
 
+import logging
 import os
 import queue
 import signal
@@ -216,6 +217,7 @@ class Replicas:
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
+            "log_level": "debug" if settings.log_level == "debug" else "info",  # Their `ready` is read here.
             "threads": settings.threads or max(1, usable_cores() // settings.replicas),
             **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }
@@ -251,7 +253,8 @@ class Replicas:
         if entry is None:
             _LOG.warning("output of a replica", replica=replica.name, line=line)
             return
-        sys.stderr.write(f"{line}\n")  # It has its time, level and worker already.
+        if _LOG.isEnabledFor(logging.getLevelNamesMapping()[entry.level.upper()]):
+            sys.stderr.write(f"{line}\n")  # It has its time, level and worker already.
         if entry.is_ready_of(replica.name):
             replica.is_ready = True
             if not self._was_ready and all(other.is_ready for other in replicas):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shared.logs import LEVELS
+
 READY = "ready"  # Event of the line that a worker logs once it takes frames.
 
 _FIELD = r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\"]\S*|)"
@@ -31,11 +33,12 @@ def read_line(line: str) -> LogLine | None:
     if line.startswith("{"):
         try:
             fields = json.loads(line)
-            return LogLine(str(fields.pop("level")), str(fields.pop("message")), fields)
+            level = str(fields.pop("level"))
+            return LogLine(level, str(fields.pop("message")), fields) if level in LEVELS else None
         except (ValueError, KeyError, RecursionError):
             return None
     found = _TEXT.fullmatch(line.rstrip())
-    if found is None:
+    if found is None or found["level"] not in LEVELS:
         return None
     values = {name: _value(text) for name, text in re.findall(_FIELD, found["fields"])}
     return LogLine(found["level"], found["event"].rstrip(), values)

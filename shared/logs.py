@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LEVEL = "info"
 _ROOT = "skylane"
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error", "critical")
 _MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; beyond this the oldest is forgotten.
 _MAX_LINES = 50  # Lines that a rate-limited logger writes a period, whatever their keys.
 
@@ -47,7 +47,7 @@ def configure_logging(
     """Sends log lines of the given level and above to standard error.
 
     Args:
-        level: "debug", "info", "warning" or "error"; None: "info". Libraries log at "warning" and above only.
+        level: One of `LEVELS`; None: "info". Libraries log at "warning" and above only.
         log_format: A value of `LogFormat`; None: text.
         context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
     """

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -12,6 +11,7 @@ from cloud.gateway.grpc_calls import ActiveCall, ActiveCalls, OverdueCheck
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import Method, Service, StreamMethod
 from cloud.gateway.grpc_stream import RequestStream
+from cloud.gateway.grpc_threads import GrpcThreads, most_streams
 from cloud.gateway.listening import ListenError, endpoint, listen
 from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.refusal import Kind, RefusedError
@@ -19,8 +19,6 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.tfs_grpc import ModelService, PredictionService
 from cloud.gateway.worker_parts import WorkerParts
 from shared import clock
-from shared.logs import RateLimitedLogger, get_logger
-from shared.threads import ThreadsExhaustedError, is_thread_limit
 
 MAX_CONNECTIONS = 4096
 MAX_METADATA_BYTES = 16 << 10  # Of one call.
@@ -30,7 +28,6 @@ REFUSAL_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the
 
 _HEAD_BYTES = 1 << 16  # What a message may hold beside the picture.
 _MESSAGES_HELD = 4  # Messages of the largest size that all calls may hold together.
-_SPARE_THREADS = 32  # For calls that are refused at once.
 _GRACE_S = 5.0  # For calls under way when the server closes.
 _IDLE_CONNECTION_MS = 300_000  # After which a connection without calls is closed.
 _HANDSHAKE_MS = 10_000
@@ -51,7 +48,7 @@ class GrpcServer:
         settings = parts.settings
         self._stopping = threading.Event()
         self._calls = ActiveCalls(settings.max_calls, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
-        max_streams = max(1, settings.max_calls // 4)
+        max_streams = most_streams(settings.max_calls)
         self._streams = ActiveCalls(max_streams, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
         self._check = OverdueCheck(self._calls, self._streams, interval_s=min(settings.body_s, settings.answer_s) / 2)
         self._parts = parts
@@ -66,8 +63,7 @@ class GrpcServer:
             for service in services
             for name, method in service.methods().items()
         }
-        self._threads = _Pool(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
-        self._threads.submit(int).result()  # With one thread the pool goes on where the system allows no more.
+        self._threads = GrpcThreads(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
@@ -186,25 +182,6 @@ class GrpcServer:
         self._parts.calls.add(f"grpc {error.kind.grpc_code}")
         context.set_trailing_metadata(((REFUSAL_KEY, error.kind.name.lower()),))
         context.abort(grpc.StatusCode[error.kind.grpc_code], str(error))
-
-
-class _Pool(ThreadPoolExecutor):
-    """A pool that makes do with the threads it has where the system lets it start no more."""
-
-    def __init__(self, max_workers: int, name: str) -> None:
-        super().__init__(max_workers, name)
-        self._log = RateLimitedLogger(get_logger("cloud"))
-
-    def _adjust_thread_count(self) -> None:
-        """See ThreadPoolExecutor; an exception here would end the thread in which grpcio takes calls."""
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError as error:
-            if not is_thread_limit(error):
-                raise
-            if not self._threads:
-                raise ThreadsExhaustedError from error
-            self._log.warning("threads", "gRPC calls wait for a thread", reason=str(ThreadsExhaustedError()))
 
 
 class _Handlers(grpc.GenericRpcHandler):

@@ -145,6 +145,24 @@ def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, 
         assert not alive
 
 
+def test_replicas_get_ready_where_only_warnings_are_logged(mosquitto_broker: Broker, repository: Path) -> None:
+    """Each one's `ready` is read by the command and left out of its own log; what is not ready is not started again."""
+    online: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def tell(worker: str, state: NodeState) -> None:
+        if state is NodeState.ONLINE:
+            online.put(worker)
+
+    with (
+        _running(mosquitto_broker.url, repository, "--log-level", "warning") as command,
+        _states(mosquitto_broker.url, tell),
+    ):
+        while {online.get(timeout=WAIT_S), online.get(timeout=WAIT_S)} != {"w-1", "w-2"}:
+            pass
+        assert command.end() == 0
+    assert command.lines == []
+
+
 def test_replicas_that_cannot_start_tell_why(mosquitto_broker: Broker, repository: Path) -> None:
     """A model that is not there would fail again and again."""
     with _running(mosquitto_broker.url, repository, "--model", "huge") as command:
