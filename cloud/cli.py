@@ -31,13 +31,14 @@ from shared.config import override, read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.log_lines import READY
-from shared.logs import LogFormat, configure_logging, get_logger, log_options
+from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
 from shared.name_claim import client_id
 from shared.processes import on_end_signals
 from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
 
 _LOG = get_logger("cloud")
+_WAITING = RateLimitedLogger(_LOG)
 
 
 class NothingServedError(SkylaneError):
@@ -155,7 +156,12 @@ def _serve(settings: CloudConfig, worker: str, group: str, resources: Path | Non
     if supervised:
         drain_with_parent()
     _LOG.info(
-        "starting", version=_version(), models=list(settings.models) or "all", device=settings.device, pid=os.getpid()
+        "starting",
+        version=_version(),
+        models=list(settings.models) or "all",
+        engine=settings.engine or "as each manifest says",
+        device=settings.device,
+        pid=os.getpid(),
     )
     if gateway is not None:
         check(gateway)
@@ -229,7 +235,7 @@ def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str
         name=worker,
         on_connected=node.announce,
         on_fault=node.fault,
-        on_waiting=lambda reason: _LOG.warning("no connection to the broker", reason=reason),
+        on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
     )
 
 
@@ -267,7 +273,7 @@ def _loaded(loader: Loader, wanted: Sequence[str]) -> list[Model]:
         with suppress(Exception):  # The loader has logged it; one bad model must not keep the others away.
             models.append(loader.load(name))
     if not models:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in loader.problems.items())
+        reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
         raise NothingServedError(f"no model of repository {root} can be served: {reasons}")
     return models
 

@@ -207,7 +207,9 @@ class Control:
                 except SkylaneError as error:
                     yield ModelEntry(name, version, ModelState.BROKEN, detail=str(error))
                     continue
-                problem = loader.problems.get(name, "")
+                problem = loader.problems.get((name, version), "")
+                if version == versions[-1]:
+                    problem = problem or loader.problems.get((name, None), "")
                 state = ModelState.LOADING if loading else ModelState.BROKEN if problem else ModelState.AVAILABLE
                 detail = problem if state is ModelState.BROKEN else ""
                 yield ModelEntry(name, version, state, card.task, sha256=card.sha256, detail=detail)

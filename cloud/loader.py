@@ -29,7 +29,9 @@ class Loader:
     engine: str | None = None
     isolated: bool = False  # Whether each engine runs in a process of its own, and
     limits: Limits = Limits()  # noqa: RUF009 - frozen. What such a process may take.
-    problems: dict[str, str] = field(default_factory=dict)  # Why the last load of a model failed, by its name.
+    problems: dict[tuple[str, str | None], str] = field(
+        default_factory=dict
+    )  # Why loads failed, as they were asked for.
 
     def load(self, name: str, version: str | None = None) -> Model:
         """Checks a model's file, opens it and warms it up; without a version, the highest one.
@@ -46,11 +48,12 @@ class Loader:
             model = self._opened(name, version)
         except Exception as error:
             is_known = isinstance(error, SkylaneError)
-            reason = self.problems[name] = str(error) if is_known else f"{type(error).__name__}: {error}"
+            reason = self.problems[name, version] = str(error) if is_known else f"{type(error).__name__}: {error}"
             log.error("model refused", reason=reason, exc_info=not is_known)  # noqa: TRY400  See exc_info.
             raise
-        self.problems.pop(name, None)
         card = model.card
+        for asked_for in (None, card.version):
+            self.problems.pop((name, asked_for), None)
         measured = {"cold_ms": card.cold_ms, "warm_ms": card.warm_ms}
         log.info(
             "model loaded",

@@ -21,7 +21,7 @@ from cloud.config import CloudConfig, connection_of
 from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
 from shared.log_lines import READY, read_line, reason_in
-from shared.logs import get_logger
+from shared.logs import RateLimitedLogger, get_logger
 from shared.machine import usable_cores
 from shared.name_claim import client_id
 from shared.processes import end
@@ -33,6 +33,7 @@ _LOOK_S = 0.2
 _LAST_WORDS = 3  # Lines.
 
 _LOG = get_logger("cloud")
+_WAITING = RateLimitedLogger(_LOG)
 
 
 class ReplicasError(SkylaneError):
@@ -200,7 +201,7 @@ class Replicas:
             client_id("replicas", self._worker),
             None,
             name=self._worker,
-            on_waiting=lambda reason: _LOG.warning("no connection to the broker", reason=reason),
+            on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
         )
         shares = bus.shares_subscriptions
         bus.close()

@@ -57,7 +57,7 @@ class EngineProcess:
         theirs.close()
         os.close(their_lifeline)
         try:
-            threading.Thread(target=self._log_output, name="engine-output", daemon=True).start()
+            threading.Thread(target=self._log_output, name=f"engine-output-{self.pid}", daemon=True).start()
         except BaseException:
             self._process.kill()
             raise

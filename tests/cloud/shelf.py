@@ -31,7 +31,7 @@ class Shelf:
         self.gate.set()
         self.began = threading.Event()
         self.broken: set[tuple[str, str]] = set()
-        self.problems: dict[str, str] = {}
+        self.problems: dict[tuple[str, str | None], str] = {}
         self.repository = self
 
     def names(self) -> tuple[str, ...]:
