@@ -18,6 +18,7 @@ from edge.cli import run
 from edge.config import EdgeConfig
 from shared.broker import Broker
 from shared.errors import SkylaneError
+from shared.log_lines import READY, read_line
 from shared.opencv import cv2
 
 # What the PNG sink writes of a task, and what it is.
@@ -98,7 +99,8 @@ class _Teller:
     def __call__(self, line: str) -> None:
         if not self._ready:
             self._console.print(line, highlight=False, markup=False)
-        self._ready = self._ready or line.endswith(": ready")
+        entry = read_line(line)
+        self._ready = self._ready or (entry is not None and entry.event == READY)
 
 
 def _free(folder: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.errors import SkylaneError
+from shared.log_lines import read_line, reason_in
 
 _READY_S = 180.0  # Loading TensorFlow and warming a large model up.
 _STOP_S = 60.0
@@ -84,7 +85,8 @@ class Worker(AbstractContextManager["Worker"]):
             raise
         if not self._is_ready:
             self.__exit__()
-            raise WorkerError(f"the worker was not ready: {' / '.join(self._said) or 'it said nothing'}")
+            reasons = dict.fromkeys(reason for line in self._said if (reason := reason_in(line)))
+            raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
     def pid(self) -> int:
@@ -124,7 +126,8 @@ class Worker(AbstractContextManager["Worker"]):
                     log.write(line)
                 self._said.append(line.rstrip())
                 self._on_line(line.rstrip())
-                if line.startswith(f"worker {self.name}: ready"):
+                entry = read_line(line)
+                if entry is not None and entry.is_ready_of(self.name):
                     self._is_ready = True
                     self._told.set()
         self._told.set()

@@ -6,7 +6,8 @@ import socket
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 from cloud.config import CloudConfig, connection_of, gateway_of
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
+from cloud.frame_log import Summary
 from cloud.gateway.gateway import check
 from cloud.intake import worker_will
 from cloud.isolation.engine import Limits
@@ -23,13 +25,24 @@ from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
+from cloud.thread_budget import warn_of_pids_limit
 from shared.bus import Bus, MemoryBus
 from shared.config import override, read_yaml
 from shared.connection import broker_options
+from shared.errors import SkylaneError
+from shared.log_lines import READY
+from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
 from shared.name_claim import client_id
 from shared.processes import on_end_signals
 from shared.resources.sampler import Sampler
 from shared.topics import checked, part_of_name
+
+_LOG = get_logger("cloud")
+_WAITING = RateLimitedLogger(_LOG)
+
+
+class NothingServedError(SkylaneError):
+    """No model of the repository can be loaded."""
 
 
 @click.group()
@@ -44,7 +57,13 @@ cloud.add_command(control)
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
 @broker_options
 @click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
-@click.option("--model", "models", multiple=True, help="Serve this model; again for more. [all of the repository]")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="Serve this model; again for more. One that cannot be loaded ends the start; of a whole repository the others "
+    "are served. [all of the repository]",
+)
 @click.option("--device", help="auto, cpu or gpu:N. [auto]")
 @click.option(
     "--engine",
@@ -106,23 +125,51 @@ cloud.add_command(control)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
 )
+@log_options
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
     group = checked("group", settings.group)
+    configure_logging(
+        level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
+    )
+    try:
+        _serve(settings, worker, group, resources, supervised=supervised)
+    except click.ClickException:
+        raise
+    except Exception as error:
+        if settings.log_format != LogFormat.JSON:
+            raise
+        # A log collector takes no other line than JSON.
+        _LOG.error("ended by an error", reason=str(error), exc_info=not isinstance(error, SkylaneError))
+        sys.exit(1)
+
+
+def _serve(settings: CloudConfig, worker: str, group: str, resources: Path | None, *, supervised: bool) -> None:
     gateway = gateway_of(settings)
-    if gateway is not None:
-        check(gateway)
     if settings.replicas > 1:
+        if gateway is not None:
+            check(gateway)
         _supervise(settings, worker, resources)
         return
     if supervised:
         drain_with_parent()
+    _LOG.info(
+        "starting",
+        version=_version(),
+        models=list(settings.models) or "all",
+        engine=settings.engine or "as each manifest says",
+        device=settings.device,
+        pid=os.getpid(),
+    )
+    if gateway is not None:
+        check(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
+    warn_of_pids_limit(settings, len(settings.models or loader.repository.names()))
     node = CloudNode(
-        _loaded(loader, settings.models),
+        (),
         WorkerSettings(
             worker=worker,
             session=session,
@@ -140,66 +187,61 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
         ),
         loader=loader,
     )
+    node.bind()  # A taken port must not be found only when the models have been loaded, which takes minutes.
+    on_end_signals(lambda *_: sys.exit(0))
+    try:
+        node.add(_loaded(loader, settings.models))
+    except SystemExit:
+        _LOG.info("stopped", reason="asked to stop before it was ready")
+        raise
     sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
         _answer(node, settings, worker, session, sampler)
-    _say(f"worker {worker}: drained and gone")
+    _LOG.info("stopped", **dict(sorted(node.counts.items())))
     for line in sampler.told() if sampler else ():
-        _say(line)
+        _LOG.info("resources used", usage=line)
 
 
 def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
-    replicas = Replicas(settings, worker, resources, _say)
+    replicas = Replicas(settings, worker, resources)
     on_end_signals(lambda *_: replicas.stop())
     replicas.run()
-    _say(f"worker {worker}: all replicas drained and gone")
+    _LOG.info("stopped")
 
 
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
     on_end_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
-    told: dict[str, int] = {}
+    summary = Summary()
     sampled: dict[str, int] = {}
 
-    def tell() -> None:
-        """One line whenever the counts have moved; and have engines' processes sampled, new ones as well."""
+    def look() -> None:
+        """Samples the processes of isolated engines too, new ones as well, and logs the summary when it is due."""
         if sampler:
             for engine, pid in node.engine_processes.items():
                 if sampled.get(engine) != pid:
                     sampled[engine] = pid
                     sampler.watch(f"worker/{worker}/{engine}", pid)
-        counts = dict(node.counts)
-        if counts != told:
-            told.update(counts)
-            _say(" · ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+        summary.look(node.counts)
 
-    def tell_ready() -> None:
-        for door, port in node.ports.items():
-            _say(f"worker {worker}: {door} at port {port}")
-        _say(f"worker {worker}: ready")
-
-    node.serve(bus, tell, on_ready=tell_ready)
+    node.serve(bus, look, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
     on_end_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
-    tell()
 
 
 def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:
-    bus = connection_of(settings).open(
+    return connection_of(settings).open(
         client_id("worker", worker),
         worker_will(worker, session),
         name=worker,
         on_connected=node.announce,
         on_fault=node.fault,
-        on_waiting=_say,
+        on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
     )
-    _say(f"worker {worker}: connected to {settings.broker}")
-    return bus
 
 
 def _loader(settings: CloudConfig) -> Loader:
     return Loader(
         repository=Repository(settings.repository or default_root()),
-        say=_say,
         placement=Placement(
             device=settings.device,
             intra_threads=settings.threads,
@@ -219,12 +261,25 @@ def _loader(settings: CloudConfig) -> Loader:
 
 
 def _loaded(loader: Loader, wanted: Sequence[str]) -> list[Model]:
-    names = wanted or loader.repository.names()
+    """Loads the wanted models, all of which must load, or those of the repository that can be loaded."""
+    if wanted:
+        return [loader.load(name) for name in wanted]
+    root = loader.repository.root
+    names = loader.repository.names()
     if not names:
-        root = loader.repository.root
         raise click.UsageError(f"repository {root} holds no model: run 'skylane model build road-small'")
-    return [loader.load(name) for name in names]
+    models = []
+    for name in names:
+        with suppress(Exception):  # The loader has logged it; one bad model must not keep the others away.
+            models.append(loader.load(name))
+    if not models:
+        reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
+        raise NothingServedError(f"no model of repository {root} can be served: {reasons}")
+    return models
 
 
-def _say(text: str) -> None:
-    click.echo(text, file=sys.stderr)
+def _version() -> str:
+    try:
+        return version("skylane")
+    except PackageNotFoundError:
+        return "unknown"  # It runs from its sources, not installed.

@@ -13,6 +13,7 @@ from cloud.manifest import NAME
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER, Connection
 from shared.errors import suggestion
+from shared.logs import LEVELS, LogFormat
 from shared.topics import GROUP
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
@@ -66,6 +67,8 @@ class CloudConfig(Section):
     allowed_hosts: tuple[str, ...] = ()  # Names in the Host header of HTTP calls, beside IP addresses and localhost.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)
+    log_level: str | None = None  # None: as `shared.logs` has it; so for the format.
+    log_format: LogFormat | None = None
 
     @model_validator(mode="after")
     def _has_a_door(self) -> Self:
@@ -123,6 +126,13 @@ class CloudConfig(Section):
         if engine not in (None, AUTO, *ENGINES):
             raise ValueError(f"no engine {engine!r}{suggestion(str(engine), (AUTO, *ENGINES))}")
         return engine
+
+    @field_validator("log_level")
+    @classmethod
+    def _level_exists(cls, level: str | None) -> str | None:
+        if level not in (None, *LEVELS):
+            raise ValueError(f"no log level {level!r}: use {', '.join(LEVELS)}")
+        return level
 
     @field_validator("operators")
     @classmethod

@@ -22,6 +22,7 @@ from shared.control import (
     unpack_request,
 )
 from shared.errors import SkylaneError
+from shared.logs import RateLimitedLogger, get_logger
 from shared.model_card import ModelCard
 from shared.threads import Counts, Handover
 
@@ -57,6 +58,7 @@ class Control:
         self._changes: Handover[tuple[ControlRequest, Tell]] = Handover(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
         self._refused = Counts()
+        self._log = RateLimitedLogger(get_logger("cloud"))
         self._bus: Bus | None = None
 
     @property
@@ -110,11 +112,11 @@ class Control:
 
     def _received(self, delivery: Delivery) -> None:
         if delivery.retained:  # Kept by the broker, an order would be carried out anew at every connect.
-            self._refused.add("retained")
+            self._ignore("retained", delivery.topic)
         elif len(delivery.payload) > MAX_REQUEST_BYTES:
-            self._refused.add("unreadable")
+            self._ignore("unreadable", delivery.topic)
         elif not self._requests.offer(delivery):
-            self._refused.add("busy")
+            self._ignore("busy", delivery.topic)
 
     def _read(self, delivery: Delivery) -> None:
         names = topics.CONTROL.names_in(delivery.topic)
@@ -122,10 +124,13 @@ class Control:
             request = unpack_request(delivery.payload, names["verb"] if names else "")
         except ControlError as error:
             if error.reply_to is None:
-                self._refused.add("unreadable")
+                self._ignore("unreadable", delivery.topic)
             else:
                 operator, nonce = error.reply_to
                 self._refused.add("request")
+                self._log.warning(
+                    ("request", operator), "control request refused", operator=operator, reason=str(error)
+                )
                 self._reply(operator, ControlReply(nonce, self._worker, error=str(error)))
             return
         tell = partial(self._reply, request.operator)
@@ -202,8 +207,12 @@ class Control:
                 except SkylaneError as error:
                     yield ModelEntry(name, version, ModelState.BROKEN, detail=str(error))
                     continue
-                state = ModelState.LOADING if loading else ModelState.AVAILABLE
-                yield ModelEntry(name, version, state, card.task, sha256=card.sha256)
+                problem = loader.problems.get((name, version), "")
+                if version == versions[-1]:
+                    problem = problem or loader.problems.get((name, None), "")
+                state = ModelState.LOADING if loading else ModelState.BROKEN if problem else ModelState.AVAILABLE
+                detail = problem if state is ModelState.BROKEN else ""
+                yield ModelEntry(name, version, state, card.task, sha256=card.sha256, detail=detail)
 
     def _entry(self, lane: Lane, state: ModelState | None = None) -> ModelEntry:
         card = lane.card
@@ -223,9 +232,23 @@ class Control:
         return ControlReply(request.nonce, self._worker, is_ready=is_ready, models=models, card=card, took_ms=took_ms)
 
     def _refuse(self, reason: str, request: ControlRequest, tell: Tell, error: str) -> None:
-        """Count a refusal and tell it to whoever asked."""
+        """Counts and logs a refusal, and reports it to the sender of the request."""
         self._refused.add(reason)
+        self._log.warning(
+            (reason, request.operator),
+            "control request refused",
+            operator=request.operator,
+            verb=request.verb.value,
+            model=request.model,
+            version=request.version,
+            reason=error,
+        )
         tell(ControlReply(request.nonce, self._worker, error=error))
+
+    def _ignore(self, reason: str, topic: str) -> None:
+        """Counts and logs a request whose sender cannot be answered."""
+        self._refused.add(reason)
+        self._log.warning(reason, "control request ignored", reason=reason, topic=topic)
 
     def _fail(self, request: ControlRequest, tell: Tell, error: Exception) -> None:
         """Records an unexpected exception and refuses the request that led to it."""

@@ -9,11 +9,13 @@ from cloud.model import Model
 from cloud.serving import Lane, Serving
 from shared.errors import SkylaneError
 from shared.fields import MessageError
+from shared.logs import get_logger
 from shared.model_card import ModelCard
 
 OpenLane = Callable[[Model], Lane]  # Builds a model's lane and starts it.
 
 _NS_IN_MS = 1_000_000
+_LOG = get_logger("cloud")
 
 
 class ExchangeError(SkylaneError):
@@ -72,6 +74,7 @@ class Exchange:
             SkylaneError: it cannot be loaded; what is served is as it was.
         """
         begun_ns = perf_counter_ns()
+        was_current = self._serving.lane(name, None)
         lane = self._served_already(name, version)
         if lane is None:
             lane = self._opened(name, version)
@@ -85,6 +88,8 @@ class Exchange:
                 raise
         self._door.announce()
         took_ms = (perf_counter_ns() - begun_ns) / _NS_IN_MS
+        if was_current is not None and was_current is not lane:
+            _LOG.info("model swapped", model=name, version=lane.key[1], previous=was_current.key[1], kept=keep)
         self._retire(left)
         return lane, took_ms
 
@@ -131,5 +136,4 @@ class Exchange:
                     f"{lane.card.name} version {lane.card.version} takes no more frames, but its engine hangs "
                     "and cannot be freed: restart the worker"
                 )
-            if self._loader is not None:
-                self._loader.say(f"{lane.card.name} {lane.card.version}: unloaded")
+            _LOG.info("model unloaded", model=lane.card.name, version=lane.card.version)

@@ -10,12 +10,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from shared import clock
+from shared.logs import get_logger
 
 STRIKES = 3  # Frames that are enough.
 _PEACE_NS = 60_000_000_000
 _FIRST_NS = 5_000_000_000
 _LONGEST_NS = 300_000_000_000
 _MAX_VEHICLES = 1024
+_LOG = get_logger("cloud")
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class _Record:
     strikes: int = 0
     last_ns: int = 0
     until_ns: int = 0
+    is_held: bool = False  # Whether the log's last line about the vehicle says that it is held off.
 
 
 class HoldOff:
@@ -48,7 +51,10 @@ class HoldOff:
             record.last_ns = now_ns
             if record.strikes >= STRIKES:
                 doublings = min(record.strikes - STRIKES, 10)
-                record.until_ns = now_ns + min(_LONGEST_NS, _FIRST_NS << doublings)
+                held_ns = min(_LONGEST_NS, _FIRST_NS << doublings)
+                record.until_ns = now_ns + held_ns
+                record.is_held = True
+                _LOG.warning("vehicle held off", vehicle=vehicle, seconds=held_ns / 1e9, strikes=record.strikes)
 
     def reason(self, vehicle: str) -> str | None:
         """Why a vehicle's frames are refused now; None where they are taken."""
@@ -57,7 +63,12 @@ class HoldOff:
         now_ns = clock.now_ns()
         with self._lock:
             record = self._records.get(vehicle)
-            if record is None or now_ns >= record.until_ns:
+            if record is None:
+                return None
+            if now_ns >= record.until_ns:
+                if record.is_held:
+                    record.is_held = False
+                    _LOG.info("vehicle no longer held off", vehicle=vehicle)
                 return None
             left_s = (record.until_ns - now_ns) / 1e9
             return f"vehicle {vehicle} is held off for {left_s:.0f} s: {record.strikes} of its frames ended the engine's process"

@@ -56,7 +56,6 @@ class Intake:
 
     def __init__(
         self,
-        bus: Bus,
         admission: Admission,
         replier: Replier,
         serving: Serving,
@@ -72,7 +71,7 @@ class Intake:
 
         `give_up` is told, on the network thread, why the worker cannot go on under its name.
         """
-        self._bus = bus
+        self._opened_bus: Bus | None = None
         self._admission = admission
         self._replier = replier
         self._serving = serving
@@ -104,13 +103,14 @@ class Intake:
         """
         return dict(self._ignored)
 
-    def open(self) -> None:
-        """Take frames from now on.
+    def open(self, bus: Bus) -> None:
+        """Takes frames that arrive over `bus` from now on.
 
         Raises:
             SecondWorkerError: the broker speaks MQTT 3.1.1 only and another worker serves one of the models.
             AnnouncementError: as `check`.
         """
+        self._opened_bus = bus
         self.check(self._serving.cards())
         models = self._serving.models
         self._check_alone(models)
@@ -195,6 +195,8 @@ class Intake:
 
     def close(self) -> None:
         """Leave the broker; every answer must have been published."""
+        if self._opened_bus is None:
+            return
         self._claim.close()
         self._state = NodeState.OFFLINE
         self.announce()
@@ -230,6 +232,11 @@ class Intake:
                         self._replier.errors.record("mqtt", error)
                 self._replier.refuse(request, status, reason)
 
+    @property
+    def _bus(self) -> Bus:
+        assert self._opened_bus is not None, "the intake is not open"
+        return self._opened_bus
+
     def _filter(self, model: str) -> str:
         topic_filter = topics.FRAMES.filter(model=model)
         return topics.shared(self._group, topic_filter) if self._bus.shares_subscriptions else topic_filter
@@ -251,13 +258,13 @@ class Intake:
         retried = topics.RETRIES.names_in(delivery.topic)
         names = retried or topics.FRAMES.names_in(delivery.topic)
         if delivery.retained:
-            self._ignored["retained"] += 1
+            self._ignore("retained", delivery.topic)
             return
         if names is None:
-            self._ignored["topic"] += 1
+            self._ignore("topic", delivery.topic)
             return
         if retried is None and names["model"] not in self._ever_admitted:
-            self._ignored["model"] += 1
+            self._ignore("model", delivery.topic)
             return
         reply_topic = topics.MASKS.of(vehicle=names["vehicle"], camera=names["camera"])
         correlation = _correlation(delivery.properties, names)
@@ -279,6 +286,10 @@ class Intake:
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
             self._replier.errors.record("mqtt", error)
             self.refuse(request, Status.FAILED, f"internal error ({type(error).__name__}): see the worker's log")
+
+    def _ignore(self, reason: str, topic: str) -> None:
+        self._ignored[reason] += 1
+        self._replier.log.ignored(reason, topic)
 
     def _admit(self, request: Request, delivery: Delivery, reply_topic: str) -> None:
         """Hands a frame to admission, or refuses it."""

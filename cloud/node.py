@@ -27,9 +27,11 @@ from shared import topics
 from shared.bus import Bus
 from shared.errors import SkylaneError
 from shared.images import PictureLimits
+from shared.logs import get_logger
 from shared.threads import ThreadGroup
 
 _DRAIN_S = 30.0
+_LOG = get_logger("cloud")
 
 Room = tuple[Callable[[], None], Sequence[threading.Thread]]  # How it is closed, and who works in it.
 
@@ -78,22 +80,38 @@ class CloudNode:
         self._hold_off = HoldOff()
         self._models = models
         self._serving = Serving()
-        self._intake: Intake | None = None
-        self._control: Control | None = None
+        self._intake = Intake(
+            self._admission,
+            self._replier,
+            self._serving,
+            worker=settings.worker,
+            session=settings.session,
+            group=settings.group,
+            qos=settings.qos,
+            hold_off=self._hold_off,
+            give_up=self.end,
+        )
+        self.door = Door(  # Where frames enter that came over neither MQTT nor a network.
+            self._admission,
+            self._serving,
+            self._hold_off,
+            session=settings.session,
+            refuse=self._intake.refuse,
+        )
+        doors = Doors(self._intake, self.door)
+        exchange = Exchange(self._serving, doors, self._open_lane, self._loader, self._stopped.is_set)
+        self._control = (
+            Control(settings.worker, self._serving, exchange, settings.operators, errors=self._replier.errors)
+            if settings.takes_control
+            else None
+        )
         self._echoes = Echoes(settings.worker, settings.node)
         self._gateway: Gateway | None = None
-        self._door: Door | None = None
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Where the gateway's servers listen, by `http` and `grpc`; once ready."""
+        """Where the gateway's servers listen, by `http` and `grpc`; once bound."""
         return self._gateway.ports if self._gateway else {}
-
-    @property
-    def door(self) -> Door:
-        """Where frames enter that came over neither MQTT nor a network; once ready."""
-        assert self._door is not None
-        return self._door
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -112,8 +130,7 @@ class CloudNode:
 
     def announce(self) -> None:
         """Tell again what is served, after a reconnect."""
-        if self._intake:
-            self._intake.announce()
+        self._intake.announce()
 
     def end(self, reason: SkylaneError) -> None:
         """Have the node drain and end for a reason, which `serve` then raises; any thread may call it."""
@@ -124,6 +141,33 @@ class CloudNode:
         """Ask the node to drain and end; may be called from a signal handler."""
         self._stopped.set()
 
+    def bind(self) -> None:
+        """Binds the gateway's ports, which takes no time; calls are answered once the node serves.
+
+        Raises:
+            SkylaneError: an address cannot be listened at, or a library is missing.
+        """
+        settings = self._settings
+        if settings.gateway is None or self._gateway is not None:
+            return
+        parts = WorkerParts(
+            worker=settings.worker,
+            door=self.door,
+            callers=Callers.read(settings.gateway.tokens),
+            echoes=self._echoes,
+            control=self._control,
+            settings=settings.gateway,
+            limits=PictureLimits(max_pixels=settings.max_pixels),
+            tally=self._replier.tally,
+            errors=self._replier.errors,
+            refused=self._refused,
+        )
+        self._gateway = Gateway(parts, self._threads.fault)
+
+    def add(self, models: Sequence[Model]) -> None:
+        """Adds models to those that are served from the start; to be called before `serve`."""
+        self._models = (*self._models, *models)
+
     def serve(self, bus: Bus, on_tick: Callable[[], None], on_ready: Callable[[], None] = lambda: None) -> None:
         """Answer frames until stopped, then drain: finish what was admitted, and say goodbye.
 
@@ -133,37 +177,15 @@ class CloudNode:
             SkylaneError: the broker cannot share the work with the worker it already has, or the worker's name is
                 another's.
         """
-        intake = self._intake = Intake(
-            bus,
+        intake, door = self._intake, self.door
+        decoder = Decoder(
             self._admission,
             self._replier,
             self._serving,
-            worker=self._settings.worker,
-            session=self._settings.session,
-            group=self._settings.group,
-            qos=self._settings.qos,
-            hold_off=self._hold_off,
-            give_up=self.end,
+            PictureLimits(max_pixels=self._settings.max_pixels),
         )
-        limits = PictureLimits(max_pixels=self._settings.max_pixels)
-        decoder = Decoder(self._admission, self._replier, self._serving, limits)
-        door = self._door = Door(
-            self._admission,
-            self._serving,
-            self._hold_off,
-            session=self._settings.session,
-            refuse=intake.refuse,
-        )
-        exchange = Exchange(self._serving, Doors(intake, door), self._open_lane, self._loader, self._stopped.is_set)
-        if self._settings.takes_control:
-            self._control = Control(
-                self._settings.worker,
-                self._serving,
-                exchange,
-                self._settings.operators,
-                errors=self._replier.errors,
-            )
-        gateway = self._gateway = self._opened_gateway(door)
+        self.bind()
+        gateway = self._gateway
         for model in self._models:
             self._serving.place(self._open_lane(model))
         self._models = ()  # What is unloaded must be held by nobody.
@@ -172,7 +194,7 @@ class CloudNode:
             self._echoes.open(
                 bus, self._replier.errors
             )  # First, for vehicles probe a worker as soon as it is announced.
-            intake.open()
+            intake.open(bus)
             if self._control:
                 self._control.open(bus)
             if gateway:
@@ -180,6 +202,7 @@ class CloudNode:
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
+            _LOG.info("draining", **({"reason": str(self._end)} if self._end else {}))
             intake.stop()
         finally:
             door.stop()
@@ -217,29 +240,10 @@ class CloudNode:
     def _refused(self) -> Mapping[str, int]:
         """What was refused before it was a frame, by reason."""
         refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
-        if self._intake:
-            refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
+        refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
         if self._control:
             refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return refused
-
-    def _opened_gateway(self, door: Door) -> Gateway | None:
-        settings = self._settings
-        if settings.gateway is None:
-            return None
-        parts = WorkerParts(
-            worker=settings.worker,
-            door=door,
-            callers=Callers.read(settings.gateway.tokens),
-            echoes=self._echoes,
-            control=self._control,
-            settings=settings.gateway,
-            limits=PictureLimits(max_pixels=settings.max_pixels),
-            tally=self._replier.tally,
-            errors=self._replier.errors,
-            refused=self._refused,
-        )
-        return Gateway(parts, self._threads.fault)
 
     def _open_lane(self, model: Model) -> Lane:
         settings = self._settings
@@ -255,5 +259,9 @@ class CloudNode:
             hold_off=self._hold_off,
         )
         lane = Lane(model, batcher, owns_model=self._loader is not None)
-        lane.start(self._threads)
+        try:
+            lane.start(self._threads)
+        except BaseException:
+            lane.close()
+            raise
         return lane

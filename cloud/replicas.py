@@ -1,5 +1,6 @@
 """Replicas: several worker processes on one host, started, watched, restarted and drained together."""
 
+import logging
 import os
 import queue
 import signal
@@ -19,6 +20,8 @@ import yaml
 from cloud.config import CloudConfig, connection_of
 from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
+from shared.log_lines import READY, read_line, reason_in
+from shared.logs import RateLimitedLogger, get_logger
 from shared.machine import usable_cores
 from shared.name_claim import client_id
 from shared.processes import end
@@ -29,7 +32,8 @@ _DRAIN_S = 90.0
 _LOOK_S = 0.2
 _LAST_WORDS = 3  # Lines.
 
-Say = Callable[[str], None]
+_LOG = get_logger("cloud")
+_WAITING = RateLimitedLogger(_LOG)
 
 
 class ReplicasError(SkylaneError):
@@ -147,17 +151,14 @@ def _address(first: str, number: int) -> str:
 class Replicas:
     """Runs the workers `<worker>-1` and so on until stopped; all drain then."""
 
-    def __init__(
-        self, settings: CloudConfig, worker: str, resources: Path | None, say: Say, *, back_off_s: float = 1.0
-    ) -> None:
-        """`resources`: each replica samples into a file of its own beside it. `say` is told what they say.
+    def __init__(self, settings: CloudConfig, worker: str, resources: Path | None, *, back_off_s: float = 1.0) -> None:
+        """`resources`: each replica samples into a file of its own beside it.
 
         `back_off_s`: until one that ended by itself is started again; twice as long each time.
         """
         self._settings = settings
         self._worker = worker
         self._resources = resources
-        self._say = say
         self._back_off_s = back_off_s
         self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # Which would win over the file.
         self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
@@ -197,7 +198,10 @@ class Replicas:
         if self._settings.no_broker:
             return
         bus = connection_of(self._settings).open(
-            client_id("replicas", self._worker), None, name=self._worker, on_waiting=self._say
+            client_id("replicas", self._worker),
+            None,
+            name=self._worker,
+            on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
         )
         shares = bus.shares_subscriptions
         bus.close()
@@ -214,6 +218,7 @@ class Replicas:
         own: dict[str, Any] = {
             "worker": name,
             "replicas": 1,
+            "log_level": "debug" if settings.log_level == "debug" else "info",  # Their `ready` is read here.
             "threads": settings.threads or max(1, usable_cores() // settings.replicas),
             **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }
@@ -243,13 +248,19 @@ class Replicas:
         if line is None:
             self._ended(replica)
             return
-        replica.said.append(line)
-        self._say(line if replica.name in line else f"{replica.name}: {line}")
-        if line.startswith(f"worker {replica.name}: ready"):
+        if (reason := reason_in(line)) is not None and reason not in replica.said:
+            replica.said.append(reason)
+        entry = read_line(line)
+        if entry is None:
+            _LOG.warning("output of a replica", replica=replica.name, line=line)
+            return
+        if _LOG.isEnabledFor(logging.getLevelNamesMapping()[entry.level.upper()]):
+            sys.stderr.write(f"{line}\n")  # It has its time, level and worker already.
+        if entry.is_ready_of(replica.name):
             replica.is_ready = True
             if not self._was_ready and all(other.is_ready for other in replicas):
                 self._was_ready = True
-                self._say(f"worker {self._worker}: ready, {len(replicas)} replicas")
+                _LOG.info(READY, replicas=len(replicas))
 
     def _ended(self, replica: _Replica) -> None:
         code, back_off_s = replica.ended()
@@ -259,9 +270,9 @@ class Replicas:
                 self._undrained.append(f"{replica.name} {how}")
             return
         if not self._was_ready:
-            last_words = " / ".join(replica.said).replace("skylane: ", "") or "it said nothing"
+            last_words = " / ".join(replica.said) or "it logged no error"
             raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
-        self._say(f"worker {replica.name}: {how}; starting it again in {back_off_s:g} s")
+        _LOG.error("replica ended", replica=replica.name, reason=how, restart_in_s=back_off_s)
 
     def _drain(self, replicas: Sequence[_Replica]) -> None:
         deadline_s = time.monotonic() + _DRAIN_S

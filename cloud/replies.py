@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cloud.engines.engine import Outputs
+from cloud.frame_log import FrameLog
 from cloud.request import Request
 from cloud.request_errors import RequestErrors
 from cloud.tally import Tally
@@ -31,6 +32,7 @@ class Replier:
     def __init__(self, worker: str, node: str) -> None:
         self.tally = Tally()
         self.errors = RequestErrors()
+        self.log = FrameLog()
         self._worker = worker
         self._node = node
         self._counts = Counts()
@@ -77,6 +79,7 @@ class Replier:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
         if request.id is None:
             self._counts.add("unreadable")
+            self.log.unreadable(request, reason)
             return
         refused = MaskMessage(
             id=request.id,
@@ -130,3 +133,4 @@ class Replier:
     def _count(self, request: Request, message: MaskMessage) -> None:
         self._counts.add(message.status.value)
         self.tally.add(request, message)
+        self.log.replied(request, message)

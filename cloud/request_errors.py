@@ -1,12 +1,12 @@
 """Unexpected exceptions that requests, messages and frames from outside lead to: each fails its own request alone."""
 
-import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import ParamSpec
 
 from shared import clock
+from shared.logs import get_logger
 
 P = ParamSpec("P")
 
@@ -14,7 +14,7 @@ UNHEALTHY_ERRORS = 10  # Errors within one minute from which the worker reports 
 
 _MINUTE_NS = 60_000_000_000
 _MAX_LOGGED = 20  # Tracebacks written to the log in one minute; further errors are only counted.
-_LOGGER = logging.getLogger("skylane.cloud")
+_LOG = get_logger("cloud")
 
 
 class RequestErrors:
@@ -48,7 +48,7 @@ class RequestErrors:
             is_logged = self._within_minute(now_ns) < _MAX_LOGGED
             self._recent_ns.append(now_ns)
         if is_logged:
-            _LOGGER.error("Unexpected error in %s; only this request fails.", stage, exc_info=error)
+            _LOG.error("unexpected error, only this request fails", stage=stage, exc_info=error)
 
     def guarded(self, stage: str, handler: Callable[P, None]) -> Callable[P, None]:
         """Returns a handler that records what `handler` raises instead of passing it on."""

@@ -23,8 +23,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LEVEL = "info"
 _ROOT = "skylane"
-_LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error", "critical")
 _MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; beyond this the oldest is forgotten.
+_MAX_LINES = 50  # Lines that a rate-limited logger writes a period, whatever their keys.
 
 
 class LogFormat(StrEnum):
@@ -41,16 +42,41 @@ def get_logger(part: str, **context: Any) -> BoundLogger:
 
 
 def configure_logging(
-    *, level: str = DEFAULT_LEVEL, log_format: str = LogFormat.TEXT, context: Mapping[str, Any] | None = None
+    *, level: str | None = None, log_format: str | None = None, context: Mapping[str, Any] | None = None
 ) -> None:
     """Sends log lines of the given level and above to standard error.
 
     Args:
-        level: "debug", "info", "warning" or "error". Libraries log at "warning" and above only.
-        log_format: A value of `LogFormat`.
+        level: One of `LEVELS`; None: "info". Libraries log at "warning" and above only.
+        log_format: A value of `LogFormat`; None: text.
         context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
     """
-    fixed = dict(context or {})
+    level = level or DEFAULT_LEVEL
+    handler = _StandardErrorHandler()
+    handler.setFormatter(_formatter(log_format or LogFormat.TEXT, context or {}))
+    logging.captureWarnings(capture=True)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def log_options(command: Command) -> Command:
+    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`; None where not given."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice([each.value for each in LogFormat]),
+        help=f"Format of the log lines on standard error. [{LogFormat.TEXT}]",
+    )(command)
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        help=f"Least severe level to log. [{DEFAULT_LEVEL}]",
+    )(command)
+
+
+def _formatter(log_format: str, context: Mapping[str, Any]) -> logging.Formatter:
+    fixed = dict(context)
 
     def add_context(_logger: Any, _method: str, event: EventDict) -> EventDict:
         return {**fixed, **event}
@@ -78,30 +104,7 @@ def configure_logging(
                 exception_formatter=structlog.dev.plain_traceback,
             )
         )
-    handler = _StandardErrorHandler()
-    handler.setFormatter(ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[*shared_steps, *last_steps]))
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
-    logging.getLogger(_ROOT).setLevel(level.upper())
-
-
-def log_options(command: Command) -> Command:
-    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`."""
-    command = click.option(
-        "--log-format",
-        type=click.Choice([each.value for each in LogFormat]),
-        default=LogFormat.TEXT.value,
-        show_default=True,
-        help="Format of the log lines on standard error.",
-    )(command)
-    return click.option(
-        "--log-level",
-        type=click.Choice(_LEVELS),
-        default=DEFAULT_LEVEL,
-        show_default=True,
-        help="Least severe level to log.",
-    )(command)
+    return ProcessorFormatter(foreign_pre_chain=shared_steps, processors=[*shared_steps, *last_steps])
 
 
 def _without_control_characters(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -110,7 +113,7 @@ def _without_control_characters(_logger: Any, _method: str, event: EventDict) ->
 
 
 class RateLimitedLogger:
-    """Logs an event at most once a period for each key; thread-safe.
+    """Logs an event at most once a period for each key, and `_MAX_LINES` a period in all; thread-safe.
 
     The next line for a key has the field `suppressed`, the number of lines that were left out since the last one.
     """
@@ -120,21 +123,38 @@ class RateLimitedLogger:
         self._period_ns = round(period_s * 1e9)
         self._lock = threading.Lock()
         self._logged: dict[Hashable, tuple[int, int]] = {}  # Time of the last line, and lines suppressed since.
+        self._period_began_ns = 0
+        self._lines = 0  # Written in the period.
+        self._overflow = 0  # Lines that the period had no room for.
+
+    def info(self, key: Hashable, event: str, **fields: Any) -> None:
+        """Logs a line at "info", unless one with the same key was logged within the period."""
+        self._log(logging.INFO, key, event, fields)
 
     def warning(self, key: Hashable, event: str, **fields: Any) -> None:
         """Logs a warning unless one with the same key was logged within the period."""
+        self._log(logging.WARNING, key, event, fields)
+
+    def _log(self, level: int, key: Hashable, event: str, fields: dict[str, Any]) -> None:
         now_ns = clock.now_ns()
         with self._lock:
             last_ns, suppressed = self._logged.pop(key, (None, 0))
             if last_ns is not None and now_ns - last_ns < self._period_ns:
                 self._logged[key] = (last_ns, suppressed + 1)
                 return
+            if now_ns - self._period_began_ns >= self._period_ns:
+                self._period_began_ns, self._lines = now_ns, 0
+                suppressed, self._overflow = suppressed + self._overflow, 0
+            if self._lines >= _MAX_LINES:
+                self._overflow += 1 + suppressed
+                return
+            self._lines += 1
             self._logged[key] = (now_ns, 0)
             if len(self._logged) > _MAX_KEYS:
                 del self._logged[next(iter(self._logged))]
         if suppressed:
             fields["suppressed"] = suppressed
-        self._logger.warning(event, **fields)
+        self._logger.log(level, event, **fields)
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
@@ -158,3 +178,5 @@ structlog.configure(
     wrapper_class=BoundLogger,
     cache_logger_on_first_use=True,
 )
+if logging.lastResort is not None:  # Writes the warnings of programs that configure nothing.
+    logging.lastResort.setFormatter(_formatter(LogFormat.TEXT, {}))

@@ -1,6 +1,5 @@
 """The bus over MQTT: paho-mqtt, made to tell the truth (connected, refused, too large, link dead, thread dead)."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from shared.bus import LINK_JAMMED, Ack, Acknowledged, Delivery, Handler, Proper
 from shared.fields import MAX_MESSAGE_BYTES
 from shared.first_connect import Answer, FirstConnect
 from shared.link_watch import LinkWatch
+from shared.logs import get_logger
 from shared.mqtt_client import KEEPALIVE_S, WatchedClient
 from shared.mqtt_properties import packed
 from shared.mqtt_publication import Publication
@@ -25,7 +25,7 @@ from shared.mqtt_watchdog import Watchdog
 from shared.tls import context_of, load, refusal
 from shared.unacknowledged import MOST_WAITING, Unacknowledged
 
-_LOG = logging.getLogger("skylane.mqtt")
+_LOG = get_logger("mqtt")
 _CONNECT_PATIENCE_S = 5.0
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
@@ -62,7 +62,8 @@ class MqttBus:
         new one. `min_bandwidth_mbps`: of the narrowest link to expect; what would take longer than a keepalive on it is
         too large. `most_waiting`: see `MOST_WAITING`.
         `on_connected` runs after every connect, on the network thread. `on_fault` is told what the other
-        callbacks raised, and of a network thread that died or hangs; what a handler raises is logged. `on_waiting` is told why there is no connection, at first or any more.
+        callbacks raised, and of a network thread that died or hangs; what a handler raises is logged. `on_waiting` is
+        told why there is no connection, at first or any more. Connections lost and regained are logged.
 
         Raises:
             BrokerUnreachableError: nothing answered within `connect_timeout_s`.
@@ -88,6 +89,8 @@ class MqttBus:
         self._refused_for: str | None = None  # What the broker says where it does not accept us.
         self.refused = 0  # Publications that found no room.
         self._is_up = False
+        self._is_logged = False  # Whether connections lost and regained are logged: after the first, until closed.
+        self._lost_ns: int | None = None  # When the connection was lost; None while there is one.
         self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
         self.reconnects = 0
@@ -116,6 +119,8 @@ class MqttBus:
             address, client_id, make=client_of, secure=self._secure, certificates=certificates, waiting=on_waiting
         ).within(connect_timeout_s)
         self.reconnects = 0  # However often it took.
+        self._is_logged = True
+        _LOG.info("connected to broker", broker=str(address), mqtt="5" if self.shares_subscriptions else "3.1.1")
         self._watchdog = Watchdog(
             self._client,
             self._watch,
@@ -197,6 +202,7 @@ class MqttBus:
 
     def close(self) -> None:
         """See Bus. Waits at most two seconds until the broker has taken what was published."""
+        self._is_logged = False
         deadline = time.monotonic() + _LAST_WORDS_S
         while self._is_busy() and self.is_connected and time.monotonic() < deadline:
             self._progress.wait(_LOOK_S)
@@ -218,6 +224,10 @@ class MqttBus:
             return
         self._refused_for = None
         self._is_up = True
+        if self._lost_ns is not None:
+            seconds = (clock.now_ns() - self._lost_ns) / 1e9
+            _LOG.info("connection regained", broker=str(self._address), after_s=round(seconds, 1))
+            self._lost_ns = None
         client.accepted()
         limit = getattr(properties, "MaximumPacketSize", None)
         if limit:
@@ -235,6 +245,12 @@ class MqttBus:
     def _disconnected(self, _client: Any, answer: Answer, flags: Any, code: ReasonCode, _properties: Any) -> None:
         answer.hung_up()
         was_up, self._is_up = self._is_up, False  # paho tells twice of a keepalive that passed.
+        if was_up and self._is_logged:
+            self._lost_ns = clock.now_ns()
+            silent_s = (self._lost_ns - self.heard_ns) / 1e9
+            _LOG.warning(
+                "connection lost", broker=str(self._address), reason=str(code), silent_s=round(max(0.0, silent_s), 1)
+            )
         if was_up and code.value == _KEEPALIVE_TIMEOUT and not flags.is_disconnect_packet_from_server:
             self._lost()
 
@@ -259,7 +275,7 @@ class MqttBus:
         except Exception:  # noqa: BLE001  It costs this message alone, and paho's thread would die of it.
             self.handler_errors += 1
             if self.handler_errors <= _MOST_LOGGED:
-                _LOG.exception("A message on %r could not be handled; it is ignored.", delivery.topic)
+                _LOG.exception("message ignored, its handler failed", topic=delivery.topic)
 
     def _published(self, _client: Any, _answer: Any, mid: int, code: ReasonCode, _properties: Any) -> None:
         accepted = code.value < _FAILED

@@ -12,7 +12,46 @@ from shared.errors import SkylaneError
 
 T = TypeVar("T")
 
+_NO_THREAD = "can't start new thread"  # CPython's message.
+
 _LOOK_S = 0.2  # How often a waiting writer looks whether its reader still lives.
+
+
+class ThreadsExhaustedError(SkylaneError):
+    """The system lets this process start no more threads."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "threads exhausted: raise the container's pids_limit (outside of one, 'ulimit -u'), or lower --threads"
+        )
+
+
+def is_thread_limit(error: BaseException) -> bool:
+    """Whether an exception reports that no thread or process could be started because of the system's limits."""
+    return isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
+
+
+def check_threads_available(count: int) -> None:
+    """Checks by starting them that so many more threads are allowed; a library in C++ aborts the process otherwise.
+
+    Raises:
+        ThreadsExhaustedError: the system's limits allow fewer.
+    """
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, name="thread-check", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        if not is_thread_limit(error):
+            raise
+        raise ThreadsExhaustedError from error
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
 
 
 class ThreadGroup:
@@ -26,10 +65,19 @@ class ThreadGroup:
         self._first: BaseException | None = None
 
     def start(self, name: str, body: Callable[[], None]) -> threading.Thread:
-        """Run `body` in a thread of this name."""
+        """Runs `body` in a thread of this name.
+
+        Raises:
+            ThreadsExhaustedError: the system allows no more threads.
+        """
         thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
         with self._lock:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not is_thread_limit(error):
+                    raise
+                raise ThreadsExhaustedError from error
             self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return thread
 

@@ -305,7 +305,7 @@ def test_a_worker_drains_when_it_is_told_to_stop(
     await_rows(edge, "/runs/drained/latency.csv", ",leaving,")
     worker.stop(timeout=60)
     assert worker.wait()["StatusCode"] == 0
-    assert "drained" in worker.logs().decode()
+    assert "] stopped " in worker.logs().decode()
     assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
     rows = read_log(engine, images, edge, "/runs/drained")
     assert [row["outcome"] for row in rows] == ["answered"] * DRAINING_FRAMES

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from cloud.gateway.refusal import Kind, RefusedError
 from shared import tokens
@@ -21,6 +22,13 @@ _LEAST_TOKEN = 16  # Characters; a shorter one can be guessed.
 
 class TokensError(SkylaneError):
     """A file of tokens that cannot be read."""
+
+
+class Caller(NamedTuple):
+    """Who a call is from."""
+
+    name: str  # As it is accounted under.
+    address: str  # Of its peer, without the port.
 
 
 class Callers:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cloud.gateway.callers import Callers
+from cloud.gateway.listening import listen
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.worker_parts import WorkerParts
 from shared.errors import SkylaneError
@@ -38,11 +39,14 @@ class Server(Protocol):
 
 
 def check(settings: GatewaySettings) -> None:
-    """Whether what the servers will read can be read: told before models are loaded, which may take minutes.
+    """Checks what the servers need before their libraries and the models are loaded, which takes longer.
 
     Raises:
-        SkylaneError: a file cannot be used, or a library is missing.
+        SkylaneError: a port is taken, a file cannot be used, or a library is missing.
     """
+    for kind, address in {"http": settings.http, "grpc": settings.grpc}.items():
+        if address is not None:
+            listen(kind, address).close()
     Callers.read(settings.tokens)
     if settings.tls_cert is not None and settings.tls_key is not None:
         key = settings.tls_key

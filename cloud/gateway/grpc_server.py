@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -12,7 +11,8 @@ from cloud.gateway.grpc_calls import ActiveCall, ActiveCalls, OverdueCheck
 from cloud.gateway.grpc_native import NativeService
 from cloud.gateway.grpc_service import Method, Service, StreamMethod
 from cloud.gateway.grpc_stream import RequestStream
-from cloud.gateway.listening import ListenError, endpoint
+from cloud.gateway.grpc_threads import GrpcThreads, most_streams
+from cloud.gateway.listening import ListenError, endpoint, listen
 from cloud.gateway.oip_grpc import OpenInferenceService
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.settings import GatewaySettings
@@ -28,7 +28,6 @@ REFUSAL_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the
 
 _HEAD_BYTES = 1 << 16  # What a message may hold beside the picture.
 _MESSAGES_HELD = 4  # Messages of the largest size that all calls may hold together.
-_SPARE_THREADS = 32  # For calls that are refused at once.
 _GRACE_S = 5.0  # For calls under way when the server closes.
 _IDLE_CONNECTION_MS = 300_000  # After which a connection without calls is closed.
 _HANDSHAKE_MS = 10_000
@@ -49,7 +48,7 @@ class GrpcServer:
         settings = parts.settings
         self._stopping = threading.Event()
         self._calls = ActiveCalls(settings.max_calls, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
-        max_streams = max(1, settings.max_calls // 4)
+        max_streams = most_streams(settings.max_calls)
         self._streams = ActiveCalls(max_streams, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
         self._check = OverdueCheck(self._calls, self._streams, interval_s=min(settings.body_s, settings.answer_s) / 2)
         self._parts = parts
@@ -64,7 +63,7 @@ class GrpcServer:
             for service in services
             for name, method in service.methods().items()
         }
-        self._threads = ThreadPoolExecutor(settings.max_calls + max_streams + _SPARE_THREADS, "grpc")
+        self._threads = GrpcThreads(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
@@ -84,6 +83,7 @@ class GrpcServer:
         self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
 
     def _bound(self, settings: GatewaySettings) -> int:
+        listen("grpc", settings.grpc or "").close()  # Its error says why; that of the library does not.
         where = endpoint(settings.grpc or "")
         address = f"{f'[{where.host}]' if ':' in where.host else where.host}:{where.port}"
         try:
@@ -92,7 +92,7 @@ class GrpcServer:
             pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
             return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         except (OSError, RuntimeError) as error:
-            raise ListenError(f"gRPC cannot listen at {settings.grpc}: {error}") from error
+            raise ListenError(f"--grpc: cannot listen at {settings.grpc}: {error}") from error
 
     def _handler(self, method: Method | StreamMethod) -> Any:
         """A handler that reads the request itself: a caller can be refused before its message has arrived."""

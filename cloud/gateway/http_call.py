@@ -72,6 +72,7 @@ class HttpCall:
     headers: Mapping[str, str] = field(repr=False)  # By name, in any case.
     received_ns: int
     caller: str
+    address: str  # Of the caller, without its port.
     frame: FrameMessage | None  # A vehicle's, without data.
     budget_ms: int | None
 
@@ -97,7 +98,7 @@ async def read(request: Request, parts: WorkerParts) -> HttpCall:
     budget_ms = _budget_ms(headers.get(TIMEOUT_HEADER))
     body = await _body(request, parts)
     Passage.of(request.scope).enter()
-    return HttpCall(body, headers, clock.now_ns(), caller, frame, budget_ms)
+    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, budget_ms)
 
 
 async def answered(asked: Asked, request: Request) -> Reply:

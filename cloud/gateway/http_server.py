@@ -74,7 +74,7 @@ class HttpServer:
             config.load()
         except (OSError, ssl.SSLError) as error:
             raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
-        self._socket = listen("HTTP", settings.http or "")
+        self._socket = listen("http", settings.http or "")
         self.port: int = self._socket.getsockname()[1]
         self._server = Listener(
             config, most=_CONNECTIONS * settings.max_calls, head_s=settings.head_s, answer_s=settings.answer_s

@@ -6,6 +6,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 
 from cloud.gateway import oip_models, repository_calls
+from cloud.gateway.callers import Caller
 from cloud.gateway.grpc_call import GrpcCall
 from cloud.gateway.grpc_messages import parse
 from cloud.gateway.grpc_service import Method, StreamMethod
@@ -80,7 +81,7 @@ class OpenInferenceService:
 
     def _ordered(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
         """What control replies, as long as somebody waits for it; what is ordered is done all the same."""
-        future = repository_calls.order(self._parts, call.caller(self._parts.callers), verb, model)
+        future = repository_calls.order(self._parts, Caller(call.caller(self._parts.callers), call.host), verb, model)
         while call.context.is_active():
             try:
                 return repository_calls.checked_reply(future.result(_LOOK_S))

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from cloud.gateway import oip_models, repository_calls
+from cloud.gateway.callers import Caller
 from cloud.gateway.calls import Reply, ask
 from cloud.gateway.http_call import HttpCall, answered, aside, read, response
 from cloud.gateway.json_reader import read_object
@@ -153,5 +154,7 @@ def _body(call: HttpCall) -> Told:
 
 async def _ordered(parts: WorkerParts, call: HttpCall, verb: Verb, model: str = "") -> ControlReply:
     """What control replies; what is ordered is done even where nobody waits for it any more."""
-    future = await asyncio.to_thread(repository_calls.order, parts, call.caller, verb, model)  # It reads manifests.
+    future = await asyncio.to_thread(
+        repository_calls.order, parts, Caller(call.caller, call.address), verb, model
+    )  # It reads manifests.
     return repository_calls.checked_reply(await asyncio.shield(asyncio.wrap_future(future)))

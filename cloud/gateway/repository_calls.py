@@ -5,10 +5,13 @@ from concurrent.futures import Future
 from secrets import token_hex
 from typing import Any
 
+from cloud.gateway.callers import Caller
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.worker_parts import WorkerParts
 from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+from shared.endpoint import is_loopback
 from shared.errors import SkylaneError
+from shared.logs import RateLimitedLogger, get_logger
 from shared.topics import checked
 
 _STATES = {
@@ -19,6 +22,7 @@ _STATES = {
     ModelState.BROKEN: "UNAVAILABLE",
 }
 _NOBODY = "a caller without a token"  # No operator can be called so.
+_REFUSED = RateLimitedLogger(get_logger("cloud"))
 
 
 def index(entries: tuple[ModelEntry, ...], *, ready_alone: bool) -> list[dict[str, Any]]:
@@ -30,25 +34,31 @@ def index(entries: tuple[ModelEntry, ...], *, ready_alone: bool) -> list[dict[st
     ]
 
 
-def order(
-    parts: WorkerParts, caller: str, verb: Verb, model: str = "", version: str | None = None
-) -> Future[ControlReply]:
-    """Order something of the worker's control; `checked_reply` reads what comes.
+def order(parts: WorkerParts, caller: Caller, verb: Verb, model: str = "") -> Future[ControlReply]:
+    """Sends a request to the worker's control; `checked_reply` reads its reply.
 
     Raises:
-        RefusedError: it takes no orders, or none of this caller, or no model can have that name.
+        RefusedError: the worker takes no requests, or none of this caller, or no model can have that name.
     """
     if parts.control is None:
         raise RefusedError(Kind.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
     if verb is not Verb.LIST:
+        if not parts.callers.need_token and not is_loopback(caller.address):
+            _REFUSED.warning(
+                caller.address, "control request refused", verb=verb.value, model=model, address=caller.address
+            )
+            raise RefusedError(
+                Kind.FORBIDDEN,
+                "models are loaded and unloaded from the worker's own machine, or with a token: start it with --tokens",
+            )
         try:
             checked("model", model)
         except SkylaneError as error:
             raise RefusedError(Kind.INVALID, str(error)) from error
-        if not parts.control.operators and parts.callers.has_token(caller):  # At the broker its ACL says so.
-            raise RefusedError(Kind.FORBIDDEN, f"{caller} is no operator of this worker: name it with --operator")
-    operator = caller if parts.callers.need_token else _NOBODY
-    return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model, version))
+        if not parts.control.operators and parts.callers.has_token(caller.name):  # At the broker its ACL says so.
+            raise RefusedError(Kind.FORBIDDEN, f"{caller.name} is no operator of this worker: name it with --operator")
+    operator = caller.name if parts.callers.need_token else _NOBODY
+    return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model))
 
 
 def checked_reply(reply: ControlReply) -> ControlReply:

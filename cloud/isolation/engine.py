@@ -19,7 +19,9 @@ from cloud.engines.engine import (
 from cloud.isolation.process import EngineProcess, ProcessLostError
 from cloud.manifest import Manifest
 from shared.errors import SkylaneError
+from shared.logs import get_logger
 
+_LOG = get_logger("cloud")
 _HANG_FACTOR = 20  # Times what inference takes: nothing that still works is so slow.
 
 
@@ -109,11 +111,11 @@ class IsolatedEngine:
             self._opened(self._process)
             begun_s = time.perf_counter()
             outputs = self._process.infer(batch, self._patience_s(len(batch)))
-        except ProcessLostError:
-            self._replace()
+        except ProcessLostError as error:
+            self._replace(error)
             raise
         except (EngineError, DeviceError, IsolationError) as error:
-            self._replace()
+            self._replace(error)
             raise InferenceError(f"the engine's process could not be replaced: {error}") from error
         took_s = (time.perf_counter() - begun_s) / len(batch)
         self._quickest_s = min(took_s, self._quickest_s or took_s)
@@ -123,8 +125,9 @@ class IsolatedEngine:
         """See Engine."""
         self._process.close()
 
-    def _replace(self) -> None:
-        """Start another process, which opens the model while whoever waits for this one's answer is told."""
+    def _replace(self, error: SkylaneError) -> None:
+        """Starts another process, which opens the model while the sender of the frame gets the error."""
+        _LOG.warning("engine restarted", file=self._path.name, engine=self.name, pid=self.pid, reason=str(error))
         self._process.kill()
         self._process = EngineProcess(self._opening)
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,13 @@ from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.memory import SharedMemory, SharedMemoryError
 from shared.address import SECRETS
+from shared.logs import get_logger
 from shared.processes import end
 from shared.tokens import TOKENS
 
 _LEAVING_S = 5.0
+_MAX_LINE = 2000  # Characters of a line that an engine's process writes.
+_LOG = get_logger("cloud")
 
 
 class ProcessLostError(InferenceError):
@@ -43,12 +47,20 @@ class EngineProcess:
             [sys.executable, "-P", "-m", "cloud.isolation.child", *map(str, fds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
             env=_environment(),
             pass_fds=fds,
             start_new_session=True,
         )
         theirs.close()
         os.close(their_lifeline)
+        try:
+            threading.Thread(target=self._log_output, name=f"engine-output-{self.pid}", daemon=True).start()
+        except BaseException:
+            self._process.kill()
+            raise
         self._channel.send(opening)
         self._facts: dict[str, Any] | None = None
 
@@ -138,6 +150,14 @@ class EngineProcess:
             why = " (out of memory, as a rule)" if -code == signal.SIGKILL else ""
             return ProcessLostError(f"the engine's process was ended by {name}{why} at {doing}")
         return ProcessLostError(f"the engine's process ended with code {code} at {doing}")
+
+    def _log_output(self) -> None:
+        """Logs what the process and its libraries write to their standard error, also right before a crash."""
+        assert self._process.stderr is not None
+        with self._process.stderr as output:
+            while line := output.readline(_MAX_LINE):
+                if line.strip():
+                    _LOG.warning("output of an engine's process", pid=self._process.pid, line=line.rstrip())
 
     @staticmethod
     def _let_go(memory: SharedMemory | None) -> None:

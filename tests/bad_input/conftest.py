@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import skylane
+from shared.log_lines import read_line
 from tests.bad_input.worker import HEIGHT, WIDTH
 
 
@@ -23,14 +24,14 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must end with exit code 1 and one line on the standard error; returns the line."""
+    """Runs a command that must end with exit code 1 and one line beside its log on standard error; returns the line."""
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
             skylane.main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         assert ended.value.code == 1, printed
-        (line,) = printed.err.splitlines()
+        (line,) = (line for line in printed.err.splitlines() if read_line(line) is None)
         assert line.startswith("skylane: ")
         return line
 

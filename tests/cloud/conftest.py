@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
+from onnx import TensorProto, helper
 
 from cloud.engines.tensorflow_device import tf
 from cloud.repository import Repository
@@ -84,3 +85,29 @@ def workshop(tmp_path: Path) -> Workshop:
 def pictures() -> npt.NDArray[np.uint8]:
     """Three pictures of noise, uint8 3×8×12×3."""
     return np.random.default_rng(1).integers(0, 256, (3, HEIGHT, WIDTH, 3), np.uint8)
+
+
+@pytest.fixture
+def add_onnx() -> Callable[[Path, str], None]:
+    """Adds a small ONNX model to a repository: each pixel's strongest colour."""
+
+    def add(root: Path, name: str) -> None:
+        pictures = helper.make_tensor_value_info("input", TensorProto.UINT8, [None, HEIGHT, WIDTH, 3])
+        classes = helper.make_tensor_value_info("prediction", TensorProto.INT64, [None, HEIGHT, WIDTH])
+        steps = [
+            helper.make_node("Cast", ["input"], ["colours"], to=TensorProto.FLOAT),
+            helper.make_node("ArgMax", ["colours"], ["prediction"], axis=3, keepdims=0),
+        ]
+        graph = helper.make_graph(steps, "strongest", [pictures], [classes])
+        content = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        Workshop(root).add(
+            name,
+            content.SerializeToString(),
+            format="onnx",
+            file="model.onnx",
+            input={"tensor": "input", "dtype": "uint8"},
+            output={"tensor": "prediction"},
+            warm_up={"runs": 1},
+        )
+
+    return add

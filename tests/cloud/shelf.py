@@ -31,9 +31,8 @@ class Shelf:
         self.gate.set()
         self.began = threading.Event()
         self.broken: set[tuple[str, str]] = set()
-        self.said: list[str] = []
+        self.problems: dict[tuple[str, str | None], str] = {}
         self.repository = self
-        self.say = self.said.append
 
     def names(self) -> tuple[str, ...]:
         """See Repository."""

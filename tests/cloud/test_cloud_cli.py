@@ -23,6 +23,7 @@ from shared.address import Address
 from shared.config import read_yaml
 from shared.frames import Layout
 from shared.geometry import Resize, plan
+from shared.log_lines import read_line
 from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
 from shared.mqtt import MqttBus
 from shared.node_status import NodeState, NodeStatus, unpack_status
@@ -104,8 +105,13 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             os.kill(worker.pid, signal.SIGHUP)
             assert said.get(timeout=WAIT_S).state is NodeState.OFFLINE
         assert worker._process.returncode == 0
-    assert lines[-1] == f"worker {name}: drained and gone"
-    assert "answered 1" in lines
+    entries = [entry for line in lines if (entry := read_line(line)) is not None]
+    assert len(entries) == len(lines)
+    assert all((entry.fields["node"], entry.fields["worker"]) == ("cloud", name) for entry in entries)
+    events = [entry.event for entry in entries]
+    wanted = ["starting", "loading model", "model loaded", "connected to broker", "ready", "vehicle joined", "draining"]
+    assert [event for event in events if event in wanted] == wanted
+    assert (events[-1], entries[-1].fields["answered"]) == ("stopped", "1")
 
 
 @pytest.mark.parametrize(
@@ -187,14 +193,15 @@ def test_a_configuration_names_only_engines_that_there_are(tmp_path: Path, capsy
 
 
 def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that a cold start is in the log of its first frames; and the worker says so."""
+    """So that a cold start is in the log of its first frames; the worker's own log shows it too."""
     config = tmp_path / "cloud.yaml"
     config.write_text("connect_timeout_s: 0.1\n")
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1"]
-    for runs, told in (("0", ", not warmed up"), ("2", ", cold ")):
+    for runs, is_warm in (("0", False), ("2", True)):
         with pytest.raises(SystemExit):
             skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--warm-up", runs])
-        assert told in capsys.readouterr().err
+        (loaded,) = (line for line in capsys.readouterr().err.splitlines() if " model loaded " in line)
+        assert ("cold_ms=" in loaded) == is_warm
 
 
 def test_a_worker_is_sampled_on_demand(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

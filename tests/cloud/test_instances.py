@@ -72,7 +72,7 @@ def test_an_engine_that_takes_one_batch_at_a_time_says_so() -> None:
 def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: Path) -> None:
     """What an operator sets is what its batcher starts threads for."""
     name = tiny_models.write(tmp_path, "classification")
-    loader = Loader(Repository(tmp_path), lambda _: None, Placement(device="cpu", instances=2))
+    loader = Loader(Repository(tmp_path), Placement(device="cpu", instances=2))
     with loader.load(name) as loaded:
         assert loaded.instances == 2
 

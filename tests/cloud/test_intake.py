@@ -42,7 +42,7 @@ class Door:
         self.replier = Replier("w", "cloud/w/s9")
         self.serving = Serving()
         self.serving.place(_lane(admission, self.replier))
-        self.intake = Intake(bus, admission, self.replier, self.serving, worker="w", session="s9", **options)
+        self.intake = Intake(admission, self.replier, self.serving, worker="w", session="s9", **options)
         self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
@@ -70,7 +70,7 @@ def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> I
         thread = threading.Thread(target=door.intake.run)
         thread.start()
         try:
-            door.intake.open()
+            door.intake.open(bus)
             yield door
         finally:
             door.intake.end_refusals()
@@ -117,7 +117,7 @@ def test_overloaded_frames_take_no_memory() -> None:
     with MemoryBus() as bus:
         bus.shares_subscriptions = True
         door = Door(bus, admission)
-        door.intake.open()
+        door.intake.open(bus)
         for _ in range(100):
             door.send(bytes(2 << 20))
         door.settle()
@@ -130,7 +130,7 @@ def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
         bus.shares_subscriptions = True
         bus.publish(RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left"), b"x", qos=1, retained=True)
         door = Door(bus, Admission())
-        door.intake.open()
+        door.intake.open(bus)
         door.settle()
     assert door.intake.ignored == {"retained": 1}
     assert door.admission.depth == 0
@@ -141,7 +141,7 @@ def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
     with MemoryBus() as bus:
         bus.shares_subscriptions = True
         door = Door(bus, Admission(max_frames=1))
-        door.intake.open()  # And nobody runs what tells the refusals.
+        door.intake.open(bus)  # And nobody runs what tells the refusals.
         for _ in range(1 + 1024 + 7):
             door.send(b"")
         door.settle()
@@ -188,7 +188,7 @@ def test_a_second_worker_is_refused_where_frames_cannot_be_shared() -> None:
         _other(NodeState.ONLINE, model().card)(bus)
         door = Door(bus, Admission())
         with pytest.raises(SecondWorkerError, match=r"worker 'other' already serves tiny .* use Mosquitto, or stop"):
-            door.intake.open()
+            door.intake.open(bus)
         door.send(pack_frame(FRAME))
         door.settle()
         assert door.admission.depth == 0
@@ -209,7 +209,7 @@ def test_a_worker_that_is_no_rival_keeps_nobody_away(announce: Callable[[MemoryB
     with MemoryBus() as bus:
         announce(bus)
         door = Door(bus, Admission())
-        door.intake.open()
+        door.intake.open(bus)
         door.send(pack_frame(FRAME))
         door.settle()
         assert door.admission.depth == 1

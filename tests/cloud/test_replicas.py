@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
-from onnx import TensorProto, helper
 
 import skylane
 from shared.address import Address
@@ -22,33 +20,16 @@ from shared.bus import Delivery
 from shared.mqtt import MqttBus
 from shared.node_status import NodeState, unpack_status
 from shared.topics import WORKER_STATUS
-from tests.cloud.conftest import HEIGHT, WIDTH
 
 WAIT_S = 120.0
+ALL_READY = "ready node=cloud worker=w replicas=2"
 
 
 @pytest.fixture
-def repository(workshop: Any) -> Path:
-    """A repository with one real model, for an engine that is there at once: each pixel's strongest colour."""
-    pictures = helper.make_tensor_value_info("input", TensorProto.UINT8, [None, HEIGHT, WIDTH, 3])
-    classes = helper.make_tensor_value_info("prediction", TensorProto.INT64, [None, HEIGHT, WIDTH])
-    steps = [
-        helper.make_node("Cast", ["input"], ["colours"], to=TensorProto.FLOAT),
-        helper.make_node("ArgMax", ["colours"], ["prediction"], axis=3, keepdims=0),
-    ]
-    graph = helper.make_graph(steps, "strongest", [pictures], [classes])
-    content = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    workshop.add(
-        "tiny",
-        content.SerializeToString(),
-        format="onnx",
-        file="model.onnx",
-        input={"tensor": "input", "dtype": "uint8"},
-        output={"tensor": "prediction"},
-        warm_up={"runs": 1},
-    )
-    root: Path = workshop.root
-    return root
+def repository(tmp_path: Path, add_onnx: Callable[[Path, str], None]) -> Path:
+    """A repository with one real model, for an engine that is there at once."""
+    add_onnx(tmp_path, "tiny")
+    return tmp_path
 
 
 class Command:
@@ -118,16 +99,16 @@ def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repos
     samples = tmp_path / "samples" / "res.csv"
     samples.parent.mkdir()
     with _running(mosquitto_broker.url, repository, "--resources", str(samples)) as command:
-        command.wait_for("worker w: ready, 2 replicas")
-        assert {"worker w-1: ready", "worker w-2: ready"} <= set(command.lines)
+        command.wait_for(ALL_READY)
+        assert sum(" ready " in line for line in command.lines) == 3
         first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
         first.kill()
-        command.wait_for("worker w-1: was killed by SIGKILL; starting it again in 1 s")
-        command.wait_for("worker w-1: ready", times=2)
+        command.wait_for("replica=w-1 reason='was killed by SIGKILL' restart_in_s=1.0")
+        command.wait_for("ready node=cloud worker=w-1", times=2)
         assert command.end() == 0, command.lines
         for name in ("w-1", "w-2"):
-            assert f"worker {name}: drained and gone" in command.lines
-        assert command.lines[-1] == "worker w: all replicas drained and gone"
+            assert any(f"stopped node=cloud worker={name}" in line for line in command.lines)
+        assert command.lines[-1].endswith("stopped node=cloud worker=w")
     assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
 
 
@@ -136,11 +117,11 @@ def test_a_replica_that_is_killed_over_its_draining_is_not_called_drained(
 ) -> None:
     """What it held was not answered: whoever updates a fleet must be told."""
     with _running(mosquitto_broker.url, repository) as command:
-        command.wait_for("worker w: ready, 2 replicas")
+        command.wait_for(ALL_READY)
         first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
         first.suspend()
         command.process.send_signal(signal.SIGTERM)
-        command.wait_for("worker w-2: drained and gone")
+        command.wait_for("stopped node=cloud worker=w-2")
         first.kill()
         assert command.process.wait(WAIT_S) == 1
         command.end()
@@ -156,12 +137,30 @@ def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, 
             gone.put(worker)
 
     with _running(mosquitto_broker.url, repository) as command, _states(mosquitto_broker.url, tell):
-        command.wait_for("worker w: ready, 2 replicas")
+        command.wait_for(ALL_READY)
         children = command.children()
         os.kill(command.process.pid, signal.SIGKILL)
         assert {gone.get(timeout=WAIT_S), gone.get(timeout=WAIT_S)} == {"w-1", "w-2"}
         _, alive = psutil.wait_procs(children, WAIT_S)
         assert not alive
+
+
+def test_replicas_get_ready_where_only_warnings_are_logged(mosquitto_broker: Broker, repository: Path) -> None:
+    """Each one's `ready` is read by the command and left out of its own log; what is not ready is not started again."""
+    online: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def tell(worker: str, state: NodeState) -> None:
+        if state is NodeState.ONLINE:
+            online.put(worker)
+
+    with (
+        _running(mosquitto_broker.url, repository, "--log-level", "warning") as command,
+        _states(mosquitto_broker.url, tell),
+    ):
+        while {online.get(timeout=WAIT_S), online.get(timeout=WAIT_S)} != {"w-1", "w-2"}:
+            pass
+        assert command.end() == 0
+    assert command.lines == []
 
 
 def test_replicas_that_cannot_start_tell_why(mosquitto_broker: Broker, repository: Path) -> None:
@@ -197,7 +196,7 @@ def test_replicas_without_a_broker_listen_at_one_port_each(repository: Path) -> 
     """Whatever spreads the calls must reach each by itself, and see which is ready."""
     port = _neighbours()
     with _running("none", repository, "--no-broker", "--http", f"127.0.0.1:{port}") as command:
-        command.wait_for("worker w: ready, 2 replicas")
+        command.wait_for(ALL_READY)
         told = [httpx.get(f"http://127.0.0.1:{port + place}/healthz", verify=False).json() for place in range(2)]
         assert [each["worker"] for each in told] == ["w-1", "w-2"]
         assert command.end() == 0, command.lines

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from shared.log_lines import read_line
 from shared.logs import LogFormat
 
 _PROGRAM = """
@@ -73,3 +74,37 @@ def test_a_rate_limited_logger_reports_what_it_left_out() -> None:
     assert [line.get("suppressed") for line in found if line["message"] == "rate limited"] == [None, None, None]
     found = [json.loads(line) for line in lines(LogFormat.JSON)]
     assert [line["frame_id"] for line in found if line["message"] == "rate limited"] == [0]
+
+
+def test_a_program_that_configures_nothing_shows_warnings_as_text() -> None:
+    """Such as a benchmark that loses its broker: its user reads the line."""
+    program = "from shared.logs import get_logger; log = get_logger('mqtt'); log.info('a'); log.warning('lost', s=1)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.rstrip().endswith("[warning  ] lost s=1")
+
+
+def test_a_rate_limited_logger_bounds_what_many_keys_write() -> None:
+    """Whoever may choose a vehicle's name could otherwise choose a new one for each line."""
+    program = """
+from shared.logs import RateLimitedLogger, configure_logging, get_logger
+
+configure_logging()
+limited = RateLimitedLogger(get_logger("cloud"), period_s=1000.0)
+for number in range(2000):
+    limited.warning(f"car-{number}", "rejected")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 50
+
+
+def test_a_log_line_is_read_back_in_both_formats() -> None:
+    """Programs that start a worker wait for its line, and must not take a vehicle's name for one."""
+    for log_format in LogFormat:
+        first, second, *_ = (read_line(line) for line in lines(log_format))
+        assert first is not None
+        assert second is not None
+        assert (first.level, first.event, first.fields["worker"]) == ("info", "model loaded", "worker-1")
+        assert (second.event, str(second.fields["frame_id"])) == ("frame rejected", "7")
+    assert read_line("Traceback (most recent call last):") is None
+    assert read_line('{"a": 1}') is None
+    assert read_line("ready node=cloud worker=w") is None

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import logging
 import os
 import queue
 import signal
@@ -227,6 +228,23 @@ def test_a_broker_that_takes_us_no_more_is_told_with_its_words(tmp_path: Path, m
             bus._watchdog._is_away_told = False  # It was told once that nobody was there: between the two.
             said.append(told.get(timeout=WAIT_S))
     assert "does not take us any more: Not authorized" in said[-1]
+
+
+@pytest.mark.mosquitto
+def test_a_broker_that_is_away_for_a_moment_leaves_two_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An outage of seconds explains lost frames afterwards; the end of the node itself is no loss."""
+    caplog.set_level(logging.INFO, "skylane.mqtt")
+    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with _broker(tmp_path, "allow_anonymous true") as broker:
+        bus = _bus(broker.url, on_connected=lambda: connected.put(None))
+        connected.get(timeout=WAIT_S)
+    with _broker(tmp_path, "allow_anonymous true", port=broker.listener.port), bus:
+        connected.get(timeout=WAIT_S)
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert [line["event"] for line in lines] == ["connected to broker", "connection lost", "connection regained"]
+    assert lines[1]["reason"]
+    assert lines[2]["after_s"] >= 0
+    assert all(line["broker"] == broker.url for line in lines)
 
 
 @pytest.mark.mosquitto

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 from importlib import import_module
+from socket import AF_INET
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
 from cloud.engines.engine import Placement
 from cloud.engines.tensorflow_device import tf
+from cloud.gateway.settings import GatewaySettings
 from cloud.loader import Loader
 from cloud.model import Model
 from shared import images, masks
+from shared.endpoint import is_loopback
 from shared.frames import Layout
 from tests.cloud import channel
 from tests.cloud.channel import HEIGHT, WIDTH
@@ -301,7 +305,7 @@ def test_a_clients_own_timeout_is_its_deadline(face: Face) -> None:
 def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -> None:
     """Over the same repository as operators have it over the broker."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    loader = Loader(workshop.repository, lambda _: None, Placement(device="cpu"), warm_up_runs=1)
+    loader = Loader(workshop.repository, Placement(device="cpu"), warm_up_runs=1)
     pictures = noise(1, 8, 12)
     with open_doors(loader=loader) as doors, face.open(doors) as client:
         assert states(face, client) == {"net": "UNAVAILABLE"}
@@ -314,6 +318,22 @@ def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -
             client.load_model("nets")
         with pytest.raises(TritonError, match="parameter config: models are loaded from the worker's repository"):
             client.load_model("net", config="{}")
+
+
+def test_models_are_not_changed_from_another_machine_without_a_token(face: Face) -> None:
+    """This machine's address in the network stands for another's: such a call does not come from a loopback address."""
+    addresses = [each.address for many in psutil.net_if_addrs().values() for each in many if each.family == AF_INET]
+    outside = next((address for address in addresses if not is_loopback(address)), None)
+    if outside is None:
+        pytest.skip("this machine has no address but its loopback")
+    everywhere = GatewaySettings(http="0.0.0.0:0", grpc="0.0.0.0:0")
+    with open_doors(channel.model(), gateway=everywhere) as doors:
+        address = f"{outside}:{doors.node.ports[face.name]}"
+        with face.library.InferenceServerClient(address) as client:
+            assert states(face, client) == {"tiny": "READY"}
+            with pytest.raises(TritonError, match="from the worker's own machine, or with a token"):
+                client.unload_model("tiny")
+            assert states(face, client) == {"tiny": "READY"}
 
 
 def test_raw_tensors_are_described_as_the_warm_up_found_them(face: Face, workshop: Workshop) -> None:

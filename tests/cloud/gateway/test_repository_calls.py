@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from cloud.gateway.callers import ANYONE, Callers
+from cloud.gateway.callers import ANYONE, Caller, Callers
 from cloud.gateway.refusal import Kind, RefusedError
 from cloud.gateway.repository_calls import check_parameters, checked_reply, index, order
 from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+
+HERE = "127.0.0.1"
 
 
 @dataclass
@@ -40,9 +42,23 @@ def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], o
     """Without tokens a name is a claim: it must open nothing that is kept for operators by name."""
     control = Control()
     parts: Any = Parts(control, Callers(tokens))
-    order(parts, "alice", Verb.LOAD, "net")
+    order(parts, Caller("alice", HERE), Verb.LOAD, "net")
     (taken,) = control.taken
     assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7", "unknown"])
+def test_a_caller_elsewhere_changes_models_by_a_token_alone(address: str) -> None:
+    """Whoever reaches the port could otherwise unload the models of all others."""
+    control = Control()
+    parts: Any = Parts(control, Callers({}))
+    for verb in (Verb.LOAD, Verb.UNLOAD):
+        with pytest.raises(RefusedError, match="from the worker's own machine, or with a token") as raised:
+            order(parts, Caller("alice", address), verb, "net")
+        assert raised.value.kind is Kind.FORBIDDEN
+    order(parts, Caller("alice", address), Verb.LIST)
+    order(Parts(control, Callers({"sixteen-letters!": ANYONE})), Caller("alice", address), Verb.LOAD, "net")  # type: ignore[arg-type]
+    assert [taken.verb for taken in control.taken] == [Verb.LIST, Verb.LOAD]
 
 
 @pytest.mark.parametrize("operators", [frozenset(), frozenset({"car-1"})])
@@ -50,13 +66,13 @@ def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: f
     """Whoever has one could unload the model of all others; what there is may be asked for."""
     control = Control(operators=operators)
     parts: Any = Parts(control, Callers({"sixteen-letters!": "car-1"}))
-    order(parts, "car-1", Verb.LIST)
+    order(parts, Caller("car-1", HERE), Verb.LIST)
     for verb in (Verb.LOAD, Verb.UNLOAD):
         if operators:
-            order(parts, "car-1", verb, "net")
+            order(parts, Caller("car-1", HERE), verb, "net")
             continue
         with pytest.raises(RefusedError, match="car-1 is no operator") as raised:
-            order(parts, "car-1", verb, "net")
+            order(parts, Caller("car-1", HERE), verb, "net")
         assert raised.value.kind is Kind.FORBIDDEN
     assert [taken.verb for taken in control.taken] == [Verb.LIST, *([Verb.LOAD, Verb.UNLOAD] if operators else [])]
 
@@ -68,7 +84,7 @@ def test_an_order_that_cannot_be_given_is_refused(control: Any, model: str, kind
     """A worker may take none at all, and no path is a model's name."""
     parts: Any = Parts(control, Callers({}))
     with pytest.raises(RefusedError) as raised:
-        order(parts, "alice", Verb.LOAD, model)
+        order(parts, Caller("alice", HERE), Verb.LOAD, model)
     assert raised.value.kind is kind
 
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,9 @@ def test_the_process_ends_with_its_worker_whatever_it_is_at(number: int) -> None
         assert parent.stdout is not None
         assert parent.stderr is not None
         child = psutil.Process(int(parent.stdout.readline()))
-        assert parent.stderr.readline() == "stuck\n"
+        line = parent.stderr.readline()
+        assert " output of an engine's process " in line
+        assert line.endswith(" line=stuck\n")
         parent.kill()
     gone, alive = psutil.wait_procs([child], timeout=WAIT_S)
     assert gone
@@ -209,3 +212,20 @@ def test_a_process_that_takes_over_runs_the_file_that_was_loaded(tmp_path: Path)
         engine.infer(nasty.pictures(0))
     finally:
         engine.close()
+
+
+def test_what_an_engines_process_writes_before_it_ends_is_in_the_log(
+    engine: IsolatedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As lines of the worker's log, for a collector takes no others; with the restart and why."""
+    lost = engine.pid
+    with pytest.raises(ProcessLostError):
+        engine.infer(nasty.pictures(nasty.BUG))
+    output = [thread for thread in threading.enumerate() if thread.name == f"engine-output-{lost}"]
+    for thread in output:
+        thread.join(WAIT_S)
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    (restarted,) = (line for line in lines if line["event"] == "engine restarted")
+    assert "ZeroDivisionError: a bug" in restarted["reason"]
+    written = [line["line"] for line in lines if line["event"] == "output of an engine's process"]
+    assert "ZeroDivisionError: a bug" in written

@@ -1,0 +1,49 @@
+"""How many threads a worker may start at most, and whether its container allows as many (docs/sizing.md, Threads)."""
+
+from pathlib import Path
+
+from cloud.config import CloudConfig
+from cloud.engines.engine import Placement
+from cloud.gateway.grpc_threads import most_grpc_threads
+from cloud.loader import engine_threads
+from shared.logs import get_logger
+from shared.machine import usable_cores
+
+_OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
+_INSTANCES = 2  # Batches at a time of a model where the engine chooses.
+_HTTP_EXECUTOR = 32  # asyncio's default executor has as many threads at most, or four more than cores.
+_PIDS_LIMIT = Path("/sys/fs/cgroup/pids.max")  # In a container its own limit, of cgroup v2.
+
+_LOG = get_logger("cloud")
+
+
+def most_threads(settings: CloudConfig, models: int) -> int:
+    """The most threads that one worker with so many models starts, those of isolated engines' processes among them."""
+    cores = usable_cores()
+    engines = engine_threads(Placement(intra_threads=settings.threads))
+    total = _OWN_THREADS + settings.decoders + settings.encoders + engines
+    # ONNX Runtime and OpenVINO have a pool for each model.
+    total += models * ((settings.instances or _INSTANCES) + (settings.threads or cores))
+    if settings.isolate:
+        total += models * (1 + engines)  # A thread that reads its output, and its process.
+    if settings.http is not None:
+        total += 1 + min(_HTTP_EXECUTOR, cores + 4)
+    if settings.grpc is not None:
+        total += most_grpc_threads(settings.max_calls)
+    return total
+
+
+def warn_of_pids_limit(settings: CloudConfig, models: int, path: Path = _PIDS_LIMIT) -> None:
+    """Logs a warning if the container's limit is lower than what a worker may need; `path` holds the limit."""
+    try:
+        limit = int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # There is none, or it is "max".
+        return
+    most = most_threads(settings, models)
+    if limit < most:
+        _LOG.warning(
+            "the container's pids_limit is lower than what this worker may need",
+            pids_limit=limit,
+            threads=most,
+            remedy="raise pids_limit, or lower --max-calls, --threads or --instances",
+        )

@@ -1,0 +1,78 @@
+"""What a worker's log says about frames."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from cloud.frame_log import FrameLog, Summary
+from cloud.request import Request
+from shared.messages import MaskMessage, Status
+from tests.cloud.channel import frame
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Any:
+    """Returns the fields of the lines so far."""
+    caplog.set_level(logging.INFO, "skylane.cloud")
+    return lambda: [record.msg for record in caplog.records]
+
+
+def _request(sequence: int) -> Request:
+    message = frame(sequence)
+    return Request(b"", "car", "left", "tiny", lambda _: None, {}, 1 << 20, message=message)
+
+
+def _answer(sequence: int, status: Status, session: str = "s1") -> MaskMessage:
+    return MaskMessage(
+        id=replace_session(frame(sequence).id, session), attempt=0, status=status, worker="w", reason="too many"
+    )
+
+
+def replace_session(frame_id: Any, session: str) -> Any:
+    """The same frame of another session."""
+    return type(frame_id)(frame_id.vehicle, frame_id.camera, session, frame_id.sequence)
+
+
+def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:
+    """A vehicle that was restarted is a line, a frame is not."""
+    log = FrameLog()
+    for sequence in range(5):
+        log.replied(_request(sequence), _answer(sequence, Status.ANSWERED))
+    log.replied(_request(0), _answer(0, Status.ANSWERED, session="s2"))
+    assert [(line["event"], line["vehicle"], line["session"]) for line in logged()] == [
+        ("vehicle joined", "car", "s1"),
+        ("vehicle joined", "car", "s2"),
+    ]
+
+
+def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_status(logged: Any) -> None:
+    """A vehicle that floods the worker must not flood its log."""
+    log = FrameLog()
+    for sequence in range(100):
+        log.replied(_request(sequence), _answer(sequence, Status.OVERLOADED))
+    log.replied(_request(100), _answer(100, Status.REJECTED))
+    log.unreadable(_request(101), "no message")
+    _, overloaded, rejected, unreadable = logged()
+    assert overloaded == {
+        "event": "frame overloaded",
+        "vehicle": "car",
+        "camera": "left",
+        "frame_id": "car/left/s1/0",
+        "model": "tiny",
+        "reason": "too many",
+    }
+    assert (rejected["event"], unreadable["event"]) == ("frame rejected", "frame unreadable")
+
+
+def test_a_summary_says_by_how_much_the_counts_have_grown(logged: Any) -> None:
+    """Nothing where nothing has happened: an idle worker's log stays empty."""
+    summary = Summary(period_s=0.0)
+    summary.look({"answered": 3})
+    summary.look({"answered": 3})
+    summary.look({"answered": 44, "rejected": 1})
+    Summary().look({"answered": 5})  # Its minute has not passed.
+    assert [{key: line.get(key) for key in ("answered", "rejected")} for line in logged()] == [
+        {"answered": 3, "rejected": None},
+        {"answered": 41, "rejected": 1},
+    ]

@@ -1,0 +1,201 @@
+"""How a worker starts: bad models, taken ports, too few threads; and that its standard error consists of log lines."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import skylane
+from cloud.engines.tensorflow_device import tf
+from shared.log_lines import READY, LogLine, read_line
+
+WAIT_S = 240.0
+
+
+@pytest.fixture
+def repository(workshop: Any) -> Path:
+    """A repository of a TensorFlow model that can be served and one whose file is damaged."""
+    graph = workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8), batch=1)
+    workshop.add("tiny", graph, warm_up={"runs": 1})
+    workshop.add("broken", b"no graph")
+    root: Path = workshop.root
+    return root
+
+
+class Serving:
+    """`skylane cloud serve` without a broker, and the lines of its standard error."""
+
+    def __init__(self, repository: Path, flags: Sequence[str]) -> None:
+        command = ["cloud", "serve", "--no-broker", "--models", str(repository), "--device", "cpu", "--worker", "w"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "skylane", *command, "--http", "127.0.0.1:0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def line(self, event: str, worker: str = "w") -> LogLine:
+        """Waits for a worker's line of an event."""
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            self.lines.append(text.rstrip())
+            entry = read_line(text)
+            if entry is not None and (entry.event, entry.fields["worker"]) == (event, worker):
+                return entry
+        raise AssertionError(self.lines)
+
+    def end(self) -> int:
+        """Ends it by SIGTERM and reads what is left; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        output, rest = self.process.communicate(timeout=WAIT_S)
+        self.lines += rest.splitlines()
+        assert output == ""
+        return self.process.returncode
+
+
+@contextmanager
+def serving(repository: Path, *flags: str) -> Iterator[Serving]:
+    """A worker that is ended with the block."""
+    started = Serving(repository, flags)
+    with started.process:  # Closes its pipes.
+        try:
+            yield started
+        finally:
+            started.process.kill()
+
+
+def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repository: Path) -> None:
+    """A hundred models must not wait for the one that somebody copied badly; its reason is in the log and the listing."""
+    with serving(repository, "--log-format", "json") as worker:
+        port = worker.line(READY).fields["http_port"]
+        models = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", timeout=WAIT_S).json()
+        assert {each["name"]: each["state"] for each in models} == {"tiny": "READY", "broken": "UNAVAILABLE"}
+        (refused,) = (json.loads(line) for line in worker.lines if "model refused" in line)
+        assert (refused["level"], refused["model"]) == ("error", "broken")
+        assert "broken" in refused["reason"]
+        (reason,) = (each["reason"] for each in models if each["name"] == "broken")
+        assert reason == refused["reason"]
+        assert worker.end() == 0
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("flags", [(), ("--isolate",), ("--replicas", "2")])
+def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: str, flags: tuple[str, ...]) -> None:
+    """TensorFlow, Keras and absl write notices of their own, which a log collector could not read."""
+    with serving(repository, "--model", "tiny", "--log-format", log_format, *flags) as worker:
+        worker.line(READY)
+        assert worker.end() == 0
+    entries = [read_line(line) for line in worker.lines]
+    assert None not in entries, worker.lines
+    assert {entry.fields["node"] for entry in entries if entry} == {"cloud"}
+    assert not [entry for entry in entries if entry and entry.level != "info"]
+    if log_format == "json":
+        assert all({"time", "level", "message", "worker"} <= json.loads(line).keys() for line in worker.lines)
+
+
+def test_a_repository_without_a_model_that_can_be_served_ends_the_start(
+    workshop: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the reason of each: a worker that serves nothing would look alive."""
+    workshop.add("first", b"no graph")
+    workshop.add("second", b"no graph either", sha256="0" * 64)
+    with pytest.raises(SystemExit) as ended:
+        skylane.main(["cloud", "serve", "--no-broker", "--http", ":0", "--models", str(workshop.root)])
+    assert ended.value.code == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"skylane: no model of repository {workshop.root} can be served: first: " in last
+    assert "; second: " in last
+
+
+def test_an_error_at_the_start_is_a_json_line_too(workshop: Any) -> None:
+    """A log collector drops what it cannot read, and that would be the line that says why the worker ended."""
+    workshop.add("tiny", b"no graph")
+    with serving(workshop.root, "--model", "tiny", "--log-format", "json") as worker:
+        last = worker.line("ended by an error")
+        assert "tiny" in last.fields["reason"]
+        assert worker.process.wait(WAIT_S) == 1
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_taken_port_ends_the_start_before_models_and_broker(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is there: each would have been reported in the place of the port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        flags = [f"--{kind}", address, "--broker", "mqtt://127.0.0.1:1", "--models", str(tmp_path)]
+        with pytest.raises(SystemExit) as ended:
+            skylane.main(["cloud", "serve", *flags])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"skylane: --{kind}: cannot listen at {address}: the port is in use: stop the program that listens there, "
+        "or choose another port (0: any free one)"
+    )
+
+
+_TOO_FEW_THREADS = """
+import os, resource, sys
+from pathlib import Path
+from cloud.engines.engine import Placement
+from cloud.loader import Loader
+from cloud.node import WorkerSettings
+from cloud.repository import Repository
+from shared.control import Verb
+from tests.cloud.channel import model
+from tests.cloud.shelf import Place, _memory_bus
+
+loader = Loader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
+settings = WorkerSettings(worker="w", session="s9")
+with _memory_bus() as bus:
+    place = Place(bus, loader, [model(name="first")], settings, with_loader=True)
+    assert place.ready.wait(60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.getuid() == 0:
+        os.setuid(65534)  # The limit does not hold for root.
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+    print(place.told(Verb.LOAD, "second").error)
+    place.send(1, "first")
+    print(place.answer().status.value)
+    resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+    print(place.told(Verb.LOAD, "second").error or "loaded")
+    place.node.stop()
+    place.thread.join()
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can read, as pytest's own cannot."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # noqa: PTH101
+        yield Path(folder)
+
+
+def test_a_load_that_finds_too_few_threads_fails_alone(
+    open_folder: Path, add_onnx: Callable[[Path, str], None]
+) -> None:
+    """Under a container's pids_limit a library in C++ would abort the process, and with it what the worker serves."""
+    add_onnx(open_folder, "second")
+    done = subprocess.run(
+        [sys.executable, "-c", _TOO_FEW_THREADS, str(open_folder)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "threads exhausted: raise the container's pids_limit (outside of one, 'ulimit -u'), or lower --threads",
+        "answered",
+        "loaded",
+    ], done.stderr

@@ -1,0 +1,121 @@
+"""The most threads of a worker, and the warning where its container allows fewer."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloud.config import CloudConfig
+from cloud.thread_budget import most_threads, warn_of_pids_limit
+from shared.machine import usable_cores
+from shared.threads import ThreadsExhaustedError, check_threads_available
+
+WAIT_S = 120.0
+
+_BUSY_GRPC = """
+import os, threading
+import grpc
+from cloud.config import CloudConfig
+from cloud.gateway.settings import GatewaySettings
+from cloud.thread_budget import most_threads
+from shared.messages import pack_frame
+from shared.packed import pack
+from tests.cloud.channel import Engine, frame, model
+from tests.cloud.gateway.rig import open_doors
+
+go = threading.Event()
+
+class Slow(Engine):
+    def infer(self, batch):
+        assert go.wait(60)
+        return super().infer(batch)
+
+gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", max_calls=16)
+with open_doors(model(engine=Slow()), gateway=gateway) as doors:
+    channels = [
+        grpc.insecure_channel(doors.grpc, options=(("grpc.use_local_subchannel_pool", 1),)) for _ in range(8)
+    ]
+    calls = [
+        channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(8 * place + number))))
+        for place, channel in enumerate(channels)
+        for number in range(8)
+    ]
+    while sum(call.done() for call in calls) < 48:  # Those beyond sixteen are refused.
+        threading.Event().wait(0.05)
+    bound = most_threads(CloudConfig(http=":0", grpc=":0", max_calls=16), 1)
+    print(len(os.listdir("/proc/self/task")), bound)
+    go.set()
+    for channel in channels:
+        channel.close()
+"""
+
+
+def test_a_worker_with_busy_doors_stays_within_its_bound() -> None:
+    """An operator sets pids_limit by it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BUSY_GRPC], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    threads, bound = map(int, done.stdout.split())
+    assert 16 < threads <= bound
+
+
+def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/sizing.md names it, and docker-compose.yml is set by it."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert usable_cores() == 8
+    text = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+    both = most_threads(CloudConfig(http=":0", grpc=":0"), 3)
+    broker_alone = most_threads(CloudConfig(), 3)
+    assert f"{broker_alone} threads at most, and {both} with both ports" in " ".join(text.split())
+
+
+def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It would show under load only, when a call finds no thread."""
+    caplog.set_level(logging.INFO, "skylane.cloud")
+    settings = CloudConfig(http=":0", grpc=":0")
+    limit = tmp_path / "pids.max"
+    for text in ("max\n", "4096\n"):
+        limit.write_text(text)
+        warn_of_pids_limit(settings, 3, limit)
+    warn_of_pids_limit(settings, 3, tmp_path / "none")
+    assert not caplog.records
+    limit.write_text("256\n")
+    warn_of_pids_limit(settings, 3, limit)
+    (record,) = caplog.records
+    assert isinstance(record.msg, dict)
+    assert (record.levelname, record.msg["pids_limit"]) == ("WARNING", 256)
+    assert record.msg["threads"] == most_threads(settings, 3)
+
+
+def test_threads_that_are_allowed_are_all_ended_again() -> None:
+    """The check itself must leave nothing behind."""
+    tasks = Path("/proc/self/task")
+    before = {each.name for each in tasks.iterdir()}
+    check_threads_available(50)
+    assert {each.name for each in tasks.iterdir()} <= before
+    assert "pids_limit" in str(ThreadsExhaustedError())
+
+
+_NO_MORE_THREADS = """
+import os, resource
+from cloud.gateway.grpc_threads import GrpcThreads
+
+pool = GrpcThreads(16)
+if os.getuid() == 0:
+    os.setuid(65534)  # The limit does not hold for root.
+resource.setrlimit(resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+print(sum(call.result(30) for call in [pool.submit(int, "1") for _ in range(20)]))
+"""
+
+
+def test_grpc_calls_wait_where_no_more_threads_are_allowed() -> None:
+    """An exception there would end the thread in which grpcio takes calls, and no call would ever be answered again."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_MORE_THREADS], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.stdout == "20\n", done.stderr
+    assert "gRPC calls wait for a thread" in done.stderr
