@@ -24,12 +24,13 @@ from edge.outcome import answerers_told, retries_told, unused_told
 from edge.pipeline import Preparation
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
-from edge.sources.source import SourceError, kind_of, open_source
+from edge.sources.source import SourceError, is_camera, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
-from shared.config import FlagError, override, read_yaml
+from shared.config import read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
+from shared.flags import number, override
 from shared.latency_log import CSV_NAME, LogError, LogWriter, Outcome, read_rows
 from shared.latency_table import outcome_table, stage_table, summarise
 from shared.messages import Want
@@ -39,8 +40,9 @@ from shared.registry import load
 from shared.repair import repair_all
 from shared.resources.sampler import RESOURCES_NAME, Sampler
 from shared.run_manifest import keep_room, write_manifest
-from shared.topics import checked
 from shared.wants import check_want
+
+_number = partial(number, EdgeConfig)
 
 READY = "ready: waiting for a line on the standard input"
 NOTHING_ANSWERED = 3  # Exit code of a run that went well but for its frames: none was answered in time.
@@ -57,7 +59,11 @@ def edge() -> None:
 
 @edge.command()
 @click.argument("source")
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A YAML file; flags win over it.",
+)
 @broker_options
 @click.option("--transport", type=click.Choice([*TRANSPORTS]), help="How frames reach a worker. [mqtt]")
 @click.option(
@@ -72,38 +78,56 @@ def edge() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Speak TLS to workers whose certificate this authority (PEM) signed; a token goes in SKYLANE_WORKER_TOKEN.",
 )
-@click.option("--vehicle", help="This vehicle's name. [vehicle]")
+@click.option("--vehicle", metavar="NAME", help="This vehicle's name. [vehicle]")
 @click.option(
     "--min-bandwidth",
     "min_bandwidth_mbps",
-    type=float,
+    type=_number("min_bandwidth_mbps"),
     help="Mbit/s of the narrowest link to expect; frames that would hold it for too long are refused. [none]",
 )
-@click.option("--model", help="The model to ask for. [road-small]")
+@click.option("--model", metavar="NAME", help="The model to ask for. [road-small]")
 @click.option("--model-version", help="Of the model; the run stays with it. [the worker's current one]")
 @click.option("--output", "outputs", multiple=True, help="Of a model of raw tensors, this one; again for more. [all]")
-@click.option("--top-k", type=click.IntRange(1, 256), help="Classes of a classification. [as the model says]")
-@click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
+@click.option("--top-k", type=_number("top_k"), help="Classes of a classification. [as the model says]")
+@click.option("--qos", type=_number("qos"), help="Of frames and masks. [1]")
 @click.option("--topics", multiple=True, help="Play this image topic of a bag; again for more. [all]")
-@click.option("-r", "--rate", type=float, help="Times the source's own pace. [1]")
+@click.option("-r", "--rate", type=_number("rate"), help="Times the source's own pace. [1]")
 @click.option("-l", "--loop", is_flag=True, default=None, help="Start again at the end, until Ctrl-C.")
-@click.option("-d", "--delay", "delay_s", type=float, help="Seconds to wait before the first frame. [0]")
-@click.option("--start-offset", "start_offset_s", type=float, help="Seconds of the source to leave out. [0]")
-@click.option("--playback-duration", "playback_duration_s", type=float, help="Seconds of the source to play. [all]")
-@click.option("--frames", type=int, help="Stop after so many frames. [all]")
-@click.option("--read-ahead-queue-size", type=int, help="Frames read before they are due. [16]")
+@click.option("-d", "--delay", "delay_s", type=_number("delay_s"), help="Seconds to wait before the first frame. [0]")
+@click.option(
+    "--start-offset", "start_offset_s", type=_number("start_offset_s"), help="Seconds of the source to leave out. [0]"
+)
+@click.option(
+    "--playback-duration",
+    "playback_duration_s",
+    type=_number("playback_duration_s"),
+    help="Seconds of the source to play. [all]",
+)
+@click.option("--frames", type=_number("frames"), help="Stop after so many frames. [all]")
+@click.option(
+    "--read-ahead-queue-size", type=_number("read_ahead_queue_size"), help="Frames read before they are due. [16]"
+)
 @click.option("--closed-loop", is_flag=True, default=None, help="Send every frame, as fast as answers come.")
 @click.option(
     "--arrivals",
     type=click.Choice(["source", "uniform", "poisson"]),
     help="What an open loop's frames fall due by: the source's times, or --arrival-rate. [source]",
 )
-@click.option("--arrival-rate", "arrival_rate_hz", type=float, help="Frames due a second, uniform or Poisson.")
-@click.option("--seed", type=int, help="Of Poisson arrivals: one seed, one schedule. [drawn, and logged]")
-@click.option("--queue", type=int, help="Due frames of a camera that may wait; the oldest is given up. [1]")
-@click.option("--burst", type=int, help="Closed loop: so many fall due together, the next when all have ended. [1]")
+@click.option(
+    "--arrival-rate",
+    "arrival_rate_hz",
+    type=_number("arrival_rate_hz"),
+    help="Frames due a second, uniform or Poisson.",
+)
+@click.option("--seed", type=_number("seed"), help="Of Poisson arrivals: one seed, one schedule. [drawn, and logged]")
+@click.option(
+    "--queue", type=_number("queue"), help="Due frames of a camera that may wait; the oldest is given up. [1]"
+)
+@click.option(
+    "--burst", type=_number("burst"), help="Closed loop: so many fall due together, the next when all have ended. [1]"
+)
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Of frames. [jpeg]")
-@click.option("--quality", type=int, help="Of JPEG, 1 to 100. [85]")
+@click.option("--quality", type=_number("quality"), help="Of JPEG, 1 to 100. [85]")
 @click.option(
     "--demosaic",
     type=click.Choice(["auto", "bilinear", "edge-aware", "vng", "binning"]),
@@ -115,11 +139,18 @@ def edge() -> None:
     "--mask-codec", type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]), help="Of results; all lossless. [zstd]"
 )
 @click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that come back. [model]")
-@click.option("--window", type=int, help="Frames that may be unanswered at a time. [4]")
-@click.option("--deadline-ms", type=float, help="After this a mask is of no use. [none]")
-@click.option("--answer-timeout", "answer_timeout_s", type=float, help="Seconds until silence is a loss. [30]")
+@click.option("--window", type=_number("window"), help="Frames that may be unanswered at a time. [4]")
+@click.option("--deadline-ms", type=_number("deadline_ms"), help="After this a mask is of no use. [none]")
+@click.option(
+    "--answer-timeout",
+    "answer_timeout_s",
+    type=_number("answer_timeout_s"),
+    help="Seconds until silence is a loss. [30]",
+)
 @click.option("--retry/--no-retry", default=None, help="Send a frame that meets silence once more. [on]")
-@click.option("--retry-after-ms", type=float, help="The silence that is enough for it. [by what answers take]")
+@click.option(
+    "--retry-after-ms", type=_number("retry_after_ms"), help="The silence that is enough for it. [by what answers take]"
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<vehicle>-…]")
 @click.option(
     "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
@@ -140,6 +171,8 @@ def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool,
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks:
         settings = settings.model_copy(update={"sinks": ()})
+    if is_camera(source) and (settings.arrivals is not Arrivals.SOURCE or settings.burst > 1):
+        raise click.UsageError("a camera's frames are due when it takes them: leave --arrivals and --burst out")
     sys.exit(run(source, settings, Console(), on_ready=_wait_for_go if wait_for_go else lambda: None))
 
 
@@ -161,12 +194,7 @@ def run(
     """
     session = uuid.uuid4().hex[:12]
     config = config.seeded()
-    checked("vehicle", config.vehicle)
-    checked("model", config.model)
     folder = config.out or Path("runs") / f"{config.vehicle}-{session}"
-    kind = kind_of(source_name)
-    if kind == "camera":
-        _check_camera(config)
     with ExitStack() as stack:
         source = open_source(
             source_name,
@@ -192,7 +220,7 @@ def run(
             transport,
             log,
             _sinks(config, folder, card),
-            _play_settings(config, session, card, live=kind == "camera"),
+            _play_settings(config, session, card, live=is_camera(source_name)),
         )
         hooks.attach(node)
         on_ready()
@@ -249,11 +277,6 @@ def _wait_for_go() -> None:
     """Whoever starts several vehicles has them begin together."""
     click.echo(READY)
     sys.stdin.readline()
-
-
-def _check_camera(config: EdgeConfig) -> None:
-    if config.arrivals is not Arrivals.SOURCE or config.burst > 1:
-        raise FlagError("a camera's frames are due when it takes them: leave arrivals and burst out")
 
 
 def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
