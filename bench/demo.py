@@ -19,6 +19,7 @@ from edge.config import EdgeConfig
 from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.opencv import cv2
+from shared.run_folder import RUNS, free_folder
 
 # What the PNG sink writes of a task, and what it is.
 _PICTURES = {
@@ -44,7 +45,7 @@ class DemoError(SkylaneError):
 def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_kind: str) -> None:
     """Render a drive into a bag, run a broker and a worker, replay the bag, and show answers and latency."""
     console = Console()
-    folder = out or _free(Path("runs") / "demo")
+    folder = out or free_folder(RUNS / "demo")
     console.rule("1  A synthetic drive, as a Bayer camera would record it")
     with _progress(console, frames) as advance:
         bag = sample_bag(frames, advance)
@@ -99,15 +100,6 @@ class _Teller:
         if not self._ready:
             self._console.print(line, highlight=False, markup=False)
         self._ready = self._ready or line.endswith(": ready")
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or the first of its numbered brothers that is not there yet: no run is ever overwritten."""
-    number, free = 1, folder
-    while free.exists():
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    return free
 
 
 def _still(video: Path) -> Path:

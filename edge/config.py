@@ -11,6 +11,7 @@ from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.endpoint import Endpoint, EndpointError
 from shared.geometry import Resize
+from shared.logs import LogFormat
 from shared.model_card import VERSION_NAME
 from shared.topics import TopicNameError, checked
 
@@ -66,9 +67,11 @@ class EdgeConfig(Section):
     retry: bool = True
     retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: by what answers take.
 
-    out: Path | None = None  # None: runs/<vehicle>-<session>.
+    out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
+    log_level: Literal["debug", "info", "warning", "error"] | None = None  # None: as `shared.logs` has it.
+    log_format: LogFormat | None = None  # None: the same.
 
     @field_validator("vehicle", "model")
     @classmethod

@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LEVEL = "info"
 _ROOT = "skylane"
-_LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error")
 _MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; beyond this the oldest is forgotten.
 
 
@@ -41,15 +41,16 @@ def get_logger(part: str, **context: Any) -> BoundLogger:
 
 
 def configure_logging(
-    *, level: str = DEFAULT_LEVEL, log_format: str = LogFormat.TEXT, context: Mapping[str, Any] | None = None
+    *, level: str | None = None, log_format: str | None = None, context: Mapping[str, Any] | None = None
 ) -> None:
     """Sends log lines of the given level and above to standard error.
 
     Args:
-        level: "debug", "info", "warning" or "error". Libraries log at "warning" and above only.
-        log_format: A value of `LogFormat`.
+        level: "debug", "info", "warning" or "error"; None: "info". Libraries log at "warning" and above only.
+        log_format: A value of `LogFormat`; None: text.
         context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
     """
+    level = level or DEFAULT_LEVEL
     fixed = dict(context or {})
 
     def add_context(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -87,20 +88,16 @@ def configure_logging(
 
 
 def log_options(command: Command) -> Command:
-    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`."""
+    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`; None where not given."""
     command = click.option(
         "--log-format",
         type=click.Choice([each.value for each in LogFormat]),
-        default=LogFormat.TEXT.value,
-        show_default=True,
-        help="Format of the log lines on standard error.",
+        help=f"Format of the log lines on standard error. [{LogFormat.TEXT}]",
     )(command)
     return click.option(
         "--log-level",
-        type=click.Choice(_LEVELS),
-        default=DEFAULT_LEVEL,
-        show_default=True,
-        help="Least severe level to log.",
+        type=click.Choice(LEVELS),
+        help=f"Least severe level to log. [{DEFAULT_LEVEL}]",
     )(command)
 
 

@@ -19,7 +19,7 @@ from edge.sending.picture_files import found, sort_out
 from edge.sending.spread import Ended, Spread
 from edge.transports.security import worker_address
 from shared import clock
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
 from shared.flags import Checked, check_version, topic_name
 from shared.registry import Entry, load
 
@@ -158,9 +158,7 @@ def _kept(flag: str, path: str | Path, give_up: Callable[[], None] = lambda: Non
     except OSError as error:
         with suppress(OSError):
             give_up()
-        raise UnwritableError(
-            f"{path} cannot be written: {error.strerror}: make room or choose another {flag}"
-        ) from error
+        raise UnwritableError(unwritable_message(path, error, flag)) from error
 
 
 def _line(each: Ended) -> Mapping[str, Any]:

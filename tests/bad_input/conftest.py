@@ -1,5 +1,6 @@
 """What the tests of bad input share: a command that must fail, a folder of pictures."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 import skylane
 from tests.bad_input.worker import HEIGHT, WIDTH
+
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (\x1b\[\d*m)*\[")
 
 
 @pytest.fixture(autouse=True)
@@ -23,16 +26,17 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must end with exit code 1 and one line on the standard error; returns the line."""
+    """Runs a command that must end with exit code 1 and one line of error beside log lines; returns that line."""
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
             skylane.main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         assert ended.value.code == 1, printed
-        (line,) = printed.err.splitlines()
-        assert line.startswith("skylane: ")
-        return line
+        lines = [line for line in printed.err.splitlines() if not LOG_LINE.match(line)]
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("skylane: ")
+        return lines[0]
 
     return run
 
