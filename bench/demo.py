@@ -20,6 +20,7 @@ from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.log_lines import READY, read_line
 from shared.opencv import cv2
+from shared.run_folder import RUNS, free_folder
 
 # What the PNG sink writes of a task, and what it is.
 _PICTURES = {
@@ -45,7 +46,7 @@ class DemoError(SkylaneError):
 def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_kind: str) -> None:
     """Render a drive into a bag, run a broker and a worker, replay the bag, and show answers and latency."""
     console = Console()
-    folder = out or _free(Path("runs") / "demo")
+    folder = out or free_folder(RUNS / "demo")
     console.rule("1  A synthetic drive, as a Bayer camera would record it")
     with _progress(console, frames) as advance:
         bag = sample_bag(frames, advance)
@@ -101,15 +102,6 @@ class _Teller:
             self._console.print(line, highlight=False, markup=False)
         entry = read_line(line)
         self._ready = self._ready or (entry is not None and entry.event == READY)
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or the first of its numbered brothers that is not there yet: no run is ever overwritten."""
-    number, free = 1, folder
-    while free.exists():
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    return free
 
 
 def _still(video: Path) -> Path:

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,18 @@ from cloud.replicas import Replicas, drain_with_parent
 from cloud.repository import Repository, default_root
 from cloud.thread_budget import warn_of_pids_limit
 from shared.bus import Bus, MemoryBus
-from shared.config import override, read_yaml
+from shared.config import read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
+from shared.flags import number, override
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
 from shared.name_claim import client_id
 from shared.processes import on_end_signals
 from shared.resources.sampler import Sampler
-from shared.topics import checked, part_of_name
+from shared.topics import part_of_name
+
+_number = partial(number, CloudConfig)
 
 _LOG = get_logger("cloud")
 _WAITING = RateLimitedLogger(_LOG)
@@ -54,7 +58,11 @@ cloud.add_command(control)
 
 
 @cloud.command()
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file; flags win over it.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A YAML file; flags win over it.",
+)
 @broker_options
 @click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
 @click.option(
@@ -75,26 +83,51 @@ cloud.add_command(control)
     type=click.Choice([precision.value for precision in Precision]),
     help="What is computed in. [as the model's manifest says]",
 )
-@click.option("--threads", type=int, help="Within an operation. [as the engine chooses]")
+@click.option("--threads", type=_number("threads"), help="Within an operation. [as the engine chooses]")
 @click.option("--isolate", is_flag=True, default=None, help="Run each engine in a process of its own.")
-@click.option("--isolate-hang-s", type=float, help="Replace that process when a batch takes longer. [10]")
-@click.option("--isolate-start-s", type=float, help="Give it up when it takes longer to open the model. [180]")
-@click.option("--isolate-memory-mb", type=int, help="What its data may take, MiB. [what the machine has]")
-@click.option("--replicas", type=int, help="Worker processes on this host, NAME-1 and so on. [1]")
-@click.option("--worker", help="This worker's name. [the host's, with the process number]")
-@click.option("--group", help="Workers of one group share the frames. [skylane]")
-@click.option("--qos", type=click.IntRange(0, 1), help="Of frames and masks. [1]")
-@click.option("--max-frames", type=int, help="Frames that may wait; more are answered `overloaded`. [64]")
-@click.option("--max-bytes", type=int, help="Bytes of frames that may wait, the same way. [268435456]")
-@click.option("--max-pixels", type=int, help="Of one picture; what is larger is `rejected`. [33554432]")
-@click.option("--max-wait-ms", type=float, help="How long a batch may wait for more frames. [0]")
-@click.option("--max-batch", type=int, help="Frames inferred together at most. [as the model's manifest says]")
 @click.option(
-    "--instances", type=int, help="Batches that a model infers at a time. [2 by TensorFlow on several cores, else 1]"
+    "--isolate-hang-s", type=_number("isolate_hang_s"), help="Replace that process when a batch takes longer. [10]"
 )
-@click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
-@click.option("--decoders", type=int, help="Decoding threads. [1]")
-@click.option("--encoders", type=int, help="Threads that make results and encode them. [1]")
+@click.option(
+    "--isolate-start-s",
+    type=_number("isolate_start_s"),
+    help="Give it up when it takes longer to open the model. [180]",
+)
+@click.option(
+    "--isolate-memory-mb", type=_number("isolate_memory_mb"), help="What its data may take, MiB. [what the machine has]"
+)
+@click.option("--replicas", type=_number("replicas"), help="Worker processes on this host, NAME-1 and so on. [1]")
+@click.option(
+    "--worker",
+    metavar="NAME",
+    help="This worker's name. [the host's, with the process number]",
+)
+@click.option("--group", metavar="NAME", help="Workers of one group share the frames. [skylane]")
+@click.option("--qos", type=_number("qos"), help="Of frames and masks. [1]")
+@click.option(
+    "--max-frames", type=_number("max_frames"), help="Frames that may wait; more are answered `overloaded`. [64]"
+)
+@click.option("--max-bytes", type=_number("max_bytes"), help="Bytes of frames that may wait, the same way. [268435456]")
+@click.option(
+    "--max-pixels", type=_number("max_pixels"), help="Of one picture; what is larger is `rejected`. [33554432]"
+)
+@click.option("--max-wait-ms", type=_number("max_wait_ms"), help="How long a batch may wait for more frames. [0]")
+@click.option(
+    "--max-batch", type=_number("max_batch"), help="Frames inferred together at most. [as the model's manifest says]"
+)
+@click.option(
+    "--instances",
+    type=_number("instances"),
+    help="Batches that a model infers at a time. [2 by TensorFlow on several cores, else 1]",
+)
+@click.option(
+    "--warm-up",
+    "warm_up_runs",
+    type=_number("warm_up_runs"),
+    help="Runs before ready; 0 leaves it cold. [as the manifest says]",
+)
+@click.option("--decoders", type=_number("decoders"), help="Decoding threads. [1]")
+@click.option("--encoders", type=_number("encoders"), help="Threads that make results and encode them. [1]")
 @click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
 @click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
 @click.option("--http", help="HOST:PORT of REST: TensorFlow Serving's, the Open Inference Protocol, pictures. [none]")
@@ -117,8 +150,14 @@ cloud.add_command(control)
     multiple=True,
     help="A name by which HTTP callers may address it, beside IP addresses and localhost; again for more. [none]",
 )
-@click.option("--max-message-bytes", type=int, help="Of one call at those doors, and of its answer. [134217728]")
-@click.option("--max-calls", type=int, help="Answered at those doors at a time; more are refused. [256]")
+@click.option(
+    "--max-message-bytes",
+    type=_number("max_message_bytes"),
+    help="Of one call at those doors, and of its answer. [134217728]",
+)
+@click.option(
+    "--max-calls", type=_number("max_calls"), help="Answered at those doors at a time; more are refused. [256]"
+)
 @click.option("--supervised", is_flag=True, hidden=True, help="Drain when the standard input ends.")
 @click.option(
     "--resources",
@@ -129,13 +168,12 @@ cloud.add_command(control)
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
-    worker = checked("worker", settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}"))
-    group = checked("group", settings.group)
+    worker = settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}")
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
     )
     try:
-        _serve(settings, worker, group, resources, supervised=supervised)
+        _serve(settings, worker, resources, supervised=supervised)
     except click.ClickException:
         raise
     except Exception as error:
@@ -146,7 +184,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
         sys.exit(1)
 
 
-def _serve(settings: CloudConfig, worker: str, group: str, resources: Path | None, *, supervised: bool) -> None:
+def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, supervised: bool) -> None:
     gateway = gateway_of(settings)
     if settings.replicas > 1:
         if gateway is not None:
@@ -173,7 +211,7 @@ def _serve(settings: CloudConfig, worker: str, group: str, resources: Path | Non
         WorkerSettings(
             worker=worker,
             session=session,
-            group=group,
+            group=settings.group,
             qos=settings.qos,
             max_frames=settings.max_frames,
             max_bytes=settings.max_bytes,

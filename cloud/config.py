@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
 from cloud.gateway.listening import ListenError, endpoint
@@ -14,7 +14,7 @@ from shared.config import Section
 from shared.connection import DEFAULT_BROKER, Connection
 from shared.errors import suggestion
 from shared.logs import LEVELS, LogFormat
-from shared.topics import GROUP
+from shared.topics import GROUP, TopicNameError, checked
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
 _ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.
@@ -73,12 +73,22 @@ class CloudConfig(Section):
     @model_validator(mode="after")
     def _has_a_door(self) -> Self:
         if self.no_broker and self.http is None and self.grpc is None:
-            raise ValueError("no_broker leaves no door open: give http or grpc")
+            raise ValueError("`no_broker` leaves no door open: give `http` or `grpc`")
         if (self.gateway_tls_cert is None) != (self.gateway_tls_key is None):
-            raise ValueError("gateway_tls_cert and gateway_tls_key belong together: give both or none")
+            raise ValueError("`gateway_tls_cert` and `gateway_tls_key` belong together: give both or none")
         if self.http is not None and self.http == self.grpc and not self.http.endswith(":0"):
-            raise ValueError(f"http and grpc cannot share {self.http}: give each a port of its own")
+            raise ValueError(f"`http` and `grpc` cannot share {self.http}: give each a port of its own")
         return self
+
+    @field_validator("worker", "group")
+    @classmethod
+    def _names_fit_topics(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None:
+            try:
+                checked(str(info.field_name), name)
+            except TopicNameError as error:
+                raise ValueError(str(error)) from error
+        return name
 
     @field_validator("http", "grpc")
     @classmethod

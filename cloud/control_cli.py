@@ -2,7 +2,6 @@
 
 import json
 import queue
-import re
 import sys
 import threading
 import uuid
@@ -21,7 +20,8 @@ from shared.connection import Connection, broker_options
 from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
 from shared.fields import MessageError
-from shared.model_card import VERSION_NAME, ModelCard
+from shared.flags import check_version, topic_name
+from shared.model_card import ModelCard
 from shared.node_status import NodeState, unpack_status
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
@@ -37,22 +37,14 @@ class RefusedError(SkylaneError):
     """A worker said no."""
 
 
-def _checked_version(_: click.Context, __: click.Parameter, version: str | None) -> str | None:
-    if version is not None and not re.match(VERSION_NAME, version):
-        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front")
-    return version
-
-
 @click.command()
-@click.argument("worker")
+@click.argument("worker", type=topic_name("worker"))
 @click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
-@click.argument("model", required=False, default="")
-@click.option(
-    "--version", callback=_checked_version, help="Of the model. [to load: the highest; to unload: all of them]"
-)
+@click.argument("model", type=topic_name("model"), required=False)
+@click.option("--version", callback=check_version, help="Of the model. [to load: the highest; to unload: all of them]")
 @click.option("--keep", is_flag=True, help="Of a load: leave the version that was current loaded, for who names it.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
-@click.option("--operator", default="operator", show_default=True, help="Who asks.")
+@click.option("--operator", type=topic_name("operator"), default="operator", show_default=True, help="Who asks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON alone.")
 @broker_options
 def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool, **told: Any) -> None:
@@ -61,14 +53,14 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     if not told["model"] and asked in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
         raise click.UsageError(f"name a model: skylane cloud control {told['worker']} {verb} MODEL")
     request = ControlRequest(
-        operator=topics.checked("operator", operator),
+        operator=operator,
         nonce=uuid.uuid4().hex,
         verb=asked,
-        model=topics.checked("model", told["model"]) if told["model"] else "",
+        model=told["model"] or "",
         version=told["version"],
         keep=told["keep"],
     )
-    worker = topics.checked("worker", told["worker"])
+    worker = told["worker"]
     given = {key: told[key] for key in Connection.__dataclass_fields__ if told.get(key) is not None}
     bus = Connection(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
     console = Console(stderr=True)

@@ -4,13 +4,16 @@ import secrets
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from edge.arrivals import Arrivals
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER
+from shared.endpoint import Endpoint, EndpointError
 from shared.geometry import Resize
+from shared.logs import LogFormat
 from shared.model_card import VERSION_NAME
+from shared.topics import TopicNameError, checked
 
 _DAY_S = 86_400.0
 
@@ -64,37 +67,63 @@ class EdgeConfig(Section):
     retry: bool = True
     retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: by what answers take.
 
-    out: Path | None = None  # None: runs/<vehicle>-<session>.
+    out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
+    log_level: Literal["debug", "info", "warning", "error"] | None = None  # None: as `shared.logs` has it.
+    log_format: LogFormat | None = None  # None: the same.
+
+    @field_validator("vehicle", "model")
+    @classmethod
+    def _names_fit_topics(cls, name: str, info: ValidationInfo) -> str:
+        try:
+            return checked(str(info.field_name), name)
+        except TopicNameError as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("worker_addresses")
+    @classmethod
+    def _addresses_are_endpoints(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(str(Endpoint.parse(address)) for address in addresses)
+        except EndpointError as error:
+            raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
     def _way_is_told(self) -> Self:
         if self.transport == "mqtt" and (self.worker_addresses or self.worker_tls_ca):
             raise ValueError(
-                "worker_addresses: with MQTT the broker finds the workers: leave them out, or set transport"
+                "`worker_addresses`: with MQTT the broker finds the workers: leave them out, or set `transport`"
             )
         if self.transport != "mqtt" and not self.worker_addresses:
-            raise ValueError(f"transport: {self.transport} needs worker_addresses, HOST:PORT of one worker or more")
+            raise ValueError(f"`transport`: {self.transport} needs `worker_addresses`, HOST:PORT of one worker or more")
         return self
 
     @model_validator(mode="after")
     def _loop_and_load_agree(self) -> Self:
         scheduled = self.arrivals is not Arrivals.SOURCE
         if scheduled and self.arrival_rate_hz is None:
-            raise ValueError(f"arrivals: {self.arrivals} needs arrival_rate_hz, the frames that fall due in a second")
+            raise ValueError(
+                f"`arrivals`: {self.arrivals} needs `arrival_rate_hz`, the frames that fall due in a second"
+            )
         if not scheduled and self.arrival_rate_hz is not None:
-            raise ValueError("arrival_rate_hz: the source's own times are the schedule; set arrivals, or use rate")
+            raise ValueError(
+                "`arrival_rate_hz`: the source's own times are the schedule; set `arrivals`, or use `rate`"
+            )
         if scheduled and self.rate != 1.0:
-            raise ValueError(f"rate: {self.arrivals} arrivals follow arrival_rate_hz, not the source: leave rate out")
+            raise ValueError(
+                f"`rate`: {self.arrivals} arrivals follow `arrival_rate_hz`, not the source: leave `rate` out"
+            )
         if scheduled and self.closed_loop:
-            raise ValueError(f"arrivals: a closed loop waits for answers, not for {self.arrivals} arrivals: choose one")
+            raise ValueError(
+                f"`arrivals`: a closed loop waits for answers, not for {self.arrivals} arrivals: choose one"
+            )
         if self.queue > 1 and self.closed_loop:
-            raise ValueError("queue: in a closed loop no frame is given up, so none has to wait: leave queue out")
+            raise ValueError("`queue`: in a closed loop no frame is given up, so none has to wait: leave `queue` out")
         if self.retry_after_ms is not None and not self.retry:
-            raise ValueError("retry_after_ms: nothing is sent again without retry: leave one of them out")
+            raise ValueError("`retry_after_ms`: nothing is sent again without `retry`: leave one of them out")
         if self.burst > 1 and not self.closed_loop:
-            raise ValueError("burst: frames fall due together in a closed loop only: add closed_loop")
+            raise ValueError("`burst`: frames fall due together in a closed loop only: add `closed_loop`")
         return self
 
     def seeded(self) -> Self:

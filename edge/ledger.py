@@ -8,6 +8,7 @@ from statistics import median
 
 from edge.answer import Answer, Answerer, echoes
 from edge.clocks import Clocks
+from edge.frame_log import FrameLog
 from edge.pulse import Pulse
 from shared import clock
 from shared.frames import Frame, Pixels, UnreadableFrame
@@ -108,6 +109,7 @@ class Ledger:
         self._answer_timeout_ns = round(answer_timeout_s * 1e9)
         self._grace_ns = round(grace_ms * 1e6)
         self._on_closed = on_closed
+        self._frame_log = FrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
         self._in_flight: dict[FrameId, Journey] = {}
@@ -223,6 +225,7 @@ class Ledger:
             self._pulse.answered(message.worker, sent_ns, returned_ns)
             with self._lock:
                 self._answerers[answer.answerer] += 1
+            self._frame_log.answered(journey.id, self._model, answer.answerer)
         self._close(journey, outcome, reason, answer)
         return outcome
 
@@ -306,6 +309,7 @@ class Ledger:
             self._log.close(row)
             self._outcomes[outcome] += 1
             self._idle.notify_all()
+        self._frame_log.ended(journey.id, outcome, reason, row.worker)
 
     def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
         answer = answer or Answer()

@@ -1,11 +1,27 @@
-"""What a run says at its end, beside its tables: what was sent again, and who answered."""
+"""What a run prints at its end: its tables, what was sent again, who answered, what failed; and its exit code."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
 
 from edge.ledger import Tally
+from edge.sources.source import SourceError
+from shared.errors import SkylaneError
+from shared.latency_log import Outcome, read_rows
+from shared.latency_table import outcome_table, stage_table, summarise
+from shared.logs import LogFormat, get_logger
 from shared.model_card import ModelCard
 
+NOTHING_ANSWERED = 3  # Exit code of a run in which no frame was answered in time, and nothing else went wrong.
+
+_LOG = get_logger("edge")
 _SHOWN_DIGITS = 12  # Of a hash.
+
+
+class RejectedError(SkylaneError):
+    """A worker accepted no frame of a run."""
 
 
 def retries_told(tally: Tally) -> Iterator[str]:
@@ -43,3 +59,45 @@ def answerers_told(tally: Tally, card: ModelCard) -> Iterator[str]:
             f"WARNING: {card.name} was announced as version {card.version} ({card.sha256[:_SHOWN_DIGITS]}) and another "
             "one answered"
         )
+
+
+def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list[dict[str, str]]:
+    """Prints the tables of a run, remarks and where the run lies; returns its rows."""
+    try:
+        rows = list(read_rows(folder))
+        summaries = summarise(rows)
+    except SkylaneError as error:
+        console.print(str(error), markup=False)
+        return []
+    if summaries:
+        console.print(stage_table(summaries))
+    console.print(outcome_table(rows))
+    for line in remarks:
+        console.print(line, markup=False, highlight=False)
+    console.print(f"The run is in {folder.resolve()}", markup=False, highlight=False, soft_wrap=True)
+    return rows
+
+
+def common_faults(rows: Sequence[Mapping[str, str]], source_name: str, model: str) -> Iterator[SkylaneError]:
+    """Yields the error that all frames of a run have in common; it says what to do, for which the tables have no room."""
+    if rows and all(row["reason"].startswith("undecodable") for row in rows):
+        yield SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}")
+    if rows and all(row["outcome"] == Outcome.REJECTED for row in rows):
+        yield RejectedError(f"model {model}: all {len(rows)} frames were rejected: {rows[0]['reason']}")
+
+
+def exit_code(
+    rows: Sequence[Mapping[str, str]], faults: Sequence[SkylaneError], log_format: LogFormat | None = None
+) -> int:
+    """Reports faults on standard error, in the format of the log lines; returns the exit code of the run."""
+    code = 1 if faults else 0
+    problems = [str(fault) for fault in faults]
+    if rows and not faults and not any(row["outcome"] == Outcome.ANSWERED for row in rows):
+        code = NOTHING_ANSWERED
+        problems = [f"none of the {len(rows)} frames was answered in time: see the table of outcomes"]
+    for problem in problems:
+        if log_format == LogFormat.JSON:
+            _LOG.error("run failed", reason=problem)
+        else:
+            click.echo(f"skylane: {problem}", err=True)
+    return code

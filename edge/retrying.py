@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from edge.clocks import Clocks
+from edge.frame_log import FrameLog
 from edge.ledger import Journey, Ledger
 from edge.probing import gap_ns
 from edge.pulse import Pulse
@@ -36,6 +37,7 @@ class Retrier:
         self._suspicions = suspicions
         self._pulse = pulse
         self._clocks = clocks
+        self._frame_log = FrameLog()
 
     def run(self, stop: threading.Event) -> None:
         """Look after the frames in flight until stopped; the body of the retrying thread."""
@@ -53,6 +55,8 @@ class Retrier:
         now_ns = clock.now_ns()
         moving = [worker for worker in workers if not self._stands_still(worker, len(workers), now_ns)]
         if 0 < len(moving) < len(workers):  # Where none moves, it is the link, or this process itself.
+            for name, _ in set(workers) - set(moving):
+                self._frame_log.stands_still(name)
             workers, departed_ns = moving, now_ns
         suspicions = self._suspicions.of(journeys, len(workers), departed_ns, now_ns)
         later_ns = [suspicion.due_ns for suspicion in suspicions if suspicion.due_ns > now_ns]
@@ -68,6 +72,7 @@ class Retrier:
         sent_ns = clock.now_ns()
         if not self._ledger.reopen(journey, sent_ns):
             return
+        self._frame_log.sent_again(journey.id, worker, sent_ns - journey.times[Stage.SENT])
         budget_ms = None if journey.deadline_ns is None else max(0, (journey.deadline_ns - sent_ns) // 10**6)
         message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), budget_ms=budget_ms)
         # Where that worker is gone as well, time closes the frame: there is no third attempt.

@@ -1,5 +1,6 @@
 """The workers a vehicle knows of, by what they announce."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from shared.bus import Delivery
 from shared.compression import Buffer
 from shared.errors import SkylaneError, suggestion
 from shared.fields import MessageError
+from shared.logs import get_logger
 from shared.model_card import ModelCard
 from shared.node_status import NodeState, NodeStatus, unpack_status
 
+_LOG = get_logger("edge")
 _MAX_WORKERS = 256
 
 
@@ -52,7 +55,7 @@ class Worker:
 
 
 class Workers:
-    """Follows the workers' announcements."""
+    """Follows the workers' announcements, and logs who joins, leaves and changes its models."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -77,6 +80,7 @@ class Workers:
                 before = self._known.get(name)
                 if before is not None and worker.is_gone_before(before):
                     return
+                _log_change(before, worker)
                 if before is not None and before.cards and worker.is_another_process_than(before):
                     self._depart(before)
                 # The broker retains the last word of every name there ever was: who is offline takes no one's place.
@@ -90,6 +94,8 @@ class Workers:
         """A worker that no broker speaks for can be reached no more. `is_drained`: it answers what it has."""
         with self._condition:
             worker = self._known.pop(name, None)
+            if worker is not None:
+                _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", worker=name)
             if worker is not None and worker.cards and not is_drained:
                 self._depart(worker)
             self._condition.notify_all()
@@ -170,3 +176,21 @@ class Workers:
         if cards:
             return f"no worker serves model {model!r}{suggestion(model, {card.name for card in cards})}"
         return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
+
+
+def _log_change(before: Worker | None, now: Worker) -> None:
+    """Logs what an announcement changes of what was known of a worker."""
+    state, fields = now.status.state, {"worker": now.name, "session": now.status.session}
+    models = [f"{card.name} {card.version}" for card in now.cards]
+    if before is None:
+        if state is NodeState.ONLINE:
+            _LOG.info("worker joined", **fields, models=models)
+    elif state is NodeState.OFFLINE:
+        is_drained = before.status.state is NodeState.STOPPING
+        _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", **fields)
+    elif before.status.session != now.status.session:
+        _LOG.warning("worker restarted", **fields, models=models)
+    elif state is NodeState.STOPPING and before.status.state is NodeState.ONLINE:
+        _LOG.info("worker drains", **fields)
+    elif before.status.cards != now.status.cards:
+        _LOG.info("worker changed its models", **fields, models=models)

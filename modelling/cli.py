@@ -83,7 +83,7 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
 @click.option("--train", is_flag=True, help="Train its weights on the synthetic drive first; takes hours on a CPU.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="End the training by then.")
 @click.option("--steps", type=click.IntRange(min=1), help="Of the training.")
-@click.option("--seed", type=int, help="Of the training, or of random weights.")
+@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Of the training, or of random weights.")
 @click.option(
     "--work", type=click.Path(file_okay=False, path_type=Path), help="For frames and checkpoints. [runs/training]"
 )

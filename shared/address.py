@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -34,12 +34,21 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Read `mqtt://[user@]host[:port]` or `mqtts://…`.
+        """Reads `mqtt://[user@]host[:port]` or `mqtts://…`.
 
         The password comes from SKYLANE_BROKER_PASSWORD, or from the file that SKYLANE_BROKER_PASSWORD_FILE names.
 
         Raises:
-            BrokerAddressError: it is no such URL, or there is no password in that file.
+            BrokerAddressError: the text is no such URL, or that file holds no password.
+        """
+        return replace(cls.without_password(url), password=_password())
+
+    @classmethod
+    def without_password(cls, url: str) -> "Address":
+        """Reads an address as `parse` does, without its password.
+
+        Raises:
+            BrokerAddressError: the text is no such URL.
         """
         try:
             whole = url if "//" in url else f"mqtt://{url}"
@@ -61,7 +70,6 @@ class Address:
             port=where.port,
             tls=parts.scheme == "mqtts",
             username=unquote(parts.username) if parts.username else None,
-            password=_password(),
         )
 
 

@@ -1,6 +1,7 @@
 """Configuration: YAML files into frozen pydantic sections, with errors a user can act on."""
 
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -16,6 +17,7 @@ MAX_YAML_DEPTH = 32  # Deeper nesting is no configuration, and would exhaust the
 MAX_YAML_DIGITS = 40  # Of one number: a long one takes minutes to read, and cannot be shown.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps: a megabyte can hold half a million, and take a minute.
 
+_QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # A model's own messages quote its keys so; a flag is shown in their place.
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -23,10 +25,6 @@ class Section(BaseModel):
     """A section of a configuration file. Frozen; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class FlagError(SkylaneError):
-    """A value on the command line cannot be used."""
 
 
 class ConfigError(SkylaneError):
@@ -47,21 +45,6 @@ def read_yaml(path: Path, model: type[M]) -> M:
             names the file, the dotted key and, for an unknown key, the nearest known one.
     """
     return validate(path, load_mapping(path), model)
-
-
-def override(section: M, flags: Mapping[str, Any]) -> M:
-    """The section with every flag that was given (is not None, nor empty) in the place of its key.
-
-    Raises:
-        FlagError: a flag's value does not fit.
-    """
-    given = {key: value for key, value in flags.items() if value is not None and value != ()}
-    try:
-        return type(section).model_validate(section.model_dump() | given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key, problem = _dotted(first["loc"]), _problem(first, type(section))
-        raise FlagError(f"{key}: {problem}" if key else problem) from error
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
@@ -113,23 +96,26 @@ def validate(path: Path, document: Mapping[str, Any], model: type[M]) -> M:
         details = error.errors(include_url=False)
         first = min(details, key=lambda detail: detail["type"] != "extra_forbidden")
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ConfigError(path, _problem(first, model) + more, key=_dotted(first["loc"])) from error
+        raise ConfigError(path, problem_of(first, model) + more, key=dotted(first["loc"])) from error
 
 
-def _problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
+def problem_of(detail: ErrorDetails, model: type[BaseModel], shown: Callable[[str], str] = str) -> str:
+    """Returns what is wrong with a value, for people. `shown`: how a key that the model's message quotes is written."""
     if detail["type"] == "extra_forbidden":
         parent = _section_at(model, detail["loc"][:-1])
         return "unknown key" + suggestion(str(detail["loc"][-1]), parent.model_fields if parent else ())
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = _QUOTED_KEY.sub(lambda found: shown(found[1]), message)
     given = repr(detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
     return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
+def dotted(location: tuple[int | str, ...]) -> str:
+    """Returns the place of a value in a document, such as `plan.axes.codec`."""
     return ".".join(str(part) for part in location)
 
 

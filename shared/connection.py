@@ -9,6 +9,7 @@ import click
 
 from shared.address import Address, Certificates
 from shared.bus import Will
+from shared.flags import Checked
 from shared.mqtt import MqttBus
 from shared.tls import CertificateError
 from shared.unacknowledged import MOST_WAITING
@@ -84,6 +85,7 @@ def broker_options(command: Command) -> Command:
     options = (
         click.option(
             "--broker",
+            type=Checked("URL", Address.without_password),
             envvar="SKYLANE_BROKER",
             help="mqtt://[user@]host[:port], or mqtts:// for TLS; password in SKYLANE_BROKER_PASSWORD, or in the file "
             f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",

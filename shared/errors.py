@@ -1,5 +1,6 @@
 """The errors a user can mend. Everything else that is raised is a bug of ours."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -36,6 +37,15 @@ class UnknownNameError(SkylaneError):
         self.name = name
         self.known = tuple(known)
         super().__init__(f"no {kind} {name!r}{suggestion(name, self.known)}{hint}")
+
+
+def unwritable_message(path: object, error: OSError, flag: str) -> str:
+    """Returns the message for a path that cannot be written; only a full disk is told to make room.
+
+    `flag` is the option that chooses the place, such as `--out`.
+    """
+    makes_room = "make room or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{path} cannot be written: {error.strerror or error}: {makes_room}choose another {flag}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

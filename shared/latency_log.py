@@ -8,14 +8,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from shared.clock import Offset
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
 from shared.lost_rows import LostRows
 from shared.plain_text import printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage, durations_ns
@@ -173,20 +173,26 @@ class LogWriter:
         self.fault: OSError | None = None
         self._folder = folder
         self._lost: LostRows | None = None  # It takes what the log itself leaves.
+        is_new = not folder.exists()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-            self._csv = os.open(folder / CSV_NAME, flags, 0o644)
-            self._journal = os.open(folder / JOURNAL_NAME, flags, 0o644)
+            with ExitStack() as made:  # Undone where the log cannot be started.
+                folder.mkdir(parents=True, exist_ok=True)
+                if is_new:
+                    made.callback(_remove_empty, folder)
+                self._csv = _created(folder / CSV_NAME, made)
+                self._journal = _created(folder / JOURNAL_NAME, made)
+                with suppress(OSError):  # A file system without locks only loses the warning that a run still goes on.
+                    fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
+                    assert self.fault is not None
+                    raise self.fault
+                made.pop_all()
         except FileExistsError as error:
-            raise LogError(f"{folder} already holds a run: choose another --out") from error
+            is_file = folder.exists() and not folder.is_dir()
+            problem = "is a file, where a folder is needed" if is_file else "already holds a run"
+            raise LogError(f"{folder} {problem}: choose another --out") from error
         except OSError as error:
-            raise LogError(f"{folder} cannot be written: {error.strerror}: choose another --out") from error
-        with suppress(OSError):  # A file system without locks only loses the warning that a run is still going on.
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
-            self.__exit__()
-            raise LogError(f"{folder} cannot be written: {self.fault}: make room or choose another --out")
+            raise LogError(unwritable_message(folder, error, "--out")) from error
         self._lost = LostRows(folder)
 
     def __enter__(self) -> Self:
@@ -222,6 +228,19 @@ class LogWriter:
         except OSError as error:
             self.fault = error
         return False
+
+
+def _created(path: Path, made: ExitStack) -> int:
+    """Creates a file that must not exist; `made` closes and removes it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    made.callback(path.unlink)
+    made.callback(os.close, file)
+    return file
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def line_of(fields: Mapping[str, str]) -> str:

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.link.check import check as check_link
-from bench.link.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
+from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
 from bench.machine_line import machine_line
-from shared.config import override
-from shared.endpoint import Endpoint, EndpointError
+from shared.endpoint import Endpoint
+from shared.flags import Checked, number, override
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,15 +26,14 @@ _DEFAULT_PORT = 1884  # The broker's own, and one.
 def _spec_options(command: Command) -> Command:
     """Add a flag for every key of a link's specification."""
     for name, field in reversed(LinkSpec.model_fields.items()):
-        whole = field.annotation in (int, int | None)
         command = click.option(
-            f"--{name.replace('_', '-')}", name, type=int if whole else float, help=field.description
+            f"--{name.replace('_', '-')}", name, type=number(LinkSpec, name), help=field.description
         )(command)
     return command
 
 
 @click.command()
-@click.option("--to", help="HOST:PORT of the broker.")
+@click.option("--to", type=Checked("HOST:PORT", Endpoint.parse), help="Of the broker.")
 @click.option(
     "--listen", type=click.IntRange(0, 65535), default=_DEFAULT_PORT, show_default=True, help="0: a free port."
 )
@@ -53,13 +52,10 @@ def link(
     if to is None:
         raise click.UsageError("--to is missing: say where the broker is, such as --to 127.0.0.1:1883")
     spec = _spec(PROFILES[profile], faults)
-    try:
-        where = Endpoint.parse(to)
-    except EndpointError as error:
-        raise LinkError(f"--to {error}") from error
+    where = Endpoint.parse(to)
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    for end_signal in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end_signal, lambda *_: ended.set())
     console = Console(stderr=as_json)
     with Link(spec, where.host, where.port, listen) as running:
         console.print(f"{running.url} leads to {to}: {_told(spec)}", markup=False, highlight=False)

@@ -55,7 +55,7 @@ class LinkSpec(Section):
     reset_after_s: float | None = Field(
         default=None, ge=0, le=86_400, description="Reset every connection that is so old."
     )
-    seed: int = Field(default=0, description="Of jitter, loss and corruption.")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="Of jitter, loss and corruption.")
 
     def delay_s(self, *, up: bool) -> float:
         """The least delay of a direction."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
-from edge.cli import NOTHING_ANSWERED, READY
+from edge.cli import READY
+from edge.outcome import NOTHING_ANSWERED
 from shared.errors import SkylaneError
 
 _KILL_S = 5.0

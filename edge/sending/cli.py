@@ -19,14 +19,23 @@ from edge.sending.picture_files import found, sort_out
 from edge.sending.spread import Ended, Spread
 from edge.transports.security import worker_address
 from shared import clock
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
+from shared.flags import Checked, check_version, topic_name
 from shared.registry import Entry, load
-from shared.topics import checked
 
 CALLERS = {
     "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
     "http": Entry("edge.sending.http_caller:HttpCaller", "transports"),
 }
+
+
+def _addresses(text: str) -> list[str]:
+    """Reads the addresses of workers, separated by commas.
+
+    Raises:
+        SkylaneError: one of them is not HOST:PORT.
+    """
+    return [str(worker_address(each)) for each in text.split(",")]
 
 
 class UnwritableError(SkylaneError):
@@ -35,7 +44,14 @@ class UnwritableError(SkylaneError):
 
 @click.command()
 @click.argument("images", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--nodes", "-n", multiple=True, required=True, metavar="HOST:PORT[,…]", help="A worker; again for more.")
+@click.option(
+    "--nodes",
+    "-n",
+    multiple=True,
+    required=True,
+    type=Checked("HOST:PORT[,…]", _addresses),
+    help="Address of a worker (repeatable).",
+)
 @click.option(
     "--transport",
     type=click.Choice([*CALLERS]),
@@ -44,10 +60,15 @@ class UnwritableError(SkylaneError):
     help="grpc: made ready for the model here; http: as they are, to /api/detect.",
 )
 @click.option(
-    "--vehicle", "sender", default="send", show_default=True, help="The name to send by: a token's, where it has one."
+    "--vehicle",
+    "sender",
+    type=topic_name("vehicle"),
+    default="send",
+    show_default=True,
+    help="Name to send by; the one of the token, where there is a token.",
 )
-@click.option("--model", default="road-small", show_default=True)
-@click.option("--model-version", "version", help="[the worker's current one]")
+@click.option("--model", type=topic_name("model"), default="road-small", show_default=True)
+@click.option("--model-version", "version", callback=check_version, help="[the worker's current one]")
 @click.option(
     "--places", type=click.IntRange(1, 64), default=2, show_default=True, help="Pictures under way at a node."
 )
@@ -74,8 +95,7 @@ def send(
     **asked: Any,
 ) -> None:
     """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place."""
-    addresses = [str(worker_address(each)) for node in nodes for each in node.split(",")]
-    checked("vehicle", asked["sender"])
+    addresses = [address for node in nodes for address in _addresses(node)]
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)
     settings = SendSettings(**asked, annotate=output is not None)
@@ -138,9 +158,7 @@ def _kept(flag: str, path: str | Path, give_up: Callable[[], None] = lambda: Non
     except OSError as error:
         with suppress(OSError):
             give_up()
-        raise UnwritableError(
-            f"{path} cannot be written: {error.strerror}: make room or choose another {flag}"
-        ) from error
+        raise UnwritableError(unwritable_message(path, error, flag)) from error
 
 
 def _line(each: Ended) -> Mapping[str, Any]:

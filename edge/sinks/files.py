@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.sinks.sink import SinkError
+from shared.errors import unwritable_message
 from shared.opencv import cv2
 
 
@@ -36,5 +37,6 @@ def write_picture(path: Path, picture: Any, *parameters: int) -> None:
 
 def unwritable(path: Path, error: Exception) -> SinkError:
     """The error for a file that cannot be written."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return SinkError(f"{path} cannot be written: {reason}: make room or choose another --out")
+    if isinstance(error, OSError):
+        return SinkError(unwritable_message(path, error, "--out"))
+    return SinkError(f"{path} cannot be written: {error}")

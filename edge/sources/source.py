@@ -22,13 +22,18 @@ class SourceError(SkylaneError):
     """A source cannot be opened or read."""
 
 
+def is_camera(source: str) -> bool:
+    """Whether an argument names a camera: `camera:0`, or its device."""
+    return source.startswith(("camera:", "/dev/video"))
+
+
 def kind_of(source: str) -> str:
     """Which kind of source an argument names: `camera:0` or a device, a bag, a video file, a folder of pictures.
 
     Raises:
         SourceError: there is nothing, or nothing that can be played.
     """
-    if source.startswith(("camera:", "/dev/video")):
+    if is_camera(source):
         return "camera"
     path = Path(source)
     if not path.exists():

@@ -1,7 +1,5 @@
 """The gRPC doors of a worker, as transports."""
 
-from collections.abc import Callable
-
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
 from edge.transports.direct import DirectSettings, DirectTransport
@@ -23,16 +21,16 @@ def connected(dialect: GrpcDialect, settings: DirectSettings) -> DirectTransport
     return DirectTransport(dialect, lines, settings)
 
 
-def native(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+def native(config: EdgeConfig, session: str, hooks: Hooks) -> DirectTransport:
     """Skylane's own service. For what is raised see `connected`, here and below."""
     return connected(Native(), DirectSettings.of(config, session, hooks.fault))
 
 
-def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks) -> DirectTransport:
     """TensorFlow Serving's PredictionService."""
     return connected(GrpcPredict(), DirectSettings.of(config, session, hooks.fault))
 
 
-def open_inference(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+def open_inference(config: EdgeConfig, session: str, hooks: Hooks) -> DirectTransport:
     """The Open Inference Protocol's service."""
     return connected(GrpcInfer(), DirectSettings.of(config, session, hooks.fault))

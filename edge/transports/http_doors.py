@@ -1,7 +1,5 @@
 """The HTTP doors of a worker, as transports."""
 
-from collections.abc import Callable
-
 from edge.config import EdgeConfig
 from edge.hooks import Hooks
 from edge.transports.direct import DirectSettings, DirectTransport
@@ -25,11 +23,11 @@ def connected(dialect: HttpDialect, settings: DirectSettings) -> DirectTransport
     return DirectTransport(dialect, lines, settings)
 
 
-def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+def tensorflow_serving(config: EdgeConfig, session: str, hooks: Hooks) -> DirectTransport:
     """TensorFlow Serving's predict in the row format. For what is raised see `connected`, here and below."""
     return connected(RestPredict(config.model), DirectSettings.of(config, session, hooks.fault))
 
 
-def open_inference(config: EdgeConfig, session: str, hooks: Hooks, _: Callable[[str], None]) -> DirectTransport:
+def open_inference(config: EdgeConfig, session: str, hooks: Hooks) -> DirectTransport:
     """The Open Inference Protocol's infer with binary tensors."""
     return connected(RestInfer(config.model), DirectSettings.of(config, session, hooks.fault))

@@ -9,9 +9,11 @@ from edge.transports.line import Line, LineError
 from shared import clock
 from shared.back_off import BackOff
 from shared.fields import MessageError
+from shared.logs import RateLimitedLogger, get_logger
 from shared.node_status import NodeStatus, unpack_status
 from shared.probes import Probe, pack_probe, unpack_echo
 
+_LOG = get_logger("edge")
 _PARTS = 3  # Of a worker's node: cloud/<worker>/<session>.
 
 
@@ -36,16 +38,22 @@ class Link:
         there no more.
         """
         back_off = BackOff()
+        logger = RateLimitedLogger(_LOG)
         while not stop.is_set():
             since_s = time.monotonic()
             self.interrupted.clear()
+            reason = "a call to it failed"
             try:
                 self._hear(session, told)
             except LineError as error:
-                self.problem = error
+                self.problem, reason = error, str(error)
             except MessageError as error:
                 self.problem = LineError(f"its status cannot be read: {error}")
+                reason = str(self.problem)
             name, self.name = self.name, None
+            if not stop.is_set():
+                event = "worker not reached" if name is None else "connection lost"
+                logger.warning(event, event, address=self.address, worker=name, reason=reason)
             if name is not None:
                 left(name)
             stop.wait(back_off.wait_s(time.monotonic() - since_s if name else 0.0))
@@ -55,6 +63,8 @@ class Link:
         for packed in self.line.statuses(self.interrupted):
             name = name or self._name(session, unpack_status(packed))
             told(name, packed)
+            if self.name is None:
+                _LOG.info("connected to worker", address=self.address, worker=name)
             self.name, self.problem = name, None
 
     def _name(self, session: str, status: NodeStatus) -> str:

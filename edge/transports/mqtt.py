@@ -16,15 +16,17 @@ from shared import topics
 from shared.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.connection import Connection
 from shared.errors import SkylaneError
+from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
 from shared.model_card import ModelCard
 from shared.name_claim import NameClaim, client_id
 from shared.node_status import NodeState, NodeStatus, pack_status
 
+_LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
 
 
-def opened(config: EdgeConfig, session: str, hooks: Hooks, say: Callable[[str], None]) -> "MqttTransport":
+def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
     """Connect to the broker as the vehicle.
 
     Raises:
@@ -38,7 +40,7 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks, say: Callable[[str], 
         most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
         on_connected=hooks.connected,
         on_fault=hooks.fault,
-        on_waiting=say,
+        on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
     )
     transport = MqttTransport(
         bus,

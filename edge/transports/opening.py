@@ -8,15 +8,13 @@ from edge.transports.transport import TRANSPORTS, Transport
 from shared.registry import load
 
 
-def open_transport(
-    config: EdgeConfig, session: str, *, hooks: Hooks | None = None, say: Callable[[str], None] = lambda _: None
-) -> Transport:
-    """Reach for a worker, or a broker, as the vehicle of `config`; close the transport.
+def open_transport(config: EdgeConfig, session: str, *, hooks: Hooks | None = None) -> Transport:
+    """Connects to a worker, or to a broker, as the vehicle of `config`; close the transport.
 
-    `hooks` hear what goes wrong on its threads, `say` why it takes so long.
+    `hooks` are called with what goes wrong on its threads.
 
     Raises:
         SkylaneError: an address cannot be used, a library is missing, or there is no broker.
     """
     opened: Callable[..., Transport] = load("transport", TRANSPORTS, config.transport)
-    return opened(config, session, hooks or Hooks(), say)
+    return opened(config, session, hooks or Hooks())

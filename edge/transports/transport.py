@@ -14,7 +14,7 @@ from shared.registry import Entry
 
 MOST_REPLIES = 256  # That wait to be read.
 
-TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks, say).
+TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
     "mqtt": Entry("edge.transports.mqtt:opened", "edge"),
     "grpc": Entry("edge.transports.grpc_doors:native", "transports"),
     "tfs-grpc": Entry("edge.transports.grpc_doors:tensorflow_serving", "transports"),

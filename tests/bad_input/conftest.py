@@ -39,6 +39,22 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
+def misused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command line that must end with exit code 2 and the usage; returns what was printed."""
+
+    def run(*arguments: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            skylane.main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert ended.value.code == 2, printed
+        assert printed.err.startswith("Usage: ")
+        assert not printed.out
+        return printed.err
+
+    return run
+
+
+@pytest.fixture
 def pictures(tmp_path: Path) -> Callable[[int], Path]:
     """Makes a folder of so many pictures of the model's size."""
 

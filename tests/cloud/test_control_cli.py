@@ -67,7 +67,7 @@ def test_a_program_gets_json(place: Place, mosquitto_broker: Broker, capsys: pyt
     ("arguments", "ends"),
     [
         (("w", "load", "huge"), (1, "skylane: worker w: no model 'huge': choose one of other, tiny")),
-        (("w", "load", "../tiny"), (1, "skylane: model '../tiny' is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")),
+        (("w", "load", "../tiny"), (2, "'../tiny' is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")),
         (("w", "unload", "other"), (1, "skylane: worker w: other is not served here")),
         (("w", "ready", "other"), (1, "")),
         (("w", "load"), (2, "name a model: skylane cloud control w load MODEL")),

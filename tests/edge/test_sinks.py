@@ -78,7 +78,7 @@ def test_pictures_made_with_untrained_weights_say_so(card: ModelCard, tmp_path: 
 def test_a_picture_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
     """One line that says what to do."""
     (tmp_path / "masks").write_text("in the way")
-    with pytest.raises(SinkError, match="make room or choose another --out"):
+    with pytest.raises(SinkError, match="Not a directory: choose another --out"):
         PngSink(tmp_path, card).write(_answered())
 
 
@@ -107,7 +107,7 @@ def test_overlays_of_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -
 def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
     """One line that says what to do."""
     (tmp_path / "overlays").write_text("in the way")
-    with pytest.raises(SinkError, match="make room or choose another --out"):
+    with pytest.raises(SinkError, match="File exists: choose another --out"):
         OverlaySink(tmp_path, card).write(_answered())
 
 

@@ -131,7 +131,7 @@ def test_lines_are_whole_while_the_run_goes_on(card_of: Callable[[Task], ModelCa
 def test_lines_that_cannot_be_written_are_told(card_of: Callable[[Task], ModelCard], tmp_path: Path) -> None:
     """At the start where the place is wrong, later where the disk is full."""
     (tmp_path / RESULTS_NAME).mkdir()
-    with pytest.raises(SinkError, match="make room or choose another --out"):
+    with pytest.raises(SinkError, match="Is a directory: choose another --out"):
         JsonLinesSink(tmp_path, card_of(Task.DETECTION))
     (tmp_path / "full").mkdir()
     sink = JsonLinesSink(tmp_path / "full", card_of(Task.DETECTION))

@@ -16,7 +16,7 @@ import pytest
 
 from bench.worker import Worker
 from cloud.model import Model
-from edge.cli import NOTHING_ANSWERED
+from edge.outcome import NOTHING_ANSWERED
 from shared.broker import Broker
 from shared.latency_log import Outcome, read_rows
 from shared.repair import repair

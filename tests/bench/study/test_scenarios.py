@@ -5,7 +5,7 @@ from bench.study.scenarios import SCENARIOS, Footage, Length, Load, MultiStream,
 from bench.study.tables import RUNS
 from edge.cli import play
 from edge.config import EdgeConfig
-from shared.config import override
+from shared.flags import override
 
 
 def _load(name: str, vehicles: int = 2) -> Load:

@@ -1,0 +1,210 @@
+"""What a vehicle logs, as an operator's log collector reads it: the real command, a real broker, a real worker."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.model import Model
+from edge.outcome import NOTHING_ANSWERED
+from shared.broker import Broker
+from shared.run_manifest import read_manifest
+from tests.pipeline.rig import WAIT_S, skylane, worker
+
+Line = Mapping[str, Any]
+
+
+class Logged:
+    """A vehicle process and the log lines on its standard error, each a JSON object."""
+
+    def __init__(self, *arguments: object, cwd: Path | None = None) -> None:
+        command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments), "--log-format", "json"]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        self.lines: list[Line] = []
+        self._arrived = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="log-reader")
+        self._thread.start()
+
+    def wait_for(self, message: str, after: int = 0, **fields: object) -> int:
+        """Waits for a line with this message and these fields; returns its number plus one, to wait for a later one."""
+
+        def found() -> int | None:
+            for number, line in enumerate(self.lines[after:], after + 1):
+                if line["message"] == message and line.items() >= fields.items():
+                    return number
+            return None
+
+        with self._arrived:
+            assert self._arrived.wait_for(found, WAIT_S), (message, fields, self.lines)
+            number = found()
+        assert number is not None
+        return number
+
+    def end(self) -> tuple[int, str]:
+        """Asks it to end; returns its exit code and its standard output."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """Waits for its end; returns its exit code and its standard output."""
+        assert self.process.stdout is not None
+        printed = self.process.stdout.read()
+        code = self.process.wait(WAIT_S)
+        self._thread.join(WAIT_S)
+        return code, printed
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            with self._arrived:
+                self.lines.append(json.loads(text))
+                self._arrived.notify_all()
+
+
+@contextmanager
+def logged(*arguments: object, cwd: Path | None = None) -> Iterator[Logged]:
+    """A vehicle process that ends with the block."""
+    vehicle = Logged(*arguments, cwd=cwd)
+    try:
+        yield vehicle
+    finally:
+        vehicle.process.kill()
+        vehicle.wait()
+        for stream in (vehicle.process.stdout, vehicle.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def flags(mosquitto_broker: Broker) -> tuple[str, ...]:
+    """A run against the broker that goes on until it is asked to end."""
+    return ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks", "--loop")
+
+
+def test_an_outage_of_the_broker_and_a_worker_that_leaves_are_lines(
+    mosquitto_broker: Broker,
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    flags: tuple[str, ...],
+) -> None:
+    """The broker is killed, is away for a while and starts again; then the worker leaves. Standard output has results alone."""
+    port = mosquitto_broker.listener.port
+    with (
+        ExitStack() as stack,
+        logged(pictures(5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
+    ):
+        serving = stack.enter_context(ExitStack())
+        serving.enter_context(worker(mosquitto_broker.url, model))
+        joined = vehicle.wait_for("worker joined")
+        vehicle.wait_for("run started", model="tiny 1")
+        os.kill(mosquitto_broker.pid, signal.SIGKILL)
+        mosquitto_broker.stop()
+        away = vehicle.wait_for("no connection to the broker", after=joined)
+        stack.enter_context(Broker.start(port=port, kind="mosquitto"))
+        vehicle.wait_for("worker joined", after=away)
+        serving.close()
+        vehicle.wait_for("worker left", after=away)
+        code, printed = vehicle.end()
+    assert code == 0, vehicle.lines
+    assert all(
+        {"time", "level", "node", "vehicle", "message"} <= line.keys()
+        and (line["node"], line["vehicle"]) == ("edge", "car-1")
+        for line in vehicle.lines
+    )
+    assert "outcome" in printed
+    assert printed.rstrip().endswith(f"The run is in {tmp_path / 'run'}")
+    assert "no connection" not in printed
+    assert vehicle.lines[-1]["message"] == "run ended"
+
+
+def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
+    mosquitto_broker: Broker,
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+) -> None:
+    """A deadline that no frame can meet: one line stands for many, and the exit code says that nothing was answered."""
+    out = tmp_path / "run"
+    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
+    with (
+        worker(mosquitto_broker.url, model),
+        logged(pictures(20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
+    ):
+        code, _ = vehicle.wait()
+    assert code == NOTHING_ANSWERED
+    dropped = [line for line in vehicle.lines if line["message"] == "frame dropped"]
+    assert len(dropped) == 1
+    assert dropped[0].items() >= {"level": "warning", "reason": "deadline", "camera": "pictures-20"}.items()
+    assert dropped[0]["frame_id"].startswith("car-1/pictures-20/")
+    assert vehicle.lines[-1].items() >= {"message": "run failed", "level": "error"}.items()
+    assert "none of the 20 frames was answered in time" in vehicle.lines[-1]["reason"]
+
+
+def test_a_start_without_a_worker_leaves_no_folder(
+    mosquitto_broker: Broker, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Nothing lies in `runs/` that was never a run, and standard output is empty."""
+    source = pictures(1)
+    at = tmp_path / "at"
+    at.mkdir()
+    (at / "edge.yaml").write_text("connect_timeout_s: 0.2\n")
+    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--config", "edge.yaml")
+    with logged(source, *flags, cwd=at) as vehicle:
+        code, printed = vehicle.wait()
+    assert (code, printed) == (1, "")
+    assert vehicle.lines[-1]["message"] == "ended by an error"
+    assert [path.name for path in at.iterdir()] == ["edge.yaml"]
+
+
+def test_a_start_without_a_broker_is_a_line_at_once_and_then_few(
+    pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Tries follow each other several times a second; a line for each would fill a disk."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        unused_port = probe.getsockname()[1]
+    flags = ("--broker", f"mqtt://127.0.0.1:{unused_port}", "--connect-timeout", "2", "--out", tmp_path / "run")
+    with logged(pictures(1), *flags) as vehicle:
+        code, printed = vehicle.wait()
+    assert (code, printed) == (1, "")
+    waiting = [line for line in vehicle.lines if line["message"] == "no connection to the broker"]
+    assert len(waiting) == 1
+    assert f"127.0.0.1:{unused_port}" in waiting[0]["reason"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_lies_by_its_time_and_vehicle_where_no_folder_is_named(
+    mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """So that a listing is in the order of the runs; what it prints can be pasted anywhere."""
+    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
+    at = tmp_path / "at"
+    at.mkdir()
+    with (
+        worker(mosquitto_broker.url, model),
+        logged(pictures(2), *flags, "--closed-loop", cwd=at) as vehicle,
+    ):
+        code, printed = vehicle.wait()
+    assert code == 0, vehicle.lines
+    (folder,) = (at / "runs").iterdir()
+    assert read_manifest(folder)["state"] == "complete"
+    assert f"The run is in {folder}" in printed.splitlines()
+    day, time, *vehicle_name = folder.name.split("-")
+    assert (len(day), len(time), vehicle_name) == (8, 6, ["car", "1"])
+    assert "sound" in skylane("report", str(folder), "--check")
