@@ -1,8 +1,9 @@
 """`skylane demo`: the whole journey on this machine, from a rendered bag to answers and the report of its run."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import takewhile
 from pathlib import Path
 
 import av
@@ -16,6 +17,7 @@ from bench.worker import Worker
 from cloud.repository import default_root
 from edge.cli import run
 from edge.config import EdgeConfig
+from edge.sinks.video_codec import VIDEO_FORMATS
 from shared.broker import Broker
 from shared.errors import SkylaneError
 from shared.log_lines import READY, read_line
@@ -72,9 +74,9 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
         report = write_report([folder])
     console.rule("What to look at")
     console.print(f"{report}  where every millisecond went; any browser opens it, no network needed", highlight=False)
-    for video in sorted(folder.glob("overlay_*.mp4")):
+    for video in sorted(folder.glob(f"overlay_*{VIDEO_FORMATS[config.video_codec].suffix}")):
         console.print(f"{_still(video)}  one frame beside what the model sees in it", highlight=False)
-        console.print(f"{video}  the whole drive; any browser plays it", highlight=False)
+        console.print(f"{video}  the whole drive; current browsers play it", highlight=False)
     for name, meaning in _PICTURES.items():
         if (folder / name).is_dir():
             console.print(f"{folder}/{name}  {meaning}", highlight=False)
@@ -105,10 +107,12 @@ class _Teller:
 
 
 def _still(video: Path) -> Path:
-    """The middle frame of a video as a PNG beside it."""
+    """Writes the middle frame of a video as a PNG beside it; returns its path."""
     with av.open(str(video)) as container:
-        middle = container.streams.video[0].frames // 2
-        frame = next(islice(container.decode(video=0), middle, None))
+        assert container.duration is not None
+        middle_s = container.duration / av.time_base / 2
+        frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
+        frame = deque(frames, maxlen=1).pop()
     still = video.with_suffix(".png")
     cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
     return still

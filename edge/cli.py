@@ -24,6 +24,7 @@ from edge.pipeline import Preparation
 from edge.progress import run_with_progress
 from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
+from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
@@ -154,6 +155,7 @@ def edge() -> None:
 @click.option(
     "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
 )
+@click.option("--video-codec", type=click.Choice([*map(str, VideoCodec)]), help="Codec of --sink video. [vp9]")
 @click.option(
     "--sample-container",
     "sample_containers",
@@ -315,7 +317,8 @@ def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
     with ExitStack() as opened:  # Where one cannot be opened, the others are closed.
         sinks: list[Sink] = []
         for name in config.sinks or ():
-            sinks.append(load("sink", SINKS, name)(folder, card))
+            settings = {setting: getattr(config, setting) for setting in SINKS[name].settings}
+            sinks.append(load("sink", SINKS, name)(folder, card, **settings))
             opened.callback(sinks[-1].close)
         opened.pop_all()
     return sinks

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from edge.arrivals import Arrivals
+from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.endpoint import Endpoint, EndpointError
@@ -69,6 +70,7 @@ class EdgeConfig(Section):
 
     out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
+    video_codec: VideoCodec = VideoCodec.VP9  # Of the sink `video`.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
     log_level: Literal["debug", "info", "warning", "error"] | None = None  # None: as `shared.logs` has it.
     log_format: LogFormat | None = None  # None: the same.

@@ -30,16 +30,17 @@ class SinkError(SkylaneError):
 
 
 class SinkEntry(NamedTuple):
-    """Where a sink lives ("module:attribute"), the pip extra that brings its library, and whose results it holds."""
+    """A row of the table of sinks."""
 
-    path: str
-    extra: str
-    tasks: tuple[Task, ...] = tuple(Task)
+    path: str  # "module:attribute".
+    extra: str  # The pip extra that brings its library.
+    tasks: tuple[Task, ...] = tuple(Task)  # Tasks whose results it can hold.
+    settings: tuple[str, ...] = ()  # Fields of EdgeConfig that it takes as keyword arguments.
 
 
 SINKS = {
     "png": SinkEntry("edge.sinks.png:PngSink", "edge"),
-    "video": SinkEntry("edge.sinks.video:VideoSink", "edge"),
+    "video": SinkEntry("edge.sinks.video:VideoSink", "edge", settings=("video_codec",)),
     "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", (Task.SEGMENTATION, Task.DETECTION)),
     "overlay": SinkEntry("edge.sinks.overlay:OverlaySink", "edge"),
     "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
@@ -89,7 +90,10 @@ class Answered:
 
 
 class Sink(Protocol):
-    """Something that results are written to; built as `Sink(folder, card)` for a run's folder and its model's card."""
+    """Something that results are written to.
+
+    Built as `Sink(folder, card)` with the run's folder and the model's card, and the settings that its entry names.
+    """
 
     in_order: bool  # Whether a frame that comes too late for its place is of no use.
 

@@ -1,14 +1,17 @@
-"""The video: what the camera saw beside what the model says, as an MP4 that a browser plays."""
+"""The overlay video: what the camera saw beside the model's result, in a form that browsers play."""
 
+import os
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
 from edge.sinks.files import unwritable
-from edge.sinks.sink import Answered
+from edge.sinks.sink import Answered, SinkError
+from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from edge.sinks.view import seen, told, view
 from shared.model_card import ModelCard
 from shared.topics import camera_name
@@ -18,13 +21,19 @@ _TIME_BASE = Fraction(1, 1000)
 
 
 class VideoSink:
-    """Writes `overlay_<camera>.mp4` (H.264) on the source's own time line."""
+    """Writes `overlay_<camera>.webm` (VP9) or `.mp4` (AV1, H.264) with the times of the source."""
 
     in_order = True
 
-    def __init__(self, folder: Path, card: ModelCard) -> None:
+    def __init__(self, folder: Path, card: ModelCard, *, video_codec: VideoCodec) -> None:
+        """Check that the encoder is there.
+
+        Raises:
+            SinkError: the installed PyAV does not have it.
+        """
         self._folder = folder
         self._card = card
+        self._format = _usable_format(video_codec)
         self._films: dict[str, _Film] = {}
 
     def write(self, answered: Answered) -> None:
@@ -33,8 +42,8 @@ class VideoSink:
         sides = np.concatenate((picture, view(picture, answered, self._card, _OPACITY)), axis=1)
         sides = told(sides, self._card)
         if answered.camera not in self._films:
-            path = self._folder / f"overlay_{camera_name(answered.camera)}.mp4"
-            self._films[answered.camera] = _Film(path, sides, answered.source_ns)
+            path = self._folder / f"overlay_{camera_name(answered.camera)}{self._format.suffix}"
+            self._films[answered.camera] = _Film(path, self._format, sides, answered.source_ns)
         self._films[answered.camera].add(sides, answered.source_ns)
 
     def close(self) -> None:
@@ -44,22 +53,26 @@ class VideoSink:
 
 
 class _Film:
-    """One MP4 file."""
+    """One video file."""
 
-    def __init__(self, path: Path, first: Any, start_ns: int) -> None:
+    def __init__(self, path: Path, video_format: VideoFormat, first: Any, start_ns: int) -> None:
         self._path = path
         self._start_ns = start_ns
         self._last = -1
-        height, width = (side - side % 2 for side in first.shape[:2])  # H.264 halves the colour planes.
+        height, width = (side - side % 2 for side in first.shape[:2])  # yuv420p halves the colour planes.
         try:
-            self._container = av.open(str(path), "w", options={"movflags": "+faststart"})
-            self._stream: Any = self._container.add_stream("libx264", options={"preset": "veryfast", "crf": "23"})
+            self._container = av.open(str(path), "w", options=dict(video_format.container_options))
+            options = dict(video_format.encoder_options)
+            stream = self._container.add_stream(video_format.encoder, options=options)
         except (av.FFmpegError, OSError, ValueError) as error:
             raise unwritable(path, error) from error
+        assert isinstance(stream, av.VideoStream)
+        self._stream = stream
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = "yuv420p"
         self._stream.time_base = self._stream.codec_context.time_base = _TIME_BASE
         self._stream.thread_count = 1
+        _describe_colours(self._stream.codec_context)
 
     def add(self, picture: Any, source_ns: int) -> None:
         """Append a picture, RGB, at its own time; two of one millisecond are put one apart."""
@@ -82,3 +95,32 @@ class _Film:
                 self._container.close()
         except (av.FFmpegError, OSError, ValueError) as error:
             raise unwritable(self._path, error) from error
+
+
+def _usable_format(codec: VideoCodec) -> VideoFormat:
+    """Returns how to write a codec, after checking that PyAV has its encoder."""
+    # SVT-AV1 reads this variable only; at its default it prints thirty lines per video.
+    os.environ.setdefault("SVT_LOG", "1")
+    if not _has_encoder(codec):
+        usable = [str(other) for other in VideoCodec if _has_encoder(other)]
+        raise SinkError(
+            f"video codec {codec} needs the encoder {VIDEO_FORMATS[codec].encoder}, which PyAV {av.__version__} here "
+            f"does not have: choose another --video-codec ({', '.join(usable) or 'none is available'}) or --sink"
+        )
+    return VIDEO_FORMATS[codec]
+
+
+def _has_encoder(codec: VideoCodec) -> bool:
+    try:
+        av.Codec(VIDEO_FORMATS[codec].encoder, "w")
+    except av.codec.codec.UnknownCodecError:
+        return False
+    return True
+
+
+def _describe_colours(context: Any) -> None:
+    """Names the colour conversion that FFmpeg applies to RGB; without it browsers guess by the picture's height."""
+    context.colorspace = Colorspace.ITU601
+    context.color_range = ColorRange.MPEG
+    context.color_primaries = ColorPrimaries.BT709
+    context.color_trc = ColorTrc.BT709

@@ -13,7 +13,6 @@ from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
 from edge.sinks.sink import Answered, SinkError, SinkFeed
-from edge.sinks.video import VideoSink
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.frames import Frame
@@ -119,17 +118,6 @@ def test_a_mask_of_the_frames_size_lies_on_what_the_model_saw_of_it(card: ModelC
         OverlaySink(tmp_path / name, card).write(answered)
     one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
     assert one == other
-
-
-def test_the_video_runs_on_the_sources_own_time(card: ModelCard, tmp_path: Path) -> None:
-    """Two of one millisecond, and sides of odd length included."""
-    sink = VideoSink(tmp_path, card)
-    for sequence in (0, 1, 2, 5):
-        sink.write(_answered(sequence))
-    sink.write(replace(_answered(6), source_ns=10**18 + 5 * 10**8))
-    sink.close()
-    frames = list(open_source(str(tmp_path / "overlay_cam_left_image_raw.mp4")).frames())
-    assert [round(frame.stamp_ns / 1e6) for frame in frames] == [0, 100, 200, 500, 501]
 
 
 def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_path: Path) -> None:

@@ -14,10 +14,8 @@ from edge.config import EdgeConfig
 from edge.sinks.bag import BagSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.npz import NpzSink
-from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
 from edge.sinks.sink import SINKS, Answered, Sink, SinkEntry, SinkError, check_sinks, default_sinks
-from edge.sinks.video import VideoSink
 from edge.sources.source import open_source
 from rosbag_tools.bag import Bag
 from rosbag_tools.box_messages import read_boxes
@@ -25,7 +23,6 @@ from rosbag_tools.records import Message
 from shared.geometry import Resize, plan
 from shared.labels import Labels
 from shared.model_card import ModelCard, Task
-from shared.registry import load
 from shared.results import Classification, Detections, Result, Tensors
 from tests.full_disk import disk_of
 
@@ -46,6 +43,10 @@ def card_of(card: ModelCard) -> Callable[[Task], ModelCard]:
     """The card of a model of a task."""
     labels = Labels(("car", "Fußgänger"), ((0, 0, 255), (255, 0, 0)))
     return lambda task: replace(card, task=task, height=HEIGHT, width=WIDTH, labels=labels)
+
+
+def _opened(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
+    return cli._sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)  # type: ignore[arg-type]
 
 
 def _answered(task: Task, sequence: int = 4) -> Answered:
@@ -165,13 +166,13 @@ def test_pictures_of_every_task_are_wide_enough_to_read(
     card_of: Callable[[Task], ModelCard], tmp_path: Path, task: Task
 ) -> None:
     """A model's input may be as small as a stamp; text on it would hide it."""
-    sinks: list[Sink] = [sink(tmp_path, card_of(task)) for sink in (OverlaySink, PngSink, VideoSink)]
+    sinks = _opened(tmp_path, card_of(task), "overlay", "png", "video")
     for sink in sinks:
         sink.write(_answered(task))
         sink.close()
     overlay: Any = cv2.imread(str(tmp_path / "overlays" / "cam_left_image_raw_000004.jpg"))
     png: Any = cv2.imread(str(tmp_path / "pictures" / "cam_left_image_raw" / "000005.png"))
-    (film,) = open_source(str(tmp_path / "overlay_cam_left_image_raw.mp4")).frames()
+    (film,) = open_source(str(tmp_path / "overlay_cam_left_image_raw.webm")).frames()
     assert overlay.shape == png.shape == (360, 480, 3)
     assert film.pixels.shape == (360, 960, 3)  # type: ignore[union-attr]
     for picture in (overlay, png):
@@ -212,7 +213,7 @@ def test_the_sinks_of_a_task_hold_its_results(card_of: Callable[[Task], ModelCar
         if task in entry.tasks:
             folder = tmp_path / name
             folder.mkdir()
-            sink = load("sink", SINKS, name)(folder, card)
+            (sink,) = _opened(folder, card, name)
             sink.write(_answered(task))
             sink.close()
             assert any(path.is_file() for path in folder.rglob("*"))

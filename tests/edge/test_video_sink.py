@@ -1,0 +1,186 @@
+"""Overlay videos: their codecs, their times, and how a browser shows them."""
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import click
+import numpy as np
+import numpy.typing as npt
+import pytest
+from playwright.sync_api import Browser
+
+from edge.cli import edge
+from edge.config import EdgeConfig
+from edge.sinks import video_codec
+from edge.sinks.sink import Answered, SinkError
+from edge.sinks.video import VideoSink
+from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
+from edge.sources.source import open_source
+from shared.config import FlagError, override, read_yaml
+from shared.frames import Frame
+from shared.geometry import Resize, plan
+from shared.labels import Labels
+from shared.model_card import ModelCard
+from tests.bench.report.test_browser import browser
+
+__all__ = ["browser"]
+
+START_NS = 10**18
+MEDIA_TYPES = {".webm": "video/webm", ".mp4": "video/mp4"}
+COLOURS = ((200, 30, 30), (30, 180, 60), (40, 60, 210), (220, 210, 40))
+# Shows the frame at a time of a video, and returns the colour in the middle of each of so many columns.
+SHOW = """([source, time_s, columns]) => new Promise((resolve, reject) => {
+    const video = document.createElement('video');
+    video.muted = true;
+    video.onerror = () => reject(new Error(`${video.error.code}: ${video.error.message}`));
+    video.onloadeddata = () => { video.requestVideoFrameCallback(draw); video.currentTime = time_s; };
+    const draw = (_, {mediaTime}) => {
+        if (Math.abs(mediaTime - time_s) > 0.01) return video.requestVideoFrameCallback(draw);
+        const canvas = document.createElement('canvas');
+        canvas.width = video.videoWidth;
+        canvas.height = video.videoHeight;
+        const context = canvas.getContext('2d');
+        context.drawImage(video, 0, 0);
+        const y = Math.floor(canvas.height / 2);
+        const middle = (column) => Math.floor((column + 0.5) * canvas.width / columns);
+        const colours = Array.from({length: columns}, (_, column) =>
+            Array.from(context.getImageData(middle(column), y, 1, 1).data.slice(0, 3)));
+        resolve({size: [canvas.width, canvas.height], colours});
+    };
+    video.src = source;
+    document.body.append(video);
+})"""
+
+
+def _columns(height: int, width: int, colours: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.uint8]:
+    picture = np.empty((height, width, 3), np.uint8)
+    for number, colour in enumerate(colours):
+        picture[:, number * width // len(colours) : (number + 1) * width // len(colours)] = colour
+    return picture
+
+
+def _answered(picture: npt.NDArray[np.uint8], time_ms: int) -> Answered:
+    height, width = picture.shape[:2]
+    return Answered(
+        camera="/cam",
+        sequence=time_ms,
+        frame_index=time_ms,
+        stamp_ns=START_NS,
+        source_ns=START_NS + time_ms * 1_000_000,
+        picture=picture,
+        result=np.zeros((height, width), np.uint8),
+        geometry=plan(Resize.CROP, height, width, height, width),
+    )
+
+
+def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[Answered]) -> Path:
+    sink = VideoSink(folder, card, video_codec=codec)
+    for frame in frames:
+        sink.write(frame)
+    sink.close()
+    return folder / f"overlay_cam{VIDEO_FORMATS[codec].suffix}"
+
+
+@pytest.fixture
+def card(card: ModelCard) -> ModelCard:
+    """A model whose only label has the overlay colour black."""
+    return replace(card, labels=Labels(("dark",), ((0, 0, 0),)))
+
+
+@pytest.mark.parametrize("codec", VideoCodec)
+def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
+    """Frames arrive at any interval, two may share a millisecond, and a model's input may have odd sides."""
+    noise = np.random.default_rng(1)
+    times_ms = (0, 100, 200, 500, 500)
+    frames = [_answered(noise.integers(0, 256, (65, 97, 3), np.uint8), time_ms) for time_ms in times_ms]
+    path = _written(tmp_path, card, codec, frames)
+    read = list(open_source(str(path)).frames())
+    assert [round(frame.stamp_ns / 1e6) for frame in read] == [0, 100, 200, 500, 501]
+    assert all(isinstance(frame, Frame) and frame.pixels.shape == (64, 194, 3) for frame in read)
+
+
+@pytest.mark.parametrize("codec", VideoCodec)
+def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
+    """An operator who must not use a codec relies on the setting."""
+    path = _written(tmp_path, card, codec, [_answered(_columns(64, 96, COLOURS), 0)])
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (VideoCodec(stream.codec.canonical_name), stream.pix_fmt) == (codec, "yuv420p")
+
+
+@pytest.mark.parametrize("height", [600, 800])
+@pytest.mark.parametrize("codec", VideoCodec)
+def test_a_browser_shows_a_video_in_its_true_colours(
+    browser: Browser, card: ModelCard, tmp_path: Path, codec: VideoCodec, height: int
+) -> None:
+    """Browsers guess the colour matrix of an unmarked video by its height: from 720 lines on they took another one."""
+    frames = [_answered(np.full((height, 400, 3), shade, np.uint8), time_ms) for shade, time_ms in ((10, 0), (90, 100))]
+    frames.append(_answered(_columns(height, 400, COLOURS), 200))
+    frames.append(_answered(np.full((height, 400, 3), 250, np.uint8), 300))
+    path = _written(tmp_path, card, codec, frames)
+    source = f"data:{MEDIA_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    with browser.new_context(offline=True) as context:
+        shown: Any = context.new_page().evaluate(SHOW, [source, 0.2, 2 * len(COLOURS)])
+    assert shown["size"] == [800, height]
+    np.testing.assert_allclose(shown["colours"][: len(COLOURS)], COLOURS, atol=6)
+
+
+def test_a_killed_run_leaves_a_video_that_plays(tmp_path: Path) -> None:
+    """WebM is written in clusters as the run goes; an MP4 has no index before it is closed."""
+    program = f"""
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from edge.sinks.video import VideoSink
+from edge.sinks.video_codec import VideoCodec
+from tests.edge.conftest import CARD
+from tests.edge.test_video_sink import _answered
+sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec.VP9)
+noise = np.random.default_rng(1)
+for number in range(60):
+    sink.write(_answered(noise.integers(0, 2, (120, 160, 3), np.uint8) * 255, number * 500))
+os.kill(os.getpid(), {int(signal.SIGKILL)})
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL
+    with av.open(str(tmp_path / "overlay_cam.webm")) as container:
+        assert sum(1 for _ in container.decode(video=0)) >= 55
+
+
+def test_an_encoder_that_is_missing_is_reported_before_the_run(
+    card: ModelCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyAV may be built against an FFmpeg with fewer encoders, as THIRD-PARTY.md proposes."""
+    for codec in (VideoCodec.VP9, VideoCodec.H264):
+        missing = replace(VIDEO_FORMATS[codec], encoder=f"no-{codec}")
+        monkeypatch.setitem(video_codec.VIDEO_FORMATS, codec, missing)
+    with pytest.raises(SinkError, match=r"vp9 needs the encoder no-vp9, .* choose another --video-codec \(av1\)"):
+        VideoSink(tmp_path, card, video_codec=VideoCodec.VP9)
+
+
+def test_h264_is_written_only_when_asked_for(tmp_path: Path) -> None:
+    """Its encoder is under the GPL, and its patents are licensed for a fee in some countries."""
+    assert EdgeConfig().video_codec is not VideoCodec.H264
+    assert override(EdgeConfig(), {"video_codec": "h264"}).video_codec is VideoCodec.H264
+    path = tmp_path / "edge.yaml"
+    path.write_text("video_codec: h264\n")
+    assert read_yaml(path, EdgeConfig).video_codec is VideoCodec.H264
+    with pytest.raises(FlagError, match="video_codec"):
+        override(EdgeConfig(), {"video_codec": "divx"})
+
+
+def test_the_command_line_offers_every_codec() -> None:
+    """The choices come from the table; the help names the default."""
+    (option,) = [option for option in edge.commands["play"].params if option.name == "video_codec"]
+    assert isinstance(option.type, click.Choice)
+    assert list(option.type.choices) == [str(codec) for codec in VIDEO_FORMATS]
+    assert isinstance(option, click.Option)
+    assert f"[{EdgeConfig().video_codec}]" in (option.help or "")
