@@ -53,6 +53,7 @@ class WorkerSettings:
     takes_control: bool = True  # Whether operators may load and unload over the broker, and
     operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
     gateway: GatewaySettings | None = None  # None: the broker is the only door.
+    drain_s: float = _DRAIN_S  # For each stage to finish what it holds when the worker stops.
 
     @property
     def node(self) -> str:
@@ -210,11 +211,11 @@ class CloudNode:
             for close, threads in rooms:
                 close()
                 for thread in threads:
-                    thread.join(_DRAIN_S)
+                    thread.join(self._settings.drain_s)
             if gateway:
                 gateway.close()
             intake.close()
-        self._threads.join(_DRAIN_S)
+        self._threads.join(self._settings.drain_s)
         if self._end is not None:
             raise self._end
 
@@ -258,7 +259,7 @@ class CloudNode:
             finishing=self._postprocessor.finishing,
             hold_off=self._hold_off,
         )
-        lane = Lane(model, batcher, owns_model=self._loader is not None)
+        lane = Lane(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
         try:
             lane.start(self._threads)
         except BaseException:

@@ -18,11 +18,15 @@ _DRAIN_S = 30.0
 class Lane:
     """A loaded version of a model, and the batcher that alone calls its engine, in threads of its own."""
 
-    def __init__(self, model: Model, batcher: Batcher, *, owns_model: bool = False) -> None:
-        """`owns_model`: whether the model is closed with the lane; otherwise that is up to whoever opened it."""
+    def __init__(self, model: Model, batcher: Batcher, *, owns_model: bool = False, drain_s: float = _DRAIN_S) -> None:
+        """`owns_model`: whether the model is closed with the lane; otherwise that is up to whoever opened it.
+
+        `drain_s`: how long closing waits for a batch in the engine.
+        """
         self.model = model
         self.batcher = batcher
         self._owns_model = owns_model
+        self._drain_s = drain_s
         self._threads: list[threading.Thread] = []
 
     @property
@@ -48,7 +52,7 @@ class Lane:
         """
         self.batcher.close()
         for thread in self._threads:
-            thread.join(_DRAIN_S)
+            thread.join(self._drain_s)
             if thread.is_alive():
                 return False
         if self._owns_model:

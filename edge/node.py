@@ -157,7 +157,7 @@ class EdgeNode:
             self._over.set()
             receiving.join(_JOIN_S)
             self._feed.end()
-            self._wait_for_sinks(writing)
+            self._feed.wait_until_written(writing, _JOIN_S)  # Sinks have the lowest priority, and may write for long.
             try:
                 self._threads.join(_JOIN_S)
             finally:  # Whatever went wrong, the frames that were read have their rows.
@@ -176,13 +176,6 @@ class EdgeNode:
                 waited_s += _TICK_S
             if waited_s > _DRAIN_S or self._over.is_set():
                 return
-
-    def _wait_for_sinks(self, writing: threading.Thread) -> None:
-        """They have the lowest priority, and may write for long; but they must get on with it."""
-        written = -1
-        while writing.is_alive() and self._feed.written != written:
-            written = self._feed.written
-            writing.join(_JOIN_S)
 
     def _balanced(self) -> Tally:
         """The promise: read = the sum of all outcomes."""

@@ -12,7 +12,6 @@ from shared.errors import SkylaneError
 from shared.mqtt_client import WatchedClient
 from shared.tls import refusal, speaks_tls, told
 
-_ANSWER_S = 3.0  # A broker that knows no MQTT 5 may say nothing at all.
 _LONGEST_WAIT_S = 1.0
 
 
@@ -65,14 +64,19 @@ class FirstConnect:
         client_id: str,
         *,
         make: Callable[[MQTTProtocolVersion], WatchedClient],
+        answer_s: float,
         secure: Callable[[], ssl.SSLContext] | None = None,
         certificates: Certificates | None = None,
         waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`make` gives a new client, `secure` what secures it. `waiting` is told, after a failed try, why there is no connection yet."""
+        """`make` gives a new client, `secure` what secures it. `answer_s`: for the answer to one try, at most.
+
+        `waiting` is told, after a failed try, why there is no connection yet.
+        """
         self._address = address
         self._client_id = client_id
         self._make = make
+        self._answer_s = answer_s
         self._secure = secure
         self._certificates = certificates
         self._waiting = waiting or (lambda _: None)
@@ -128,7 +132,7 @@ class FirstConnect:
                 self._refuse(told(error, self._address, self._certificates), error)
             return (0, str(error) or type(error).__name__)
         client.loop_start()
-        outcome = answer.wait(min(_ANSWER_S, max(0.5, deadline - time.monotonic())))
+        outcome = answer.wait(min(self._answer_s, max(0.5, deadline - time.monotonic())))
         if outcome is None:
             return None
         client.end()

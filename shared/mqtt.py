@@ -18,15 +18,15 @@ from shared.fields import MAX_MESSAGE_BYTES
 from shared.first_connect import Answer, FirstConnect
 from shared.link_watch import LinkWatch
 from shared.logs import get_logger
-from shared.mqtt_client import KEEPALIVE_S, WatchedClient
+from shared.mqtt_client import WatchedClient
 from shared.mqtt_properties import packed
 from shared.mqtt_publication import Publication
+from shared.mqtt_times import KEEPALIVE_S, MqttTimes
 from shared.mqtt_watchdog import Watchdog
 from shared.tls import context_of, load, refusal
 from shared.unacknowledged import MOST_WAITING, Unacknowledged
 
 _LOG = get_logger("mqtt")
-_CONNECT_PATIENCE_S = 5.0
 _NO_SUBSCRIBER = 0x10
 _FAILED = 0x80
 _KEEPALIVE_TIMEOUT = 0x8D
@@ -52,6 +52,7 @@ class MqttBus:
         link_timeout_s: float = KEEPALIVE_S,
         min_bandwidth_mbps: float | None = None,
         most_waiting: int = MOST_WAITING,
+        times: MqttTimes = MqttTimes(),  # noqa: B008 - frozen.
         on_connected: Callable[[], None] | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
@@ -60,7 +61,7 @@ class MqttBus:
 
         `link_timeout_s`: a connection over which nothing comes for so long, though something should, is given up for a
         new one. `min_bandwidth_mbps`: of the narrowest link to expect; what would take longer than a keepalive on it is
-        too large. `most_waiting`: see `MOST_WAITING`.
+        too large. `most_waiting`: see `MOST_WAITING`. `times`: how long it waits for everything else.
         `on_connected` runs after every connect, on the network thread. `on_fault` is told what the other
         callbacks raised, and of a network thread that died or hangs; what a handler raises is logged. `on_waiting` is
         told why there is no connection, at first or any more. Connections lost and regained are logged.
@@ -79,13 +80,13 @@ class MqttBus:
         self._subscriptions: dict[str, tuple[int, Handler]] = {}
         self._left: set[str] = set()  # What is still on its way when a subscription ends finds its handler yet.
         self._progress = threading.Event()
-        self._watch = LinkWatch(link_timeout_s, _CONNECT_PATIENCE_S)
+        self._watch = LinkWatch(link_timeout_s, times.accept_s)
         self._unacknowledged = Unacknowledged(most_waiting, lambda count: self._watch.awaits(count, clock.now_ns()))
         self._bounds = {_BROKER_TAKES: MAX_MESSAGE_BYTES}
         if min_bandwidth_mbps is not None:
             bytes_per_s = min_bandwidth_mbps * 1e6 / 8
             bound = f"--min-bandwidth {min_bandwidth_mbps:g} allows"
-            self._bounds[bound] = round(bytes_per_s * KEEPALIVE_S * _SHARE_OF_KEEPALIVE)
+            self._bounds[bound] = round(bytes_per_s * times.keepalive_s * _SHARE_OF_KEEPALIVE)
         self._refused_for: str | None = None  # What the broker says where it does not accept us.
         self.refused = 0  # Publications that found no room.
         self._is_up = False
@@ -106,6 +107,7 @@ class MqttBus:
                 context=self._secure() if self._secure else None,
                 renew=partial(load, address=address, certificates=certificates),
                 timeout_s=2 * link_timeout_s,
+                keepalive_s=times.keepalive_s,
             )
             client.on_connect = self._connected
             client.on_disconnect = self._disconnected
@@ -116,7 +118,13 @@ class MqttBus:
             return client
 
         self._client = FirstConnect(
-            address, client_id, make=client_of, secure=self._secure, certificates=certificates, waiting=on_waiting
+            address,
+            client_id,
+            make=client_of,
+            answer_s=times.answer_s,
+            secure=self._secure,
+            certificates=certificates,
+            waiting=on_waiting,
         ).within(connect_timeout_s)
         self.reconnects = 0  # However often it took.
         self._is_logged = True
@@ -124,7 +132,7 @@ class MqttBus:
         self._watchdog = Watchdog(
             self._client,
             self._watch,
-            timeout_s=KEEPALIVE_S,
+            times,
             on_loss=self._lost,
             on_away=self._away,
             on_fault=self._fault,

@@ -19,7 +19,6 @@ from shared.fields import MAX_MESSAGE_BYTES
 from shared.link_watch import LinkWatch
 from shared.mqtt_publication import Publication
 
-KEEPALIVE_S = 15
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_INFLIGHT = 64
 _KIND, _PUBLISH, _PUBACK = 0xF0, 0x30, 0x40  # Of a packet's first byte.
@@ -46,6 +45,7 @@ class WatchedClient(paho.Client):
         context: ssl.SSLContext | None,
         renew: Callable[[ssl.SSLContext], None],
         timeout_s: float,
+        keepalive_s: int,
     ) -> None:
         """`received` is called, on the network thread, with every publication.
 
@@ -62,6 +62,7 @@ class WatchedClient(paho.Client):
         self._received = received
         self._context = context
         self._renew = renew
+        self._keepalive_s = keepalive_s
         self._give_up_ms = round(timeout_s * 1e3)
         self._back_off = BackOff()
         self._accepted_ns: int | None = None
@@ -89,11 +90,11 @@ class WatchedClient(paho.Client):
             OSError, ValueError: nobody listens there, or it cannot be reached.
         """
         if self.protocol != paho.MQTTv5:
-            self.connect(host, port, KEEPALIVE_S)  # Clean by `clean_session`.
+            self.connect(host, port, self._keepalive_s)  # Clean by `clean_session`.
             return
         limits = Properties(PacketTypes.CONNECT)
         limits.MaximumPacketSize = _MOST_BYTES
-        self.connect(host, port, KEEPALIVE_S, clean_start=True, properties=limits)
+        self.connect(host, port, self._keepalive_s, clean_start=True, properties=limits)
 
     def accepted(self) -> None:
         """The broker has accepted the connection; to be called by the network thread."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from shared import clock
 from shared.link_watch import STALL_NS, LinkWatch
 from shared.mqtt_client import WatchedClient
+from shared.mqtt_times import MqttTimes
 
 _LOOK_S = 0.5
-_AWAY_NS = 10_000_000_000
 _GRACE_NS = 1_000_000_000  # For what is still to be written when a connection is given up on purpose.
 
 
@@ -25,20 +25,20 @@ class Watchdog:
         self,
         client: WatchedClient,
         watch: LinkWatch,
+        times: MqttTimes,
         *,
-        timeout_s: float,
         on_loss: Callable[[], None],
         on_away: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         """Start it. `on_loss` is told of each dead connection, `on_fault` of a `NetworkThreadError`.
 
-        `on_away` is told, once each time, that there has been no connection for a while. `timeout_s`: how long a
-        callback may keep the network thread.
+        `on_away` is told, once each time, that there has been no connection for a while.
         """
         self._client = client
         self._watch = watch
-        self._timeout_ns = round(timeout_s * 1e9)
+        self._timeout_ns = round(times.callback_s * 1e9)
+        self._away_ns = round(times.away_s * 1e9)
         self._on_loss = on_loss
         self._on_away = on_away
         self._on_fault = on_fault
@@ -92,7 +92,7 @@ class Watchdog:
             self._away_since_ns, self._is_away_told = None, False
         elif self._away_since_ns is None:
             self._away_since_ns = now_ns
-        elif now_ns - self._away_since_ns >= _AWAY_NS and not self._is_away_told:
+        elif now_ns - self._away_since_ns >= self._away_ns and not self._is_away_told:
             self._is_away_told = True
             self._on_away()
 

@@ -21,13 +21,12 @@ from bench.overhead import BenchError
 from shared.frames import Layout
 from shared.opencv import cv2
 
-_ANSWER_S = 120.0
-
 
 class Publisher:
     """Sends a frame when it is told to, and takes the next picture for its answer."""
 
-    def __init__(self, port: int, bag: Path, count: int) -> None:
+    def __init__(self, port: int, bag: Path, count: int, *, answer_s: float = 120.0) -> None:
+        self._answer_s = answer_s
         self._frames = read(bag, count)
         self._answers: queue.SimpleQueue[tuple[bytes, int, int]] = queue.SimpleQueue()
         self._client = bare_mqtt.connected(port, bare_mqtt.MASKS, self._answered)
@@ -49,9 +48,11 @@ class Publisher:
         encoded_ns = perf_counter_ns()
         self._client.publish(bare_mqtt.FRAMES, picture)
         try:
-            answer, returned_ns, decoded_ns = self._answers.get(timeout=_ANSWER_S)
+            answer, returned_ns, decoded_ns = self._answers.get(timeout=self._answer_s)
         except queue.Empty:  # QoS 0 sends nothing again.
-            raise BenchError(f"no picture came back for frame {number} within {_ANSWER_S:g} s: run it again") from None
+            raise BenchError(
+                f"no picture came back for frame {number} within {self._answer_s:g} s: run it again"
+            ) from None
         if errand.get("keep"):
             folder = Path(errand["keep"])
             file_of(folder, "sent", number).write_bytes(picture)

@@ -13,7 +13,7 @@ from bench.faults.vehicle_process import VehicleProcess
 from bench.link.link import LOOPBACK, LinkSpec
 from shared import clock
 from shared.latency_log import Outcome
-from shared.mqtt_client import KEEPALIVE_S
+from shared.mqtt_times import KEEPALIVE_S
 
 _DARK = LinkSpec(half_open_after_s=0)
 _DARK_S = 35.0

@@ -14,7 +14,7 @@ from bench.link.link import LOOPBACK, LinkSpec
 from bench.spread import spread
 from shared.broker import Broker
 from shared.latency_log import Outcome
-from shared.mqtt_client import KEEPALIVE_S
+from shared.mqtt_times import KEEPALIVE_S
 
 _MBPS = 2.0
 _LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Of a message; see docs/bounds.md.

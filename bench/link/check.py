@@ -13,23 +13,23 @@ from shared.machine import machine
 
 _PING_BYTES = 64
 _SETTLING = 10  # Round trips that are not counted.
-_DELAYS_MS = ((0.0, 0.0), (5.0, 5.0), (25.0, 5.0), (25.0, 25.0))
-_BANDWIDTHS_MBPS = (5.0, 20.0, 100.0)
-_BULK_S = 1.0  # How long a bulk transfer should take.
+DELAYS_MS = ((0.0, 0.0), (5.0, 5.0), (25.0, 5.0), (25.0, 25.0))  # Up and down.
+BANDWIDTHS_MBPS = (5.0, 20.0, 100.0)
 _READ_BYTES = 1 << 16
 
 
-def check(round_trips: int, on_step: Callable[[str], None]) -> dict[str, Any]:
+def check(round_trips: int, on_step: Callable[[str], None], *, bulk_s: float = 1.0) -> dict[str, Any]:
     """Measure a link between this process and an echo on loopback. Returns what `--json` prints.
 
     `excess_ms` is what a round trip of 64 bytes takes beyond the delays asked for, the echo and the sockets included;
-    `late_ms` is the part of it that is the proxy's own: how long after its moment a piece is released.
+    `late_ms` is the part of it that is the proxy's own: how long after its moment a piece is released. `bulk_s`: how long a
+    bulk transfer should take.
     """
     delays = []
     bandwidths = []
     with ExitStack() as stack:
         port = stack.enter_context(_echo())
-        for up_ms, down_ms in _DELAYS_MS:
+        for up_ms, down_ms in DELAYS_MS:
             on_step(f"{round_trips} round trips of {up_ms:g} + {down_ms:g} ms")
             with Link(LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms), LOOPBACK, port) as link:
                 took_ms = _round_trips_ms(link.port, round_trips)
@@ -43,10 +43,10 @@ def check(round_trips: int, on_step: Callable[[str], None]) -> dict[str, Any]:
                     "late_ms": {"median": counts.late_p50_ms, "p99": counts.late_p99_ms},
                 }
             )
-        for mbps in _BANDWIDTHS_MBPS:
-            on_step(f"{_BULK_S:g} s of {mbps:g} Mbit/s")
+        for mbps in BANDWIDTHS_MBPS:
+            on_step(f"{bulk_s:g} s of {mbps:g} Mbit/s")
             with Link(LinkSpec(bandwidth_up_mbps=mbps), LOOPBACK, port) as link:
-                came_mbps = _bulk_mbps(link.port, round(mbps * 1e6 / 8 * _BULK_S))
+                came_mbps = _bulk_mbps(link.port, round(mbps * 1e6 / 8 * bulk_s))
             bandwidths.append({"bandwidth_mbps": mbps, "came_mbps": came_mbps})
     return {"delays": delays, "bandwidths": bandwidths, "machine": machine()}
 

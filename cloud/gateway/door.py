@@ -24,8 +24,6 @@ from shared.node_status import NodeState, NodeStatus
 from shared.stages import Stage
 from shared.topics import FrameId
 
-_ANSWERED_WITHIN_S = 10.0
-
 
 class Answered(NamedTuple):
     """What became of a frame, and the model's outputs where they were asked for as they are."""
@@ -183,11 +181,11 @@ class Door:
         """Take a model's frames from now on."""
         self._dismissed -= {model}
 
-    def dismiss(self, model: str) -> None:
-        """Take a model's frames no more; returns when those that came have been answered, or after ten seconds."""
+    def dismiss(self, model: str, within_s: float = 10.0) -> None:
+        """Take a model's frames no more; returns when those that came have been answered, or after `within_s`."""
         self._dismissed |= {model}
         self.announce()  # Before the wait: whoever hears of it sends no more.
-        self._unanswered.wait_until_none(model, _ANSWERED_WITHIN_S)
+        self._unanswered.wait_until_none(model, within_s)
 
     def announce(self) -> None:
         """Tell those who listen what is served now."""

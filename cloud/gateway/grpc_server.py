@@ -28,7 +28,6 @@ REFUSAL_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the
 
 _HEAD_BYTES = 1 << 16  # What a message may hold beside the picture.
 _MESSAGES_HELD = 4  # Messages of the largest size that all calls may hold together.
-_GRACE_S = 5.0  # For calls under way when the server closes.
 _IDLE_CONNECTION_MS = 300_000  # After which a connection without calls is closed.
 _HANDSHAKE_MS = 10_000
 _KEEPALIVE_MS = 60_000
@@ -78,7 +77,7 @@ class GrpcServer:
     def close(self) -> None:
         """Ends streams, gives calls under way a moment, and closes the port."""
         self._stopping.set()
-        self._server.stop(_GRACE_S).wait()
+        self._server.stop(self._parts.settings.grace_s).wait()
         self._check.stop()
         self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
 

@@ -22,3 +22,4 @@ class GatewaySettings:
     head_s: float = 10.0  # Within which its first byte, and from that on its headers.
     answer_s: float = 60.0  # Within which its caller must have taken the answer.
     silent_s: float = 600.0  # After which a gRPC stream of calls ends on which nothing was said.
+    grace_s: float = 5.0  # For gRPC calls under way when the worker stops.

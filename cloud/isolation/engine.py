@@ -63,7 +63,7 @@ class IsolatedEngine:
             IsolationError: its process died over it, or its library is missing.
         """
         self._path = path
-        self._limits = limits
+        self.limits = limits  # May be changed between two batches.
         self.name = engine or FORMATS[manifest.format]
         entry = ENGINES[self.name]
         self._opening: dict[str, Any] = {
@@ -133,11 +133,11 @@ class IsolatedEngine:
 
     def _patience_s(self, size: int) -> float:
         if self._quickest_s is None:
-            return self._limits.start_s
-        return max(self._limits.hang_s, _HANG_FACTOR * self._quickest_s * size)
+            return self.limits.start_s
+        return max(self.limits.hang_s, _HANG_FACTOR * self._quickest_s * size)
 
     def _opened(self, process: EngineProcess) -> Any:
-        facts = process.opened(self._limits.start_s)
+        facts = process.opened(self.limits.start_s)
         match facts["kind"]:
             case "open":
                 if self._facts and facts["sha256"] != self._facts["sha256"]:

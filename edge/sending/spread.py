@@ -12,8 +12,7 @@ from shared.errors import SkylaneError
 from shared.threads import ThreadGroup
 
 _MOST_ATTEMPTS = 3  # A picture that three nodes went away with may be why.
-_REST_S = 0.5  # After a node said that it is busy, and
-_PATIENCE = 120  # so many times in a row, before it counts as lost.
+_PATIENCE = 120  # How many times in a row a node may say that it is busy before it counts as lost.
 _JOIN_S = 120.0
 
 
@@ -30,10 +29,11 @@ class Ended:
 class Spread:
     """Gives each picture to a node with a free place; one that a node goes away with goes to another."""
 
-    def __init__(self, pictures: Iterable[Path], on_ended: Callable[[Ended], None]) -> None:
-        """`on_ended` hears of each picture, one at a time."""
+    def __init__(self, pictures: Iterable[Path], on_ended: Callable[[Ended], None], *, rest_s: float = 0.5) -> None:
+        """`on_ended` hears of each picture, one at a time. `rest_s`: the pause after a node said that it is busy."""
         self._waiting: deque[tuple[Path, int]] = deque((picture, 0) for picture in pictures)
         self._on_ended = on_ended
+        self._rest_s = rest_s
         self._condition = threading.Condition()
         self._under_way = 0
         self._stopped = False
@@ -130,7 +130,7 @@ class Spread:
     def _rest(self) -> None:
         """Leave a busy node alone for a moment; the others work."""
         with self._condition:
-            self._condition.wait_for(lambda: self._stopped, _REST_S)
+            self._condition.wait_for(lambda: self._stopped, self._rest_s)
 
     def _take(self, node: str) -> tuple[Path, int] | None:
         """The next picture; None when all have ended, or the node is lost."""

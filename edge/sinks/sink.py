@@ -1,6 +1,7 @@
 """What a sink is, the table of sinks, and the thread that feeds them."""
 
 import heapq
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -146,6 +147,13 @@ class SinkFeed:
     def end(self) -> None:
         """No more frames will come."""
         self._handover.close()
+
+    def wait_until_written(self, writing: threading.Thread, stall_s: float) -> None:
+        """Waits until `writing`, the thread of `run`, has ended, or has written nothing for `stall_s` seconds."""
+        written = -1
+        while writing.is_alive() and self.written != written:
+            written = self.written
+            writing.join(stall_s)
 
     def run(self) -> None:
         """Write until the end; the body of the sinks' thread."""

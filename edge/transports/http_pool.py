@@ -14,13 +14,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from edge.transports.security import Security
 from shared.endpoint import Endpoint
 
-_CONNECT_S = 5.0
 
-
-def connections(address: Endpoint, security: Security, most: int) -> urllib3.HTTPConnectionPool:
+def connections(
+    address: Endpoint, security: Security, most: int, *, connect_s: float = 5.0
+) -> urllib3.HTTPConnectionPool:
     """At most so many to a worker; TLS where there is an authority. None is made before it is used.
 
-    The connect timeout of a call is for all of it to be sent; to connect there are five seconds of it at most. The read
+    The connect timeout of a call is for all of it to be sent; to connect there are `connect_s` of it at most. The read
     timeout is for all of its answer: a server that sends byte by byte, each in time, is late as well.
 
     Raises:
@@ -28,8 +28,8 @@ def connections(address: Endpoint, security: Security, most: int) -> urllib3.HTT
     """
     context = security.context(address)
     if context is None:
-        return _Pool(address.host, address.port, maxsize=most)
-    return _SecurePool(address.host, address.port, maxsize=most, ssl_context=context)
+        return _Pool(address.host, address.port, maxsize=most, connect_s=connect_s)
+    return _SecurePool(address.host, address.port, maxsize=most, connect_s=connect_s, ssl_context=context)
 
 
 class _InTime(io.RawIOBase):
@@ -69,24 +69,32 @@ class _Response(HTTPResponse):
 class _Connection(HTTPConnection):
     response_class = _Response
 
+    def __init__(self, *args: Any, connect_s: float, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._connect_s = connect_s
+
     def connect(self) -> None:
-        with _hurried(self):
+        with _hurried(self, self._connect_s):
             super().connect()
 
 
 class _SecureConnection(HTTPSConnection):
     response_class = _Response
 
+    def __init__(self, *args: Any, connect_s: float, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._connect_s = connect_s
+
     def connect(self) -> None:
-        with _hurried(self):
+        with _hurried(self, self._connect_s):
             super().connect()
 
 
 @contextmanager
-def _hurried(connection: HTTPConnection) -> Iterator[None]:
+def _hurried(connection: HTTPConnection, connect_s: float) -> Iterator[None]:
     """To connect there is less time than to send, which on a narrow link takes longer; the library knows one for both."""
     whole_s = connection.timeout
-    connection.timeout = min(_CONNECT_S, whole_s or _CONNECT_S)
+    connection.timeout = min(connect_s, whole_s or connect_s)
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ from shared.model_card import ModelCard, Task
 from shared.mqtt import MqttBus
 
 HEIGHT, WIDTH = 16, 24
-WAIT_S = 30.0
+WAIT_S = 60.0
 CARD = ModelCard(
     name="tiny",
     version="1",

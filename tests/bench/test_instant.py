@@ -12,7 +12,7 @@ from edge.transports.mqtt import MqttTransport, vehicle_will
 from shared.connection import Connection
 
 YEAR_NS = 10**9 * 86_400 * 365
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @given(

@@ -10,7 +10,7 @@ import pytest
 
 from bench.process_log import MEASURES, Life, ProcessLog, children
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 _LEAK = """
 import os, sys, threading
 kept = bytearray()

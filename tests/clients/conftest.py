@@ -67,6 +67,6 @@ def need(*programs: str) -> None:
         pytest.skip(f"no {', '.join(missing)} here")
 
 
-def run(*command: str | Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, whatever its exit code."""
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout_s, check=False)

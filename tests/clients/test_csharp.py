@@ -16,7 +16,7 @@ from tests.cloud.gateway.rig import Doors, open_doors
 def program() -> Path:
     """The client, compiled."""
     need("mcs", "mono", "make")
-    built = run("make", "-C", CLIENTS / "csharp", f"BUILD={BUILD / 'csharp'}", timeout_s=120)
+    built = run("make", "-C", CLIENTS / "csharp", f"BUILD={BUILD / 'csharp'}", timeout_s=300)
     if "System.Web.Extensions" in built.stdout + built.stderr and built.returncode:
         pytest.skip("no JSON reader for Mono here: apt-get install libmono-system-web-extensions4.0-cil")
     assert built.returncode == 0, built.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.ports import free_port
+from bench.ports import free_ports
 from cloud.model import Model
 from shared import geometry
 from shared.mosquitto import find_mosquitto
@@ -66,7 +66,7 @@ def page_file() -> Path:
     if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
         for name in LIBRARIES:
             shutil.copy(CLIENTS / "javascript" / name, folder)
-        fetched = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=120)
+        fetched = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
         if fetched.returncode:
             (folder / lock.name).unlink()
             pytest.skip(f"npm cannot fetch the page's libraries: {fetched.stderr.strip().splitlines()[-1]}")
@@ -78,7 +78,7 @@ def page_file() -> Path:
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """One Mosquitto by two addresses: mqtt:// for the worker, ws:// for the page."""
-    ports = (free_port(), free_port())
+    ports = free_ports(2)
     config = tmp_path_factory.mktemp("websockets") / "mosquitto.conf"
     listeners = f"listener {ports[0]} 127.0.0.1\nlistener {ports[1]} 127.0.0.1\nprotocol websockets\n"
     config.write_text(f"{listeners}allow_anonymous true\nmax_packet_size 67174400\n")
@@ -111,7 +111,7 @@ def send(page: Page, path: Path) -> str:
     page.locator("[name=picture]").set_input_files(path)
     page.get_by_role("button", name="Send").click()
     told = page.get_by_role("status")
-    told.filter(has_text=":").wait_for(timeout=20_000)
+    told.filter(has_text=":").wait_for(timeout=60_000)
     return str(told.inner_text())
 
 
@@ -159,5 +159,5 @@ def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, t
 def test_a_broker_that_falls_silent_is_not_waited_for(page_file: Path, mute: str, told: str) -> None:
     """A link that dies in the middle of a picture sends no word of it: the page would say "sending …" until it is closed."""
     need("node")
-    done = run("node", "-e", SILENT, page_file.parent, mute, timeout_s=10)
+    done = run("node", "-e", SILENT, page_file.parent, mute)
     assert done.stdout.strip().endswith(told), done.stderr

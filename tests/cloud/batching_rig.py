@@ -23,7 +23,7 @@ from shared.threads import ThreadGroup
 from shared.topics import FrameId
 from tests.cloud.channel import CARD, HEIGHT, WIDTH
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Gated:

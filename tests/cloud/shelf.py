@@ -18,7 +18,7 @@ from shared.model_card import ModelCard
 from shared.node_status import NodeStatus, unpack_status
 from tests.cloud.channel import Engine, frame, model
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Shelf:

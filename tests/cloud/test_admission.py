@@ -14,7 +14,7 @@ from shared.frame_head import FrameHead
 from shared.messages import MaskMessage, Status
 from shared.stages import Stage
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def _request(

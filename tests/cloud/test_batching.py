@@ -98,7 +98,8 @@ def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:
     assert line.batcher.reserve()  # And never put.
     line.batcher._inference.add(2, 1_500_000_000)
     line.start()
-    assert line.engine.entered.wait(WAIT_S)
+    while not line.engine.entered.wait(0.01) and not line.refused:
+        pass  # A machine that is too busy to infer it in time refuses it.
     line.batcher.release()
     line.finish()
     assert len(line.done) + len(line.refused) == 1
@@ -131,8 +132,10 @@ def test_a_close_waits_for_the_frames_that_are_being_decoded() -> None:
 def test_frames_whose_budget_is_used_up_are_not_inferred() -> None:
     """The others of the batch are."""
     line = Line(Gated(), max_size=3)
-    long_ago_ns = clock.now_ns() - 10**9
-    line.put(*(line.request(number, 999, received_ns) for number, received_ns in enumerate((None, long_ago_ns, None))))
+    long_ago_ns = clock.now_ns() - 3_600 * 10**9
+    line.put(
+        *(line.request(number, 3_500_000, received_ns) for number, received_ns in enumerate((None, long_ago_ns, None)))
+    )
     line.start()
     line.finish()
     assert line.numbers() == [0, 2]
@@ -155,9 +158,9 @@ def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
 def test_a_batch_is_cut_where_more_would_make_a_frame_late() -> None:
     """The frames of one vehicle must not wait for those of another past their budget; fewer then leave the fair queue."""
     line = Line(Gated(), max_size=4)
-    line.batcher._inference.add(1, 10 * 10**9)
-    line.batcher._inference.add(4, 3_600 * 10**9)
-    line.put(*(line.request(number, budget_ms=25_000) for number in range(4)))
+    line.batcher._inference.add(1, 1_000 * 10**9)
+    line.batcher._inference.add(4, 360_000 * 10**9)
+    line.put(*(line.request(number, budget_ms=2_500_000) for number in range(4)))
     line.engine.gate.set()
     line.start()
     line.finish()
@@ -168,9 +171,9 @@ def test_a_batch_is_cut_where_more_would_make_a_frame_late() -> None:
 def test_after_a_cut_fewer_frames_wait_decoded() -> None:
     """What waits decoded is served as it came, whosever it is: a greedy vehicle's frames would stand before all others."""
     line = Line(Gated(), max_size=4)
-    line.batcher._inference.add(1, 10 * 10**9)
-    line.batcher._inference.add(4, 3_600 * 10**9)
-    line.put(*(line.request(number, budget_ms=15_000) for number in range(4)))
+    line.batcher._inference.add(1, 1_000 * 10**9)
+    line.batcher._inference.add(4, 360_000 * 10**9)
+    line.put(*(line.request(number, budget_ms=1_500_000) for number in range(4)))
     line.start()
     assert line.engine.entered.wait(WAIT_S)
     assert not line.batcher.reserve()  # Three wait where one batch of one frame was cut.

@@ -31,7 +31,7 @@ from shared.model_card import ModelCard, Task
 from shared.stages import Stage, Stamp
 from shared.topics import FrameId
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 HEIGHT, WIDTH = 8, 12
 CARD = ModelCard(
     "tiny", "1", "ab" * 32, Task.SEGMENTATION, HEIGHT, WIDTH, Layout.BGR8, Resize.CROP, Labels(("a",), ((0, 0, 0),)), trained=True

@@ -12,7 +12,7 @@ from shared.bus import Ack, Delivery, MemoryBus
 from shared.probes import Echo, Probe, pack_probe, unpack_echo
 from shared.topics import ECHOES, PROBES
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 SECOND_NS = 10**9
 
 

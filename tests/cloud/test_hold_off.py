@@ -75,6 +75,7 @@ def test_what_is_remembered_is_bounded(time: Time) -> None:
     assert len(hold_off._records) == 1024
 
 
+@pytest.mark.usefixtures("time")
 def test_frames_that_end_the_process_count_and_those_the_model_fails_on_do_not() -> None:
     """After three of them the engine is asked no more; two attempts each are all that they cost."""
     for error, reasons in ((ProcessLostError("died"), 3), (InferenceError("NaN"), 6)):
@@ -92,6 +93,7 @@ def test_frames_that_end_the_process_count_and_those_the_model_fails_on_do_not()
     assert all(reason.startswith("poison: NaN") for *_, reason in line.answers())
 
 
+@pytest.mark.usefixtures("time")
 def test_a_vehicle_that_is_held_off_is_refused_at_the_door() -> None:
     """Its frames take no place in the queue, and it is told why."""
     hold_off = HoldOff()

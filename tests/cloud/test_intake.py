@@ -23,7 +23,7 @@ from shared.stages import Stage
 from shared.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from tests.cloud.channel import frame, model
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 FRAME = frame(7)
 
 

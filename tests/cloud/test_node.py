@@ -17,7 +17,7 @@ from shared.node_status import NodeStatus, unpack_status
 from shared.topics import FRAMES, MASKS
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Serving:

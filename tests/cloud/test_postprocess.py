@@ -17,7 +17,7 @@ from shared.results import Classification, Detections, Tensors
 from shared.stages import Stage
 from tests.cloud.tasks.parts import HEIGHT, WIDTH, card, manifest, message
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SIZE = (HEIGHT, WIDTH)
 MASK = np.random.default_rng(2).integers(0, 12, SIZE, np.uint8)
 OUTPUTS: dict[Task, Mapping[str, Any]] = {

@@ -55,7 +55,7 @@ def _doors() -> Iterator[Doors]:
 
 def errors_by_stage(doors: Doors) -> dict[str, float]:
     """The worker's error counter, as Prometheus reads it."""
-    text = httpx.get(f"http://{doors.http}/metrics", verify=False).text
+    text = httpx.get(f"http://{doors.http}/metrics", verify=False, timeout=WAIT_S).text
     return {
         sample.labels["stage"]: sample.value
         for family in text_string_to_metric_families(text)
@@ -257,7 +257,7 @@ def test_many_errors_make_the_worker_unhealthy(doors: Doors, monkeypatch: pytest
         patched.setattr(Door, "card", fail)
         for _ in range(UNHEALTHY_ERRORS):
             assert _got(doors, "/v2/models/tiny") == 500
-    answer = httpx.get(f"http://{doors.http}/healthz", verify=False)
+    answer = httpx.get(f"http://{doors.http}/healthz", verify=False, timeout=WAIT_S)
     assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")
     assert published(doors)(0) is Status.ANSWERED
 

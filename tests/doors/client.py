@@ -16,7 +16,7 @@ from shared.broker import Broker
 from shared.topics import PREFIX
 
 NOT_AUTHORIZED = 0x87
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Client:

@@ -22,7 +22,7 @@ from shared.opencv import cv2
 from tests.doors.client import Client
 
 pytestmark = pytest.mark.mosquitto
-PROCESS_S = 60.0
+PROCESS_S = 180.0
 
 
 @pytest.fixture(scope="module")

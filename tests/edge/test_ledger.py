@@ -143,7 +143,7 @@ def test_stamps_that_cannot_be_true_get_no_column(
     lied, told = book.rows()
     assert lied["cloud_ms"] == lied["crossing_ms"] == lied["clock_offset_ms"] == lied["t_received_ns"] == ""
     assert lied["total_ms"]
-    assert 9_990 < float(told["clock_offset_ms"]) < 10_010
+    assert abs(float(told["clock_offset_ms"]) - 10_000) <= float(told["clock_error_ms"])
     assert abs(float(told["uplink_ms"]) - float(told["crossing_ms"]) / 2) <= float(told["clock_error_ms"])
 
 
@@ -304,7 +304,7 @@ def test_everything_is_accounted_for_whoever_closes_it_first(
         [partial(ledger.give_up_silent, 1 << 62)] * 20,
         [partial(_receive, ledger, message) for message in reversed(messages)],
     )
-    assert book.ledger.wait_until_idle(1.0)
+    assert book.ledger.wait_until_idle(60.0)
     rows = book.rows()
     assert len({row["sequence"] for row in rows}) == len(rows) == count
     assert book.places == count
@@ -331,4 +331,4 @@ def _at_once(*works: Sequence[Callable[[], None]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)

@@ -24,7 +24,7 @@ from shared.model_card import ModelCard
 from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Endless:

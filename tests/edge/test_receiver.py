@@ -21,7 +21,7 @@ from shared.messages import pack_mask, unpack_mask
 from shared.model_card import Task
 
 Make = Callable[..., Any]
-WAIT_S = 10.0
+WAIT_S = 60.0
 HEIGHT, WIDTH = 8, 12
 
 

@@ -15,7 +15,7 @@ from shared.frames import Frame, UnreadableFrame
 from shared.latency_log import LogWriter, read_rows
 from shared.stages import Stage
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Make = Callable[..., Frame]
 
 

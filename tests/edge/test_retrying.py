@@ -25,7 +25,7 @@ from shared.topics import FRAMES, RETRIES, WORKER_STATUS
 
 Make = Callable[..., Any]
 MS = 1_000_000
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Vehicle:

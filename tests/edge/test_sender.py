@@ -1,3 +1,4 @@
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.stages import EDGE_STAGES, Stage
 from shared.topics import FRAMES, MASKS, WORKER_STATUS
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Vehicle:
@@ -87,7 +88,7 @@ def test_a_message_carries_all_that_the_far_side_needs(
     vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
 ) -> None:
     """Identity in topic, payload and correlation alike; stamps of one node in order; where to answer."""
-    car = vehicle(deadline_ms=5000.0)
+    car = vehicle(deadline_ms=3_600_000.0)
     car.listen()
     journey = car.send(frame(7))
     car.settle()
@@ -96,11 +97,11 @@ def test_a_message_carries_all_that_the_far_side_needs(
     assert delivery.topic == "skylane/v1/frames/tiny/car/left"
     assert delivery.properties.response_topic == MASKS.of(vehicle="car", camera="left")
     assert delivery.properties.correlation == str(journey.id).encode() == b"car/left/s1/0"
-    assert delivery.properties.expiry_s == 5
     assert (message.id, message.attempt, message.model) == (journey.id, 1, "tiny")
     assert message.data == bytes([7]) * len(message.data)
     assert message.budget_ms is not None
-    assert 0 < message.budget_ms < 5000
+    assert 0 < message.budget_ms < 3_600_000
+    assert delivery.properties.expiry_s == math.ceil(message.budget_ms / 1000)
     assert [stamp.stage for stamp in message.stamps] == [stage.value for stage in EDGE_STAGES[:6]]
     assert {stamp.node for stamp in message.stamps} == {"edge/car/s1"}
     assert message.stamps == journey.stamps
@@ -161,7 +162,7 @@ def test_a_frame_past_its_deadline_is_not_worked_on(
     car.announce(NodeState.ONLINE)
     car.settle()
     assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() - 11_000_000)) == "deadline"
-    assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() + 10**9)) is None
+    assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() + 3600 * 10**9)) is None
 
 
 def test_without_patience_a_missing_worker_is_told_at_once(

@@ -24,7 +24,7 @@ from shared.stages import Stage
 from shared.topics import FrameId
 
 HEIGHT, WIDTH = 48, 64
-WAIT_S = 10.0
+WAIT_S = 60.0
 ANSWER = MaskMessage(
     FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
 )
@@ -233,6 +233,61 @@ def test_a_sink_that_stalls_holds_so_many_results_and_no_more(card: ModelCard) -
     feed.end()
     writing.join(WAIT_S)
     assert feed.written == 65
+
+
+class Gated(Recorder):
+    """A sink that writes a frame only when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__(in_order=False)
+        self.may_write = threading.Semaphore(0)
+        self.asked = threading.Semaphore(0)  # Once for each frame, and for the end: what came before is written.
+
+    def write(self, answered: Answered) -> None:
+        """See Sink."""
+        self.asked.release()
+        assert self.may_write.acquire(timeout=WAIT_S)
+        super().write(answered)
+
+    def close(self) -> None:
+        """See Sink."""
+        super().close()
+        self.asked.release()
+
+
+class Stepped(threading.Thread):
+    """The thread of a feed: each time it is joined, the sink writes one more frame, as long as `writes` says."""
+
+    def __init__(self, feed: SinkFeed, sink: Gated, writes: int) -> None:
+        super().__init__(target=feed.run)
+        self.sink, self.writes = sink, writes
+
+    def join(self, timeout: float | None = None) -> None:
+        """Stands for `timeout` seconds in which one frame is written, or none."""
+        if self.writes:
+            self.writes -= 1
+            self.sink.may_write.release()
+            assert self.sink.asked.acquire(timeout=timeout)
+        elif self.sink.is_closed:
+            super().join(timeout)
+
+
+@pytest.mark.parametrize("writes", [2, 5], ids=["stalled", "slow"])
+def test_sinks_are_waited_for_as_long_as_they_write(card: ModelCard, writes: int) -> None:
+    """A slow disk gets all the time it needs; one that hangs keeps no run from ending."""
+    sink = Gated()
+    feed = SinkFeed([sink], card)
+    for sequence in range(5):
+        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+    feed.end()
+    thread = Stepped(feed, sink, writes)
+    thread.start()
+    assert sink.asked.acquire(timeout=WAIT_S)
+    feed.wait_until_written(thread, WAIT_S)
+    assert (len(sink.got), thread.is_alive()) == (writes, writes < 5)
+    sink.may_write.release(5)
+    threading.Thread.join(thread, WAIT_S)
+    assert len(sink.got) == 5
 
 
 def test_where_nobody_needs_the_order_no_frame_is_too_late(card: ModelCard) -> None:

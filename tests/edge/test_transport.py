@@ -11,7 +11,7 @@ from shared.address import Address
 from shared.broker import Broker
 from shared.mqtt import MqttBus
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def _wait_for_broker(bus: MqttBus) -> None:

@@ -23,7 +23,8 @@ from edge.sinks.sink import Answered, SinkError
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
 from edge.sources.source import open_source
-from shared.config import FlagError, override, read_yaml
+from shared.config import read_yaml
+from shared.flags import override
 from shared.frames import Frame
 from shared.geometry import Resize, plan
 from shared.labels import Labels
@@ -173,7 +174,7 @@ def test_h264_is_written_only_when_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "edge.yaml"
     path.write_text("video_codec: h264\n")
     assert read_yaml(path, EdgeConfig).video_codec is VideoCodec.H264
-    with pytest.raises(FlagError, match="video_codec"):
+    with pytest.raises(click.UsageError, match="video_codec"):
         override(EdgeConfig(), {"video_codec": "divx"})
 
 

@@ -9,7 +9,7 @@ from shared.model_card import ModelCard
 from shared.node_status import NodeState, NodeStatus, pack_status
 from shared.topics import WORKER_STATUS
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def _said(worker: str, payload: bytes) -> Delivery:

@@ -15,7 +15,7 @@ from cloud.engines.tensorflow_device import tf
 from cloud.model import Model
 from cloud.repository import Repository
 from shared.hashing import tree_sha256
-from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, noise
+from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH, noise
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def _threads() -> Iterator[None]:
     """Each test ends what it started; gRPC's threads end a moment after their server."""
     before = {thread.name for thread in threading.enumerate()}
     yield
-    until_s = time.monotonic() + 5.0
+    until_s = time.monotonic() + WAIT_S
     while (left := {thread.name for thread in threading.enumerate()} - before) and time.monotonic() < until_s:
         time.sleep(0.01)
     assert not left

@@ -35,7 +35,7 @@ from shared.mqtt import MqttBus
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12
-WAIT_S = 60.0
+WAIT_S = 120.0
 Mask = npt.NDArray[np.uint8]
 Rows = list[dict[str, str]]
 

@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 
-import edge.node
 from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge.sources.source import open_source
@@ -22,6 +21,7 @@ from shared.latency_log import Outcome, read_rows
 from shared.run_manifest import read_manifest
 from tests.pipeline.rig import (
     HEIGHT,
+    WAIT_S,
     WIDTH,
     Vehicle,
     check,
@@ -138,17 +138,18 @@ def test_the_sinks_make_what_a_person_can_look_at(
 
 
 class SlowSink:
-    """A sink that takes its time, but not for ever."""
+    """A sink that writes nothing before all is answered."""
 
     in_order = True
 
     def __init__(self) -> None:
         self.count = 0
         self.is_closed = False
+        self.may_write = threading.Event()
 
     def write(self, _: object) -> None:
         """See Sink."""
-        threading.Event().wait(0.01)
+        assert self.may_write.wait(WAIT_S)
         self.count += 1
 
     def close(self) -> None:
@@ -157,15 +158,25 @@ class SlowSink:
 
 
 def test_slow_sinks_are_waited_for_while_they_get_on(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
     """On a busy machine the video is ready long after the last answer, and without its end it cannot be played."""
-    monkeypatch.setattr(edge.node, "_JOIN_S", 0.1)
     sink = SlowSink()
     with memory_bus() as bus, serving(lambda _: bus, model):
-        Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink]).play()
+        vehicle = Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink])
+        watching = threading.Thread(target=_let_write_when_answered, args=(vehicle, sink, 60))
+        watching.start()
+        vehicle.play()
+        watching.join(WAIT_S)
     assert sink.count == 60
     assert sink.is_closed
+
+
+def _let_write_when_answered(vehicle: Vehicle, sink: SlowSink, count: int) -> None:
+    pause = threading.Event()
+    while vehicle.answered() < count:
+        pause.wait(0.01)
+    sink.may_write.set()
 
 
 def test_all_of_it_works_over_the_embedded_broker(

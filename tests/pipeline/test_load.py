@@ -16,7 +16,7 @@ from cloud.model import Model
 from cloud.repository import Repository
 from edge.arrivals import Arrivals, poisson_ns
 from edge.replay import Pace
-from shared import geometry
+from shared import clock, geometry
 from shared.hashing import tree_sha256
 from shared.latency_log import read_rows
 from shared.run_manifest import read_manifest
@@ -41,13 +41,28 @@ STALL_MS = (STALL_TO - 1 - STALL_FROM) * 1e3 / RATE_HZ
 
 
 @pytest.fixture
+def stalls_end_ns() -> list[int]:
+    """When the stall of `stalled` ended."""
+    return []
+
+
+@pytest.fixture
 def stalled(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stalls_end_ns: list[int],
+    model: Model,
+    pictures: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Rows]:
     """Plays an open loop to a worker that stands still once, for a second of the schedule; the rows in order."""
 
     def run(**settings: Any) -> Rows:
         infer, gate, inferred = model.infer, threading.Event(), iter(range(FRAMES))
+
+        def go_on() -> None:
+            if not gate.is_set():
+                stalls_end_ns.append(clock.now_ns())
+                gate.set()
 
         def stall_once(images: Any) -> Any:
             if next(inferred) == STALL_FROM:
@@ -60,7 +75,7 @@ def stalled(
                 bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,
                 arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
             )  # fmt: skip
-            rows = vehicle.play(lambda: gate.set() if vehicle.tally().read >= STALL_TO else None)
+            rows = vehicle.play(lambda: go_on() if vehicle.tally().read >= STALL_TO else None)
         rows.sort(key=lambda row: int(row["sequence"]))
         due = [int(row["t_due_ns"]) for row in rows]
         assert [at_ns - due[0] for at_ns in due] == [round(index * 1e9 / RATE_HZ) for index in range(FRAMES)]
@@ -69,7 +84,7 @@ def stalled(
     return run
 
 
-def test_a_stalled_worker_shows_in_p99(stalled: Callable[..., Rows]) -> None:
+def test_a_stalled_worker_shows_in_p99(stalled: Callable[..., Rows], stalls_end_ns: list[int]) -> None:
     """No coordinated omission: whatever fell due in the stall counts from when it should have been sent.
 
     Counted from when each was sent, as a closed loop counts, one frame in 300 met the stall and p99 never heard of it.
@@ -77,12 +92,12 @@ def test_a_stalled_worker_shows_in_p99(stalled: Callable[..., Rows]) -> None:
     rows = stalled(queue=FRAMES)
     assert count_outcomes(rows) == {("answered", ""): FRAMES}
     total_ms = np.array([float(row["total_ms"]) for row in rows])
-    since_sent_ms = np.array([float(row["returned_ms"]) + float(row["mask_decoded_ms"]) for row in rows])
     for index in range(STALL_FROM, STALL_TO):  # The stall ended no earlier than its last frame fell due.
         assert total_ms[index] >= (STALL_TO - 1 - index) * 1e3 / RATE_HZ
     assert np.percentile(total_ms, 99) >= 0.9 * STALL_MS
-    assert since_sent_ms.max() >= 0.9 * STALL_MS
-    assert np.percentile(since_sent_ms, 99) < 0.5 * STALL_MS
+    (end_ns,) = stalls_end_ns
+    met = [row for row in rows if int(row["t_sent_ns"]) < end_ns < int(row["t_returned_ns"])]
+    assert len(met) == 1
 
 
 def test_what_a_stall_makes_a_vehicle_give_up_is_in_the_log(stalled: Callable[..., Rows]) -> None:

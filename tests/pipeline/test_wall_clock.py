@@ -100,4 +100,4 @@ def test_no_duration_of_a_run_is_moved(
     assert all(later - earlier < WAIT_S * 1e9 for earlier, later in pairwise(due_ns))
     assert all(0 < float(row["total_ms"]) < WAIT_S * 1e3 for row in rows)
     offsets_ms = [float(row["clock_offset_ms"]) for row in rows]
-    assert max(offsets_ms) - min(offsets_ms) < 1e3, "the worker's clock was not stepped, nor ours"
+    assert max(offsets_ms) - min(offsets_ms) < HOUR_S * 1e3 / 2, "the worker's clock was not stepped, nor ours"

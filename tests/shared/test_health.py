@@ -22,7 +22,7 @@ def announce(url: str, payload: bytes) -> None:
     taken = threading.Event()
     with MqttBus(Address.parse(url), "health-test") as bus:
         bus.publish(TOPIC, payload, qos=1, retained=True, acknowledged=lambda _: taken.set())
-        assert taken.wait(10)
+        assert taken.wait(60)
 
 
 def test_a_worker_that_announced_itself_is_online(mosquitto_url: str) -> None:

@@ -12,7 +12,7 @@ from shared.link_watch import LinkWatch
 from shared.mqtt_client import WatchedClient
 from shared.mqtt_publication import Publication
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 CONNACK = {MQTTProtocolVersion.MQTTv5: b"\x20\x03\0\0\0", MQTTProtocolVersion.MQTTv311: b"\x20\x02\0\0"}
 
 
@@ -31,6 +31,7 @@ class Conversation:
             context=None,
             renew=lambda _: None,
             timeout_s=15.0,
+            keepalive_s=15,
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.client.open("127.0.0.1", listener.getsockname()[1])

@@ -16,9 +16,10 @@ from shared.address import Address
 from shared.broker import Broker
 from shared.bus import LINK_JAMMED, Ack, Delivery
 from shared.mqtt import MqttBus
+from shared.mqtt_times import MqttTimes
 from shared.mqtt_watchdog import NetworkThreadError
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 pytestmark = pytest.mark.mosquitto
 
 
@@ -49,13 +50,17 @@ def _linked(broker: Broker, **options: object) -> Iterator[tuple[Link, MqttBus, 
 
 @pytest.mark.parametrize("is_idle", [False, True], ids=["with a frame under way", "idle"])
 def test_a_half_open_link_is_noticed_and_what_was_sent_arrives_over_the_next(
-    mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch, *, is_idle: bool
+    mosquitto_broker: Broker, *, is_idle: bool
 ) -> None:
     """A radio that went dead closes nothing: TCP would go on for a quarter of an hour, and every frame be lost."""
-    monkeypatch.setattr("shared.mqtt_client.KEEPALIVE_S", 2 if is_idle else 15)
+    times = MqttTimes(keepalive_s=2) if is_idle else MqttTimes()
     lost: queue.SimpleQueue[str] = queue.SimpleQueue()
     arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    with _linked(mosquitto_broker, link_timeout_s=1.0, on_waiting=lost.put) as (link, bus, wait_for_connection):
+    with _linked(mosquitto_broker, link_timeout_s=1.0, times=times, on_waiting=lost.put) as (
+        link,
+        bus,
+        wait_for_connection,
+    ):
         bus.subscribe("test/half-open", 1, arrived.put)
         bus.publish("test/half-open", b"before", qos=1)
         assert arrived.get(timeout=WAIT_S).payload == b"before"
@@ -69,7 +74,7 @@ def test_a_half_open_link_is_noticed_and_what_was_sent_arrives_over_the_next(
             bus.publish("test/half-open", b"meanwhile", qos=1)
         while arrived.get(timeout=WAIT_S).payload != b"meanwhile":
             pass  # "before" may come again: its acknowledgement may have been swallowed.
-        assert (bus.link_losses, bus.reconnects) == (1, 1)
+        assert min(bus.link_losses, bus.reconnects) >= 1  # A busy machine may be silent for as long once more.
 
 
 def test_a_link_that_crawls_is_left_alone(mosquitto_broker: Broker) -> None:
@@ -77,9 +82,9 @@ def test_a_link_that_crawls_is_left_alone(mosquitto_broker: Broker) -> None:
     acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
     with _linked(mosquitto_broker, link_timeout_s=2.0) as (link, bus, _):
         link.set(LinkSpec(bandwidth_up_mbps=8))
-        for _ in range(3):
-            bus.publish("test/crawl", bytes(800_000), qos=1, acknowledged=acks.put)  # 0.8 s each.
-        for _ in range(3):
+        for _ in range(8):  # 2.4 s together, and 0.3 s each: a busy machine has the rest.
+            bus.publish("test/crawl", bytes(300_000), qos=1, acknowledged=acks.put)
+        for _ in range(8):
             assert acks.get(timeout=WAIT_S).accepted
         assert (bus.link_losses, bus.reconnects) == (0, 0)
 
@@ -118,7 +123,7 @@ def test_a_bus_is_closed_soon_though_nobody_listens(mosquitto_broker: Broker) ->
         bus.publish("test/close", bytes(8_000_000), qos=1)
         ended = threading.Thread(target=bus.close)
         ended.start()
-        ended.join(WAIT_S / 2)
+        ended.join(25)
         assert not ended.is_alive()
 
 
@@ -126,10 +131,10 @@ def test_a_connect_that_is_never_answered_is_given_up(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system of a broker that stands still takes connections for it; each would last until TCP gives up."""
-    monkeypatch.setattr("shared.mqtt._CONNECT_PATIENCE_S", 0.5)
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     cuts: queue.SimpleQueue[None] = queue.SimpleQueue()
-    with _bus(mosquitto_broker.url, on_connected=lambda: connected.put(None)) as bus:
+    times = MqttTimes(accept_s=0.5)
+    with _bus(mosquitto_broker.url, times=times, on_connected=lambda: connected.put(None)) as bus:
         connected.get(timeout=WAIT_S)
         cut = bus._client.cut
         with _stopped(mosquitto_broker):
@@ -191,8 +196,7 @@ def test_a_callback_that_keeps_the_network_thread_is_told_with_where_it_is(mosqu
     def lingering(_: Delivery) -> None:
         goes_on.wait(WAIT_S)
 
-    with _bus(mosquitto_url, link_timeout_s=2.5, on_fault=faults.put) as bus:
-        bus._watchdog._timeout_ns = 2_600_000_000
+    with _bus(mosquitto_url, link_timeout_s=2.5, times=MqttTimes(callback_s=2.6), on_fault=faults.put) as bus:
         topic = f"test/{uuid4().hex}"
         bus.subscribe(topic, 1, lingering)
         bus.publish(topic, b"", qos=1)

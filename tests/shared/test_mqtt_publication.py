@@ -80,12 +80,12 @@ def test_a_payload_of_any_size_comes_whole(mosquitto_url: str) -> None:
             reader.subscribe(f"publications/{qos}", qos, came.put)
         reader.subscribe("publications/ready", 1, came.put)
         reader.publish("publications/ready", b"", qos=1)
-        assert came.get(timeout=20).topic == "publications/ready"
+        assert came.get(timeout=60).topic == "publications/ready"
         for qos in (0, 1):
             for payload in payloads:
                 writer.publish(f"publications/{qos}", payload, qos=qos, properties=TRACED)
             for payload in payloads:
-                delivery = came.get(timeout=20)
+                delivery = came.get(timeout=60)
                 assert delivery.payload == payload
                 assert delivery.properties == TRACED
 

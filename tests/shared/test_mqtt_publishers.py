@@ -10,7 +10,7 @@ from shared.bus import Delivery
 from shared.connection import Connection
 from shared.mqtt import MqttBus
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

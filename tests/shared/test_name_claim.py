@@ -14,7 +14,7 @@ from shared.name_claim import IdentityError, NameClaim, NameTakenError, client_i
 from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.topics import VEHICLE_STATUS
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 TOPIC = VEHICLE_STATUS.of(vehicle="car-1")
 
 

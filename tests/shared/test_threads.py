@@ -7,7 +7,7 @@ import pytest
 from shared.errors import SkylaneError
 from shared.threads import Handover, ThreadGroup, step_back
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 def test_a_bug_in_one_thread_ends_the_others_and_is_raised_where_it_is_seen() -> None:

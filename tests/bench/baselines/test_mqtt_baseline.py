@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from bench.baselines import bare_mqtt, mqtt_vehicle
+from bench.baselines import bare_mqtt
 from bench.baselines.child import file_of
 from bench.baselines.contenders import MqttBaseline
 from bench.baselines.mqtt_cloud import CallbackNode
@@ -55,10 +55,9 @@ def test_a_frame_comes_back_as_a_painted_mask(port: int, models: Path, bag: Path
 
 
 @pytest.mark.mosquitto
-def test_a_frame_that_nobody_answers_is_told(port: int, bag: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_nobody_answers_is_told(port: int, bag: Path) -> None:
     """The bench shows the last line of a process that ended, and an empty queue's says nothing."""
-    monkeypatch.setattr(mqtt_vehicle, "_ANSWER_S", 0.2)
-    vehicle = Publisher(port, bag, 1)
+    vehicle = Publisher(port, bag, 1, answer_s=0.2)
     with pytest.raises(BenchError, match=r"no picture came back for frame 0 within 0\.2 s"):
         vehicle.send({"frame": 0})
     vehicle.close()

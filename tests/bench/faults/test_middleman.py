@@ -14,7 +14,7 @@ from shared.broker import Broker
 from shared.bus import Ack, Delivery
 from shared.mqtt import MqttBus
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 
 
 def _packet(kind: int, body: bytes) -> Packet:

@@ -37,7 +37,7 @@ def space() -> Iterator[Namespace]:
         yield made
 
 
-def _send(space: Namespace, patience_s: float = 20.0) -> bool:
+def _send(space: Namespace, patience_s: float = 60.0) -> bool:
     """Send from within to this machine over TCP; whether all came and the answer went back."""
     came = bytearray()
 

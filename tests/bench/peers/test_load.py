@@ -90,7 +90,7 @@ def test_a_slow_server_is_called_less_often_but_never_less_than_a_median_needs(j
 
 def test_several_clients_call_at_the_same_time(job: Job) -> None:
     """One after the other, however many there are, would measure no throughput."""
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=PATIENCE_S)
 
     def meet(number: int) -> None:
         if number <= together.parties:

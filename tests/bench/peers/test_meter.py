@@ -29,7 +29,7 @@ def _server(program: str) -> Iterator[ProcessTree]:
             process.stdout.readline()
             yield tree
         finally:
-            tree.end(1.0)
+            tree.end(60.0)
 
 
 def test_what_a_child_does_is_the_servers() -> None:

@@ -16,7 +16,7 @@ child.stdout.readline()
 print(child.pid, flush=True)
 signal.pause()
 """
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture

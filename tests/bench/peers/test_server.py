@@ -37,7 +37,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(mask)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def _server(folder: Path, *command: str) -> Server:

@@ -79,7 +79,7 @@ class Server:
     def _infer(self, images: Any, context: Any) -> Arrays:
         self.asked.append(dict(context.invocation_metadata()))
         self.batches.append(len(images))
-        self.hold.wait(30)
+        self.hold.wait(_LINE_S)
         if float(images.ravel()[0]) == _FATAL:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this picture is not for me")
         return self.spoil(self.network(images))

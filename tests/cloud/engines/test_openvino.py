@@ -327,7 +327,7 @@ def test_a_signal_after_an_engine_went_in_another_thread_is_only_a_signal() -> N
         print("asked" if asked else "not asked")
     """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=SHIPPED.parent, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", script], cwd=SHIPPED.parent, capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout.strip()) == (0, "asked"), done.stderr
 

@@ -13,7 +13,7 @@ import yaml
 from bench.peers.client import PeerError
 from bench.peers.environments import environment
 from bench.peers.server import Server
-from bench.ports import free_port
+from bench.ports import free_ports
 from cloud.engines.engine import EngineError, InferenceError, UnavailableError
 from cloud.model import Model
 from cloud.repository import Repository
@@ -35,7 +35,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
     except PeerError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("triton")
-    ports = (free_port(), free_port())
+    ports = free_ports(2)
 
     def call() -> Server:
         with socket.create_server(("127.0.0.1", 0)) as ear:
@@ -85,7 +85,7 @@ def _load(root: Path, address: str, **changes: Any) -> Model:
     manifest = {
         "task": "tensors",
         "format": "open_inference",
-        "remote": {"address": address, "model": "there", "connect_timeout_s": 5},
+        "remote": {"address": address, "model": "there", "connect_timeout_s": 60},
         "input": {"tensor": "images", "height": HEIGHT, "width": WIDTH},
         "outputs": {head: {"tensor": head, "kind": "tensor"} for head in ("mask", "count")},
         "batching": {"max_size": LARGEST_BATCH},

@@ -81,7 +81,7 @@ def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Pat
                     geometry=plan(Resize.CROP, *picture.shape[:2], *picture.shape[:2]),
                     data=picture.tobytes(),
                 )
-                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=20))))
+                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
 
             before = ask(0)
             server.stop()

@@ -17,7 +17,7 @@ from cloud.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared.bus import MemoryBus
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ def open_doors(
     gateway: GatewaySettings | None = None,
     max_frames: int = 64,
     worker: str = "w",
+    **settings: Any,
 ) -> Iterator[Doors]:
     """A worker that serves the models at every door, with operators let in; what it raises, this raises."""
     gateway = gateway or GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")
@@ -53,7 +54,9 @@ def open_doors(
     with MemoryBus() as bus:
         bus.shares_subscriptions = True
         node = CloudNode(
-            models, WorkerSettings(worker=worker, session="s9", gateway=gateway, max_frames=max_frames), loader=loader
+            models,
+            WorkerSettings(worker=worker, session="s9", gateway=gateway, max_frames=max_frames, **settings),
+            loader=loader,
         )
 
         def serve() -> None:

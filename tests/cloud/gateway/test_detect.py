@@ -19,7 +19,7 @@ from cloud.manifest import OutputKind, OutputSection
 from cloud.model import Model
 from shared.model_card import Task
 from tests.cloud.channel import HEIGHT, WIDTH, Engine, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 
 PIXELS = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
 
@@ -53,7 +53,7 @@ def _doors(folder: Path) -> Iterator[Doors]:
 
 def detect(doors: Doors, **request: Any) -> httpx.Response:
     """Ask for a detection."""
-    return httpx.post(f"http://{doors.http}/api/detect", verify=False, trust_env=False, **request)
+    return httpx.post(f"http://{doors.http}/api/detect", verify=False, timeout=WAIT_S, trust_env=False, **request)
 
 
 def test_a_mask_comes_as_shares_and_as_a_picture_of_class_ids(doors: Doors) -> None:

@@ -16,7 +16,7 @@ from shared.stages import CLOUD_STAGES
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(name="doors")

@@ -38,7 +38,7 @@ def _doors() -> Iterator[Doors]:
 
 def get(doors: Doors, path: str, **request: Any) -> httpx.Response:
     """Ask for a page."""
-    return httpx.get(f"http://{doors.http}{path}", verify=False, trust_env=False, **request)
+    return httpx.get(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S, trust_env=False, **request)
 
 
 @contextmanager
@@ -198,8 +198,8 @@ def test_only_pages_of_the_origins_given_may_call(doors: Doors, method: str, ori
     """A page that anybody may open must not call a worker that only its reader reaches."""
     asked = {"access-control-request-method": "POST"}
     url = f"http://{doors.http}/v2/repository/index"
-    here = httpx.request(method, url, headers={**asked, "origin": "https://here.example"}, verify=False)
-    elsewhere = httpx.request(method, url, headers={**asked, "origin": origin}, verify=False)
+    here = httpx.request(method, url, headers={**asked, "origin": "https://here.example"}, verify=False, timeout=WAIT_S)
+    elsewhere = httpx.request(method, url, headers={**asked, "origin": origin}, verify=False, timeout=WAIT_S)
     assert here.headers["access-control-allow-origin"] == "https://here.example"
     assert "access-control-allow-credentials" not in here.headers
     assert elsewhere.status_code == 403
@@ -209,7 +209,10 @@ def test_only_pages_of_the_origins_given_may_call(doors: Doors, method: str, ori
 def test_a_foreign_pages_order_is_not_carried_out(doors: Doors) -> None:
     """A browser sends a form's post to any server; that its page reads no answer undoes nothing."""
     orders = (f"http://{doors.http}/v2/repository/models/tiny/{order}" for order in ("unload", "load"))
-    refused = [httpx.post(order, headers={"origin": "https://elsewhere.example"}, verify=False) for order in orders]
+    refused = [
+        httpx.post(order, headers={"origin": "https://elsewhere.example"}, verify=False, timeout=WAIT_S)
+        for order in orders
+    ]
     assert [answer.status_code for answer in refused] == [403, 403]
     assert get(doors, "/v2/models/tiny/ready").status_code == 200
 
@@ -278,7 +281,9 @@ def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
     """The default is closed."""
     with open_doors(model(), gateway=HTTP) as doors:
         for origin in ("https://here.example", f"http://{doors.http}"):
-            told = httpx.options(f"http://{doors.http}/api/detect", headers={"origin": origin}, verify=False)
+            told = httpx.options(
+                f"http://{doors.http}/api/detect", headers={"origin": origin}, verify=False, timeout=WAIT_S
+            )
             read = get(doors, "/healthz", headers={"origin": origin})
             names = [*told.headers, *read.headers]
             assert not [name for name in names if name.startswith("access-control")]
@@ -311,7 +316,7 @@ def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
     settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)
     trusted = ssl.create_default_context(cafile=str(authority.certificate_file))
     with open_doors(model(), gateway=settings) as doors:
-        assert httpx.get(f"https://{doors.http}/healthz", verify=trusted).status_code == 200
+        assert httpx.get(f"https://{doors.http}/healthz", verify=trusted, timeout=WAIT_S).status_code == 200
         with pytest.raises(httpx.HTTPError):
             get(doors, "/healthz")
 
@@ -333,9 +338,12 @@ def test_what_cannot_be_listened_at_is_said_at_once(settings: GatewaySettings, w
 def test_a_probe_is_echoed_with_the_workers_clock(doors: Doors) -> None:
     """A vehicle that sends by REST must know how late its clock is, as one at the broker does."""
     url = f"http://{doors.http}/skylane/v1/probe"
-    answer = httpx.post(url, content=pack_probe(Probe("s1", 3, 5)), verify=False)
+    answer = httpx.post(url, content=pack_probe(Probe("s1", 3, 5)), verify=False, timeout=WAIT_S)
     echo = unpack_echo(answer.content)
     assert (echo.session, echo.sequence, echo.sent_ns) == ("s1", 3, 5)
     assert echo.received_ns <= echo.replied_ns
-    refused = [httpx.post(url, content=content, verify=False).status_code for content in (b"no probe", bytes(600))]
+    refused = [
+        httpx.post(url, content=content, verify=False, timeout=WAIT_S).status_code
+        for content in (b"no probe", bytes(600))
+    ]
     assert refused == [400, 413]

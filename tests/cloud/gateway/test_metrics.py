@@ -23,7 +23,7 @@ def _doors() -> Iterator[Doors]:
 
 def scraped(doors: Doors) -> dict[str, float]:
     """Every sample, by its name and labels in order."""
-    text = httpx.get(f"http://{doors.http}/metrics", verify=False).text
+    text = httpx.get(f"http://{doors.http}/metrics", verify=False, timeout=WAIT_S).text
     return {
         " ".join([sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))]): sample.value
         for family in text_string_to_metric_families(text)
@@ -40,7 +40,7 @@ def test_frames_of_the_broker_are_counted_as_those_of_http(doors: Doors) -> None
         sent = frame(sequence, version="9" if sequence == 2 else None)
         doors.bus.publish(topic, pack_frame(sent), qos=1, properties=Properties(correlation=str(sent.id).encode()))
         answers.get(timeout=WAIT_S)
-    httpx.post(f"http://{doors.http}/api/detect", verify=False)
+    httpx.post(f"http://{doors.http}/api/detect", verify=False, timeout=WAIT_S)
     told = scraped(doors)
     tiny = "model=tiny version=1"
     assert told[f"nv_inference_request_success {tiny}"] == told[f"nv_inference_count {tiny}"] == 2

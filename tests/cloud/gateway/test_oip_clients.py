@@ -24,7 +24,7 @@ from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import Doors, open_doors
 
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Face(NamedTuple):

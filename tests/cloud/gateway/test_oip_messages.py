@@ -24,7 +24,7 @@ from tests.cloud.gateway.rig import Doors, open_doors
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest
-WAIT_S = 20.0
+WAIT_S = 60.0
 PIXELS = [1, HEIGHT, WIDTH, 3]
 
 

@@ -32,7 +32,7 @@ def _doors() -> Iterator[Doors]:
 
 @pytest.fixture(name="client")
 def _client(doors: Doors) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{doors.http}", timeout=20.0) as client:
+    with httpx.Client(base_url=f"http://{doors.http}", timeout=60.0) as client:
         yield client
 
 
@@ -168,7 +168,7 @@ def test_orders_need_a_token_where_there_are_tokens(tokens: Any) -> None:
     """Whoever only watches needs none; who is nobody may neither look around nor unload what others use."""
     with (
         open_doors(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors,
-        httpx.Client(base_url=f"http://{doors.http}", timeout=20.0) as client,
+        httpx.Client(base_url=f"http://{doors.http}", timeout=60.0) as client,
     ):
         assert client.get("/v2/health/ready").status_code == 200
         for path in ("index", "models/tiny/load", "models/tiny/unload"):

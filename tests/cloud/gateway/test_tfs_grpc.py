@@ -34,7 +34,7 @@ classify: Any = import_module("tensorflow_serving.apis.classification_pb2")
 PredictionStub: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc").PredictionServiceStub
 ModelStub: Any = import_module("tensorflow_serving.apis.model_service_pb2_grpc").ModelServiceStub
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 GRPC_ALONE = GatewaySettings(grpc="127.0.0.1:0")
 
 

@@ -25,7 +25,7 @@ predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
 PredictionStub: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc").PredictionServiceStub
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 HEADS = ("means", "counts", "maps")
 TYPES = ("uint8", "int8", "int16", "int32", "int64", "uint32", "half", "bfloat16", "float", "double", "bool", "string")
 PICTURES = np.random.default_rng(6).integers(0, 256, (2, HEIGHT, WIDTH, 3), np.uint8)

@@ -24,7 +24,7 @@ from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import open_doors
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 HTTP_ALONE = GatewaySettings(http="127.0.0.1:0")
 
 

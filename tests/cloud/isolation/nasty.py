@@ -4,18 +4,21 @@ import ctypes
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
+from cloud.isolation.engine import IsolatedEngine, Limits
 from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 
 
 HEIGHT, WIDTH = 8, 12
+PATIENT = Limits(hang_s=60.0)
 
 
 class Nasty:
@@ -61,6 +64,16 @@ class Nasty:
 
     def close(self) -> None:
         """See Engine."""
+
+
+class Watched(IsolatedEngine):
+    """Loses patience soon with a batch that hangs, and with no other, however busy the machine is."""
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        hangs = bool(np.isin(batch, (SLEEP, HANG)).any())
+        self.limits = replace(self.limits, hang_s=0.5 if hangs else PATIENT.hang_s)
+        return super().infer(batch)
 
 
 def _tell_stuck() -> None:

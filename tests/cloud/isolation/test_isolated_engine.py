@@ -21,8 +21,7 @@ from shared.tokens import TOKENS
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
 
-WAIT_S = 30.0
-QUICK = Limits(hang_s=0.5)
+WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +30,8 @@ def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
 
 
-def _nasty(path: str = "model", limits: Limits = QUICK, **placement: Any) -> IsolatedEngine:
-    return IsolatedEngine(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
+def _nasty(path: str = "model", limits: Limits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
+    return nasty.Watched(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
 
 
 @pytest.fixture

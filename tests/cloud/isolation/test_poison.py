@@ -4,7 +4,6 @@ from typing import Any, cast
 import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, Placement
-from cloud.isolation.engine import IsolatedEngine, Limits
 from shared.messages import Status
 from tests.cloud.batching_rig import WAIT_S, Line
 from tests.cloud.isolation import nasty
@@ -14,9 +13,7 @@ from tests.cloud.isolation import nasty
 def test_a_frame_that_breaks_the_model_fails_alone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried twice, then `failed`; those in its batch and those after it are answered, each with its own mask."""
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
-    engine = IsolatedEngine(
-        Path("model"), nasty.manifest(), Placement(), engine="nasty", limits=Limits(hang_s=0.5, start_s=60.0)
-    )
+    engine = nasty.Watched(Path("model"), nasty.manifest(), Placement(), engine="nasty", limits=nasty.PATIENT)
     engine.infer(nasty.pictures(0))
     line = Line(cast("Any", engine), max_size=3, decoders=5)
     line.put(*(line.request(each) for each in (1, number, 2, 3, 4)))

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,7 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloud.gateway.settings import GatewaySettings
+from edge.sending.caller import NodeLostError
 from edge.sending.cli import UnwritableError, send
+from edge.sending.grpc_caller import SendSettings
+from edge.sending.http_caller import HttpCaller
 from shared.pictures import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
@@ -32,7 +35,7 @@ def _folder(tmp_path: Path) -> Path:
 
 def sent(folder: Path, lines: Path, *arguments: str) -> Result:
     """Run the command."""
-    words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "2", *arguments]
+    words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "60", *arguments]
     return CliRunner().invoke(send, words)
 
 
@@ -93,7 +96,7 @@ def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
 ) -> None:
     """A minute may be right for a node that starts, and not for a run of six pictures that others have answered."""
     with open_doors(model()) as doors, ThreadPoolExecutor(1) as thread:
-        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "60")
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "3600")
         done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
     assert "6 answered" in done.output
     assert "127.0.0.1:1 gets no more: " in done.output
@@ -112,7 +115,7 @@ def test_a_node_that_comes_late_is_taken_in(transport: str, folder: Path, tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
     with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
-        nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "60", "--places", "1")
+        nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "3600", "--places", "1")
         done = thread.submit(sent, folder, lines, *nodes, "--transport", transport)
         assert begun.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
@@ -158,7 +161,7 @@ def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, 
     assert not any("error" in each for each in told)
 
 
-def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path, tmp_path: Path) -> None:
+def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path) -> None:
     """Each drop is in time, and the whole would never be."""
     over = threading.Event()
 
@@ -175,19 +178,15 @@ def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path, tmp_path: Pa
         def log_message(self, *_: object) -> None:
             pass
 
-    lines = tmp_path / "lines.jsonl"
-    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
+    settings = SendSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        nodes = f"127.0.0.1:{server.server_port},{doors.http}"
-        times = ("--connect-timeout", "0.4", "--answer-timeout", "0.4")
-        sent(folder, lines, "--nodes", nodes, "--transport", "http", *times)
+        with closing(HttpCaller(f"127.0.0.1:{server.server_port}", settings)) as caller, pytest.raises(NodeLostError):
+            caller.ask(folder / "0.png")
         over.set()
         server.shutdown()
         serving.join()
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(told) == 6
-    assert {each["node"] for each in told} == {doors.http}
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])

@@ -10,7 +10,7 @@ import pytest
 from edge.sending.caller import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
 from edge.sending.spread import Ended, Spread
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 PICTURES = [Path(f"{number}.png") for number in range(20)]
 
 
@@ -32,7 +32,7 @@ class Node:
 def spread(nodes: dict[str, Callable[[], Caller]]) -> tuple[Spread, list[Ended]]:
     """Send the pictures to nodes of one place each."""
     ended: list[Ended] = []
-    made = Spread(PICTURES, ended.append)
+    made = Spread(PICTURES, ended.append, rest_s=0.0)
     made.run({name: [opened] for name, opened in nodes.items()})
     assert sorted(each.picture for each in ended) == sorted(PICTURES)
     return made, ended
@@ -99,9 +99,8 @@ def test_a_node_that_never_answers_is_lost_at_once() -> None:
     assert made.lost == {"never": "refused"}
 
 
-def test_a_busy_node_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_node_is_asked_again() -> None:
     """What it had no room for is neither failed nor a reason to give it up."""
-    monkeypatch.setattr("edge.sending.spread._REST_S", 0.0)
     turned_away = iter(range(5))
 
     def act(_: Path) -> None:
@@ -113,9 +112,8 @@ def test_a_busy_node_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not made.lost
 
 
-def test_a_node_that_is_busy_for_good_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_busy_for_good_is_lost() -> None:
     """The run must end."""
-    monkeypatch.setattr("edge.sending.spread._REST_S", 0.0)
 
     def act(_: Path) -> None:
         raise NodeBusyError("overloaded")

@@ -13,7 +13,8 @@ from edge.transports.opening import open_transport
 from edge.transports.transport import Transport
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
-WAIT_S = 20.0
+WAIT_S = 60.0
+NOTHING_SAID = "it said nothing"  # What a transport tells of an address until it knows more.
 Open = Callable[..., Transport]
 
 
@@ -36,7 +37,16 @@ def _reach() -> Iterator[Open]:
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """Each test ends what it started; a library's own threads are not ours to count."""
-    before = {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
     yield
-    left = {thread.name for thread in threading.enumerate()} - before
-    assert not {name for name in left if name.startswith(("status", "http-", "grpc-status", "grpc-idle"))}
+    ours = ("status", "http-", "grpc-status", "grpc-idle")
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(ours):
+            thread.join(WAIT_S)  # It may still be on its way out of its last call.
+            assert not thread.is_alive(), thread.name
+
+
+def await_problem(transport: Transport, address: str) -> None:
+    """Return as soon as the transport knows why there is no worker at an address."""
+    while transport.unused().get(address) == NOTHING_SAID:
+        transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)

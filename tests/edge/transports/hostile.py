@@ -107,7 +107,10 @@ def _request(connection: socket.socket) -> bytes:
     head, _, body = data.partition(_END)
     lengths = [line.partition(b":")[2] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
     while lengths and len(body) < int(lengths[0]):
-        body += connection.recv(1 << 16)
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return b""
+        body += piece
     return head + _END + body
 
 

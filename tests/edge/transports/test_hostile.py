@@ -4,16 +4,19 @@ import base64
 import queue
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from urllib3.exceptions import HTTPError
 
 from edge.transports.grpc_line import GrpcLine
 from edge.transports.http_line import HttpLine
-from edge.transports.line import Line, LineError, Outcome, Refused, Silent
+from edge.transports.http_pool import connections
+from edge.transports.line import Line, LineError, Outcome, Silent
 from edge.transports.native import Native
 from edge.transports.security import Security
 from edge.transports.tensorflow_serving import RestPredict
@@ -25,7 +28,7 @@ from shared.messages import MaskMessage, Status, pack_mask
 from shared.packed import pack
 from shared.topics import FrameId
 from tests.cloud.channel import HEIGHT, WIDTH, frame
-from tests.edge.transports.conftest import WAIT_S, Open
+from tests.edge.transports.conftest import WAIT_S, Open, await_problem
 from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server
 
 ANSWER = MaskMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
@@ -127,15 +130,13 @@ def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
             assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
 
 
-def test_a_frame_may_take_longer_to_send_than_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_may_take_longer_to_send_than_to_connect() -> None:
     """A raw frame takes a quarter of a minute at a megabit a second; who takes none of it is given up in the end."""
-    monkeypatch.setattr("edge.transports.http_pool._CONNECT_S", 0.2)
-    over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    parcel = Parcel((bytes(1 << 24),))  # More than the kernel takes by itself.
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    frame_bytes = bytes(1 << 24)  # More than the kernel takes by itself.
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
-        with closing(HttpLine(endpoint, RestPredict("tiny"), Security(), "car", most_calls=1)) as line:
-            line.call(parcel, None, WAIT_S, over.put)
+        with connections(endpoint, Security(), 1, connect_s=0.2) as pool:
+            sending = thread.submit(pool.urlopen, "POST", "/", frame_bytes, retries=False, timeout=WAIT_S)
             connection, _ = server.accept()
             with connection:
                 threading.Event().wait(0.3)  # Longer than there is to connect.
@@ -145,9 +146,9 @@ def test_a_frame_may_take_longer_to_send_than_to_connect(monkeypatch: pytest.Mon
                     assert piece, "the vehicle has hung up"
                     taken += len(piece)
                 connection.sendall(b"HTTP/1.1 429 Wait\r\ncontent-length: 0\r\n\r\n")
-                assert isinstance(over.get(timeout=WAIT_S), Refused)
-                line.call(parcel, None, 0.3, over.put)
-                assert isinstance(over.get(timeout=WAIT_S), Silent)
+                assert sending.result(WAIT_S).status == 429
+                with pytest.raises(HTTPError):
+                    pool.urlopen("POST", "/", frame_bytes, retries=False, timeout=0.3)
 
 
 @pytest.mark.parametrize("name", GRPC)
@@ -211,24 +212,29 @@ def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
 @pytest.mark.parametrize("name", ["grpc", "oip-rest"])
 def test_where_nobody_listens_the_address_is_told(name: str, reach: Open) -> None:
     """It is what the user has to look at."""
+    transport = reach(name, "127.0.0.1:1")
+    await_problem(transport, "127.0.0.1:1")
     with pytest.raises(NoWorkerError, match=r"127\.0\.0\.1:1: it cannot be reached"):
-        reach(name, "127.0.0.1:1").wait_for_card(0.5)
+        transport.wait_for_card(0.0)
 
 
 def test_a_host_is_a_host_whatever_its_name(reach: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To gRPC alone `unix:80` is the file called 80: frames would go to whoever made one where the vehicle starts."""
     monkeypatch.chdir(tmp_path)
-    with (
-        grpc_server(lambda *_: pack(b""), at="unix:80"),
-        pytest.raises(NoWorkerError, match=r"unix:80: .*(cannot be reached|unavailable)"),
-    ):
-        reach("grpc", "unix:80").wait_for_card(2.0)
+    with grpc_server(lambda *_: pack(b""), at="unix:80"):
+        transport = reach("grpc", "unix:80")
+        await_problem(transport, "unix:80")
+        with pytest.raises(NoWorkerError, match=r"unix:80: .*(cannot be reached|unavailable)"):
+            transport.wait_for_card(0.0)
 
 
 def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
     """Both ports stand side by side in every command; its first bytes would tell a user nothing."""
-    with grpc_server(lambda *_: b"") as address, pytest.raises(NoWorkerError, match="the address of its HTTP door"):
-        reach("oip-rest", address).wait_for_card(0.5)
+    with grpc_server(lambda *_: b"") as address:
+        transport = reach("oip-rest", address)
+        await_problem(transport, address)
+        with pytest.raises(NoWorkerError, match="the address of its HTTP door"):
+            transport.wait_for_card(0.0)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])

@@ -8,7 +8,7 @@ from shared.resources.sampler import Sampler
 
 OWN = "vehicle/car"
 SECOND_NS = 1_000_000_000
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def rows(path: Path) -> list[dict[str, str]]:
