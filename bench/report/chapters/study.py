@@ -29,9 +29,9 @@ from bench.report.content import (
 from bench.report.numerals import milliseconds, number
 from bench.report.study_log import StudyLog
 from bench.statistics.description import describe
+from shared.percentiles import NOTE
 
 _MOST_SENTENCES = 40  # A larger matrix is read in its tables.
-_LOADS = ("vehicles", "frames")  # In another one the same frame is not the same measurement again.
 _RUN_FIGURES = (
     ("throughput_hz", "answered a second"),
     ("worker_cpu_percent", "worker CPU %"),
@@ -130,7 +130,7 @@ def _results(study: StudyLog, done: pd.DataFrame) -> Table:
     )
     caption = (
         "Each cell: totals of the answered frames of its measured time, all repetitions together, with 95 % intervals "
-        "(for these runs); beside them the means of the runs. Answered: of all frames that its runs read."
+        f"(for these runs); beside them the means of the runs. Answered: of all frames that its runs read. {NOTE}"
     )
     return Table("results", caption, columns, tuple(rows))
 
@@ -178,10 +178,10 @@ def axes(study: StudyLog) -> Section:
         if not known:
             parts.append(Prose(f"{axis}: not measured: no two cells that differ in it alone were both answered."))
             continue
-        found = comparison.compared(known, may_pair=axis not in _LOADS)
+        found = comparison.compared(known, in_blocks=True)
         parts += comparison.told(found)[:_MOST_SENTENCES]
         file = re.sub(r"\W+", "_", axis)
-        parts += comparison.tables(found, f"by_{file}")
+        parts.append(comparison.table(found, f"by_{file}"))
         parts.append(comparison.differences(found, f"differences_{file}"))
     if not parts:
         parts = [Prose("Not compared: the study has one cell.")]
