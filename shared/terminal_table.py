@@ -117,10 +117,10 @@ class Table:
         part = RichTable(
             box=style.box, padding=style.padding, show_header=self._show_header, show_lines=self._show_lines
         )
-        room = max(0, width - _width(group, style))
+        wanted = sum(column.most - column.least for column in group)
+        share = min(1.0, max(0, width - _width(group, style)) / wanted) if wanted else 0.0
         for column in group:
-            added = min(room, column.most - column.least)
-            room -= added
+            added = int(share * (column.most - column.least))
             part.add_column(
                 column.heading, justify=column.justify, width=min(column.least, width) + added, overflow="fold"
             )

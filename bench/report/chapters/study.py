@@ -9,7 +9,7 @@ import pandas as pd
 
 from bench.report.chapters import comparison
 from bench.report.chapters.estimates import SEED
-from bench.report.chapters.provenance import facts
+from bench.report.chapters.provenance import facts, plain_text
 from bench.report.colours import TOTAL, series
 from bench.report.content import (
     Caution,
@@ -27,7 +27,7 @@ from bench.report.content import (
     texts,
 )
 from bench.report.numerals import milliseconds, number
-from bench.report.study_log import StudyLog
+from bench.report.study_log import AS_SAID, StudyLog
 from bench.statistics.description import describe
 from shared.percentiles import NOTE
 
@@ -60,7 +60,10 @@ def provenance(study: StudyLog) -> Section:
 
 
 def _told(value: Any) -> str:
-    return str(value.get("name", value)) if isinstance(value, Mapping) else str(value)
+    """A value of an axis: a link by its name, and what the study or the scenario says where there is none."""
+    if value is None:
+        return AS_SAID
+    return plain_text(value.get("name", value) if isinstance(value, Mapping) else value)
 
 
 def runs(study: StudyLog) -> Section:
