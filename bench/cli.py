@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench import overhead as overhead_bench
 from bench import vehicle as vehicle_bench
@@ -23,6 +22,7 @@ from bench.report_cost import report
 from bench.sample import sample_bag
 from bench.saturation import saturation
 from bench.soak_cli import soak
+from bench.spread import spread_table
 from bench.stamping import stamping
 from bench.swap import swap
 from bench.tensorflow_cli import tensorflow
@@ -31,6 +31,7 @@ from bench.transports import transports
 from cloud.repository import default_root
 from shared.errors import SkylaneError
 from shared.processes import interrupted_when_asked_to_end
+from shared.terminal_table import Table
 
 _SAMPLE_FRAMES = 40
 
@@ -133,7 +134,7 @@ def vehicle(bag: Path | None, *, as_json: bool, **how: Any) -> None:
 
 def _print_vehicle(result: Mapping[str, Any], console: Console) -> None:
     rows = {"vehicle: read to encoded": result["vehicle_ms"], **result["parts_ms"]}
-    console.print(_times({**rows, "whole journey, no inference": result["journey_ms"]}))
+    console.print(spread_table("Milliseconds", {**rows, "whole journey, no inference": result["journey_ms"]}))
     memory = result["memory_mb"]
     console.print(
         f"{result['frames']} frames as {result['codec']}; resident memory {memory['median']:.0f} MB, peak "
@@ -165,20 +166,9 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         "journey without inference": result["overhead_ms"],
         "vehicle: read to encoded": result["vehicle_ms"],
     }
-    console.print(_times({**totals, **result["breakdown_ms"]}))
+    console.print(spread_table("Milliseconds", {**totals, **result["breakdown_ms"]}))
     _print_machine(result, console)
     console.print(result["engine"], highlight=False)
-
-
-def _times(rows: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table(title="Milliseconds")
-    table.add_column("what")
-    columns = ("min", "median", "p95", "p99")
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for name, values in rows.items():
-        table.add_row(name, *(f"{values[key]:.2f}" for key in columns))
-    return table
 
 
 def _print_machine(result: Mapping[str, Any], console: Console) -> None:

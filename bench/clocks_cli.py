@@ -6,21 +6,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.clocks import measure
 from bench.machine_line import machine_line
+from shared.percentiles import shown
+from shared.terminal_table import Table
 
-_COLUMNS = (
-    "rows",
-    "within",
-    "close",
-    "error\np50",
-    "p99",
-    "max",
-    "bound\np50",
-    "target",
-)  # Eighty characters hold them.
+_COLUMNS = ("rows", "within", "close", "error p50", "p99", "max", "bound p50", "target")
 
 
 @click.command()
@@ -38,7 +30,7 @@ def clocks(frames: int, seed: int, *, as_json: bool) -> None:
 
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
-    table = Table(title="Clock offsets against the truth", box=None, pad_edge=False, collapse_padding=True)
+    table = Table(title="Clock offsets against the truth")
     for heading in ("up + down", "worker"):
         table.add_column(heading)
     for heading in _COLUMNS:
@@ -52,7 +44,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
             str(case["rows"]),
             f"{min(case['within'].values()):.1%}",
             "" if case["close"] is None else f"{case['close']:.1%}",
-            *(f"{value:.2f}" for value in values_ms),
+            *map(shown, values_ms),
             "met" if case["is_met"] else "missed",
         )
     console.print(table)
@@ -67,7 +59,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     )
     console.print(
         f"jitter of {result['jitter_ms']:g} ms each way, seed {result['seed']}; the link's own lateness "
-        f"{result['link_late_ms']['median']:.2f} ms (p99 {result['link_late_ms']['p99']:.2f})",
+        f"{shown(result['link_late_ms']['median'])} ms (p99 {shown(result['link_late_ms']['p99'])})",
         highlight=False,
     )
     console.print(machine_line(result["machine"], result["broker"]), highlight=False)

@@ -21,7 +21,6 @@ from uuid import uuid4
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from bench import overhead
 from bench.coverage import covered_share
@@ -34,6 +33,7 @@ from cloud.engines.engine import Placement
 from cloud.model import Model
 from cloud.repository import Repository, default_root
 from shared.machine import machine
+from shared.terminal_table import Table
 
 _SHARE_TARGET = 0.93  # Of the bare engine's frames a second.
 _JAIN_TARGET = 0.98

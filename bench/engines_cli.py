@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench import engines as engines_bench
 from bench.machine_line import machine_line
 from bench.overhead import Plan
 from bench.sample import sample_bag
 from cloud.repository import default_root
+from shared.terminal_table import Table
 
 
 @click.command()

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.accounts import Accounts
 from bench.instant import MODEL, InstantProcess, InstantSettings
@@ -27,6 +26,7 @@ from shared import clock
 from shared.broker import Broker
 from shared.latency_log import CSV_NAME, LogError, Outcome, read_rows
 from shared.machine import machine
+from shared.terminal_table import Table
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 _SOURCE_FRAMES = 40

@@ -11,7 +11,6 @@ import pandas as pd
 from bench.link_model import Curve, Link, LinkModel
 from bench.logs.run_log import RunLog
 from bench.statistics.bootstrap import Floats
-from bench.statistics.comparison import Sample, compare
 from bench.statistics.description import Estimate, describe
 from shared.errors import SkylaneError
 from shared.latency_log import Outcome
@@ -178,9 +177,7 @@ def _alternative(
     name: str, stay_ms: Floats, away_ms: Floats, model: LinkModel, link: Link, *, seed: int
 ) -> Alternative:
     p50 = describe(stay_ms, seed=seed).p50
-    place = pd.Series(np.arange(len(stay_ms)))
-    here, away = Sample(name, pd.Series(stay_ms), place), Sample("offloading", pd.Series(away_ms), place)
-    difference = compare(here, away, seed=seed).difference
+    difference = describe(away_ms - stay_ms, seed=seed).p50
     share = float(np.mean(away_ms < stay_ms))
     bandwidth = model.bandwidth_for(p50.value, link.delay_ms)
     delay = model.delay_for(p50.value, link.bandwidth_mbps)

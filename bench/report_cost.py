@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.machine_line import machine_line
 from bench.overhead import BenchError
 from bench.synthetic_run import Plan, write_run
 from shared.machine import machine
+from shared.terminal_table import Table
 
 TARGETS = {"seconds": 15.0, "peak_memory_mb": 1000.0, "page_mb": 15.0}  # For 100,000 rows.
 _TARGET_ROWS = 100_000

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from bench import overhead
 from bench.fairness import jain, max_min_shares
@@ -29,6 +28,8 @@ from cloud.repository import Repository, default_root
 from shared.broker import Broker
 from shared.latency_log import Outcome
 from shared.machine import machine
+from shared.percentiles import NOTE, shown
+from shared.terminal_table import Table
 
 _SETTLING_S = 2.0  # A round's first seconds, which do not count: the queue is still filling.
 _GREEDY = 10.0  # Times what each of the others offers.
@@ -213,7 +214,8 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     plan = result["plan"]
     table = Table(
         title=f"{plan['vehicles']} vehicles offer {plan['factor']:g}× what the bare engine does, "
-        f"deadline {plan['deadline_frames']:g} frame times"
+        f"deadline {plan['deadline_frames']:g} frame times",
+        caption=NOTE,
     )
     for heading in ("load", "bare /s", "in time /s", "share", "Jain", "greedy", "p50 ms", "p99 ms"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
@@ -227,7 +229,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         fates.add_row(load, str(counts.total()), *(str(counts[outcome]) for outcome in Outcome))
     for each in result["rounds"]:
         greedy = "" if each["greedy_share"] is None else f"{each['greedy_share']:.3f}"
-        latency = [f"{each['latency_ms'].get(key, float('nan')):.0f}" for key in ("median", "p99")]
+        latency = [shown(each["latency_ms"].get(key), 0) for key in ("median", "p99")]
         rates = [f"{each[key]:.2f}" for key in ("capacity_hz", "in_time_hz")]
         table.add_row(each["load"], *rates, f"{each['share']:.3f}", f"{each['jain']:.4f}", greedy, *latency)
     console.print(table)

@@ -10,18 +10,18 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from bench import soak as soak_bench
 from bench.machine_line import machine_line
 from shared.machine import machine
 from shared.mosquitto import mosquitto_version, wanted_mosquitto
+from shared.terminal_table import Table
 
 _SCALES = {"rss_bytes": 1e6, "fds": 1.0, "threads": 1.0}  # What a column's number is of.
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(1), default=30.0, show_default=True)
+@click.option("--minutes", type=click.FloatRange(0.1), default=30.0, show_default=True)
 @click.option("--hours", type=click.FloatRange(0.1), help="Instead of the minutes.")
 @click.option("--seed", type=click.IntRange(0), help="Of the faults. [drawn, and printed]")
 @click.option("--vehicles", type=click.IntRange(2, 16), default=3, show_default=True)

@@ -15,10 +15,9 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from bench.machine_line import machine_line
-from bench.spread import spread
+from bench.spread import spread, spread_table
 from cloud.replies import Replier
 from cloud.request import Request
 from edge.clocks import Clocks
@@ -145,14 +144,8 @@ def stamping(frames: int, *, as_json: bool) -> None:
 
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
-    table = Table(title=f"CPU time of measuring one frame, µs, {result['frames']} frames")
-    table.add_column("what")
-    columns = ("min", "median", "p95", "p99")
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for name, values in {**result["parts_us"], "whole": result["whole_us"]}.items():
-        table.add_row(name, *(f"{values[key]:.1f}" for key in columns))
-    console.print(table)
+    rows = {**result["parts_us"], "whole": result["whole_us"]}
+    console.print(spread_table(f"CPU time of measuring one frame, µs, {result['frames']} frames", rows, digits=1))
     verdict = "met" if result["is_met"] else "NOT met"
     console.print(
         f"mean {result['whole_us']['mean']:.1f} µs; target: at most {result['target_us']:g} µs, {verdict}",

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.machine_line import machine_line
 from bench.overhead import BenchError
@@ -35,6 +34,7 @@ from shared.latency_log import CSV_NAME, Outcome, read_rows
 from shared.machine import machine
 from shared.mqtt import MqttBus
 from shared.run_manifest import read_manifest
+from shared.terminal_table import Table
 
 _WORKER = "swapped"
 _VERSIONS = ("1", "2")

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench import tensorflow_race
 from bench.machine_line import machine_line
 from bench.tensorflow_ways import AGAIN, WAYS
 from cloud.repository import default_root
+from shared.terminal_table import Table
 
 
 @click.command()

@@ -19,7 +19,6 @@ from typing import Any
 import click
 import psutil
 from rich.console import Console
-from rich.table import Table
 
 from bench import overhead
 from bench.bus_echo import wire
@@ -33,6 +32,7 @@ from shared.authority import Authority, Role
 from shared.broker import Broker
 from shared.connection import Connection
 from shared.machine import machine
+from shared.terminal_table import Table
 from shared.tls import context_of
 
 SIZES = {"145 KB": 145_000, "1.77 MB": 1_765_632}  # A JPEG picture of 968×608 pixels, and the same raw.

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench import overhead
 from bench.bus_echo import wire
@@ -27,6 +26,7 @@ from bench.sample import sample_bag
 from cloud.repository import default_root
 from shared.machine import machine
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.terminal_table import Table
 
 _OWN_GRPC = "grpc"
 _MQTT_TARGET = 1.5  # Times our own gRPC's overhead, with JPEG.
@@ -117,7 +117,7 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
     )
     for heading in ("transport", "min", "median", "p95", "÷ grpc", "vehicle", "crossing", "cloud"):
         is_name = heading == "transport"
-        table.add_column(heading, justify="left" if is_name else "right", min_width=9 if is_name else 5)
+        table.add_column(heading, justify="left" if is_name else "right")
     for door, figures in result["doors"].items():
         times, parts, against = figures["overhead_ms"], figures["parts"], result["to_own_grpc"].get(door)
         vehicle_ms, cloud_ms = (sum(parts[part] for part in stages) for stages in (_VEHICLE, _CLOUD))

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from shared import topics
@@ -23,6 +22,7 @@ from shared.fields import MessageError
 from shared.flags import check_version, topic_name
 from shared.model_card import ModelCard
 from shared.node_status import NodeState, unpack_status
+from shared.terminal_table import Table
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
 _QUICK_S = 10.0
@@ -169,7 +169,7 @@ def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Co
 def _models(reply: ControlReply) -> Table:
     table = Table(title=f"Models of worker {reply.worker}")
     for heading in ("model", "version", "state", "task", "engine", "SHA-256", ""):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for entry in reply.models:
         cells = (entry.model, entry.version, entry.state, entry.task, entry.engine, entry.sha256[:12], entry.detail)
         table.add_row(*map(Text, cells))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from cloud.engines.engine import Placement
 from cloud.repository import Repository, default_root
@@ -23,6 +22,7 @@ from shared.demosaic import DEMOSAICS
 from shared.labels import Labels, read_labels
 from shared.package_data import shipped
 from shared.pictures import read_picture
+from shared.terminal_table import Table
 from shared.topics import checked
 
 if TYPE_CHECKING:

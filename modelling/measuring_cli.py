@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from cloud.engines.engine import ENGINES, Placement
 from cloud.repository import Repository, default_root
 from shared.model_card import Task
+from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring the bags' reader and the engines, which other commands need not.
     from modelling.bench import Result
@@ -26,7 +25,6 @@ _LABELS = {
     "by the bag's boxes, from 12 pixels on",
     Task.TENSORS: "labels: numbers within a thousandth of the largest; off by: the most that a number is",
 }
-_TIGHT: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 _models = click.option(
     "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
@@ -132,11 +130,10 @@ def _print(result: "Result", lines: Any) -> None:
     table = Table(
         title=f"{plan.model}, {plan.rounds} rounds in turn",
         caption=f"ms a run; ratio of frames a second to {result.reference}; {_LABELS[result.task]}",
-        **_TIGHT,
     )
     for column in heading:
         is_name = column == "engine"
-        table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
+        table.add_column(column, justify="left" if is_name else "right")
     for row in rows:
         table.add_row(*row)
     console = Console()
@@ -151,9 +148,9 @@ def _print(result: "Result", lines: Any) -> None:
 
 
 def _verified(found: "list[Verification]") -> Table:
-    table = Table(title="Models", **_TIGHT)
+    table = Table(title="Models")
     for column in ("model", "version", "engine", "labels %", "checks"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for each in found:
         share = "" if each.agreement is None else f"{100 * each.agreement:.4f}"
         told = f"{', '.join(each.checks)}: ok" if each.failure is None else f"FAILED: {each.failure}"

@@ -4,20 +4,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from rich.box import SIMPLE
-from rich.table import Table
 
 from cloud.repository import Repository
 from shared.errors import SkylaneError
 from shared.model_card import ModelCard, Task
+from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring OpenCV and the bags' reader, which a list needs not.
     from modelling.class_evaluation import ClassEvaluation
     from modelling.evaluation import Evaluation
     from modelling.object_evaluation import ObjectEvaluation
     from shared.results import Result
-
-_TIGHT: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0), "show_edge": False}
 
 
 def model_rows(repository: Repository) -> list[dict[str, Any]]:
@@ -31,10 +28,10 @@ def model_rows(repository: Repository) -> list[dict[str, Any]]:
 
 def models_table(rows: list[dict[str, Any]], title: str) -> Table:
     """The models, a line each."""
-    table = Table(title=title, **_TIGHT)
+    table = Table(title=title)
     for column in ("name", "format", "input", "classes", "MB"):
         table.add_column(column, justify="right" if column in ("classes", "MB") else "left", no_wrap=True)
-    table.add_column("file", overflow="fold")
+    table.add_column("file")
     for row in rows:
         facts = (told(row.get(column)) for column in ("name", "format", "input", "classes", "MB"))
         table.add_row(*facts, f"{row['file']}{'' if row.get('trained', True) else ', untrained'}")
@@ -81,7 +78,7 @@ def result_table(result: "Result", card: ModelCard) -> Table:
     """What a model says of one picture."""
     from shared.results import Classification, Detections, Tensors  # noqa: PLC0415  As above.
 
-    table = Table(**_TIGHT)
+    table = Table()
     columns: tuple[str, ...]
     match result:
         case Classification():
@@ -116,7 +113,7 @@ def _confusion_table(result: "Evaluation", title: str) -> Table:
     """Of each true class (row), how many percent were taken for which class (column)."""
     names, counts = result.card.labels.names, result.confusion.counts
     held = [i for i in range(len(names)) if counts[i].any() or counts[:, i].any()]
-    table = Table(title=title, caption="true class by row, predicted class by column, %", **_TIGHT)
+    table = Table(title=title, caption="true class by row, predicted class by column, %")
     table.add_column("true class")
     table.add_column("IoU", justify="right")
     for i in held:
@@ -131,7 +128,7 @@ def _confusion_table(result: "Evaluation", title: str) -> Table:
 
 def _object_table(result: "ObjectEvaluation", title: str) -> Table:
     """Average precision, recall and precision by class and size."""
-    table = Table(title=title, caption="size: root of the area from which a box counts, pixels of the input", **_TIGHT)
+    table = Table(title=title, caption="size: root of the area from which a box counts, pixels of the input")
     for column in ("class", "size", "boxes", "AP", "recall", "precision"):
         table.add_column(column, justify="left" if column == "class" else "right")
     for name, sizes in result.figures.items():
@@ -144,7 +141,7 @@ def _object_table(result: "ObjectEvaluation", title: str) -> Table:
 
 def _taken_table(result: "ClassEvaluation", title: str) -> Table:
     """For what the frames were taken."""
-    table = Table(title=title, min_width=len(title), **_TIGHT)
+    table = Table(title=title)
     table.add_column("taken for")
     table.add_column("frames", justify="right")
     for name, count in zip(result.card.labels.names, result.taken_for, strict=True):

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from rosbag_tools.bag import Bag
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
@@ -25,6 +23,7 @@ from rosbag_tools.weather import WEATHERS
 from shared.demosaic import DEMOSAICS
 from shared.errors import SkylaneError
 from shared.frames import Layout
+from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -234,9 +233,9 @@ def _show(report: BagReport) -> None:
         markup=False,
         highlight=False,
     )
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
+    table = Table()
     for heading in ("topic, type", "messages", "picture", "rate", "gaps"):
-        table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left", overflow="fold")
+        table.add_column(heading, justify="right" if heading in ("messages", "rate") else "left")
     for topic in report.topics:
         table.add_row(
             f"{escape(topic.name)}\n[dim]{escape(topic.type)}[/]",

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from shared.errors import MissingExtraError, SkylaneError
+from shared.terminal_table import Table
 
 _DAYS = 90
 
@@ -63,7 +62,7 @@ def certs(
     list_expires = authority.renew_list(days)
     console = Console(soft_wrap=True)
     if issued:
-        table = Table("who", "certificate and key", "expires", "", title=Text(f"In {folder}"))
+        table = Table("who", "certificate and key", "expires", "", title=f"In {folder}")
         for each in issued:
             files = f"{each.file.name}, {each.file.with_suffix('.key').name}"
             state = "new" if each.is_new else "kept"

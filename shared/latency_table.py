@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 from rich.text import Text
 
 from shared.latency_log import LogError, Outcome
+from shared.percentiles import NOTE, has_percentile, percentiles, shown
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
+from shared.terminal_table import Table
 
 _OUT = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
 PARTS = (*_OUT, "crossing", *CLOUD_STAGES[1:], Stage.MASK_DECODED)  # They sum to the total of every frame.
@@ -26,7 +27,7 @@ class Summary:
     count: int
     p50_ms: float
     p95_ms: float
-    p99_ms: float
+    p99_ms: float  # NaN where the sample is too small for it (shared.percentiles).
     share: float
 
 
@@ -60,13 +61,17 @@ def summarise_durations(answered: npt.NDArray[np.float64]) -> list[Summary]:
 
 
 def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> Summary:
-    p50, p95, p99 = np.percentile(values_ms, (50, 95, 99))
-    return Summary(name, where, len(values_ms), float(p50), float(p95), float(p99), float(values_ms.sum() / total_ms))
+    p50, p95, p99 = percentiles(values_ms, (50, 95, 99))
+    return Summary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
 
 
 def stage_table(summaries: Sequence[Summary]) -> Table:
     """The summaries as a table for the terminal."""
-    table = Table(title=f"Latency by stage, {summaries[0].count} answered frames, milliseconds" if summaries else None)
+    count = summaries[0].count if summaries else 0
+    table = Table(
+        title=f"Latency by stage, {count} answered frames, milliseconds",
+        caption="" if has_percentile(99, count) else NOTE,
+    )
     table.add_column("stage")
     table.add_column("where")
     for heading in ("p50", "p95", "p99", "share"):
@@ -74,8 +79,8 @@ def stage_table(summaries: Sequence[Summary]) -> Table:
     for summary in summaries:
         if summary.name == "total":
             table.add_section()
-        percentiles = (f"{value:.2f}" for value in (summary.p50_ms, summary.p95_ms, summary.p99_ms))
-        table.add_row(summary.name, summary.where, *percentiles, f"{summary.share:.1%}")
+        figures = map(shown, (summary.p50_ms, summary.p95_ms, summary.p99_ms))
+        table.add_row(summary.name, summary.where, *figures, f"{summary.share:.1%}")
     return table
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.baselines import race
 from bench.baselines.contenders import BASELINES
 from bench.machine_line import machine_line
 from bench.sample import sample_bag
 from cloud.repository import default_root
+from shared.terminal_table import Table
 
 _LEAST_MS = 0.5  # Of a part that is told.
 _SUMS = ("total", "inferred", "in_callback", "in_lists", "bytes_up", "bytes_down")  # Told elsewhere, or no times.

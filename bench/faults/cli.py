@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.faults.catalogue import chosen
 from bench.faults.place import place
@@ -22,6 +21,7 @@ from bench.machine_line import machine_line
 from shared.errors import SkylaneError
 from shared.machine import machine
 from shared.mosquitto import mosquitto_version, wanted_mosquitto
+from shared.terminal_table import Table
 
 
 @dataclass(frozen=True, slots=True)

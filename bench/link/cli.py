@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
 from bench.machine_line import machine_line
 from shared.endpoint import Endpoint
 from shared.flags import Checked, number, override
+from shared.percentiles import NOTE, shown
+from shared.terminal_table import Table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -90,7 +91,7 @@ def _line(counts: LinkCounts) -> str:
     told = ("refused", "resets", "segments_lost", "bits_flipped", "bytes_swallowed")
     parts += [f"{name.replace('_', ' ')} {number}" for name in told if (number := getattr(counts, name))]
     if counts.late_p50_ms is not None:
-        parts.append(f"released {counts.late_p50_ms:.2f} ms late (p99 {counts.late_p99_ms:.2f})")
+        parts.append(f"released {counts.late_p50_ms:.2f} ms late (p99 {shown(counts.late_p99_ms)})")
     return " · ".join(parts)
 
 
@@ -105,16 +106,14 @@ def _check(round_trips: int, *, as_json: bool) -> None:
 
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
-    delays = Table(title="A round trip beyond its delays, ms")
+    delays = Table(title="A round trip beyond its delays, ms", caption=NOTE)
     for heading in ("up + down", "n", "min", "median", "p95", "p99", "proxy late: median", "p99"):
         delays.add_column(heading, justify="right")
     for row in result["delays"]:
-        late = [f"{value:.3f}" if value is not None else "" for value in row["late_ms"].values()]
         delays.add_row(
             f"{row['delay_up_ms']:g} + {row['delay_down_ms']:g}",
             str(row["round_trips"]),
-            *(f"{value:.3f}" for value in row["excess_ms"].values()),
-            *late,
+            *(shown(value, 3) for value in (*row["excess_ms"].values(), *row["late_ms"].values())),
         )
     console.print(delays)
     for row in result["bandwidths"]:

@@ -17,11 +17,11 @@ import struct
 import sys
 from collections import Counter, deque
 from dataclasses import asdict
-from statistics import quantiles
 from typing import Any
 
 from bench.link.link import LinkCounts, LinkSpec
 from bench.link.timing import Lane, Stream
+from bench.spread import spread
 
 _READ_BYTES = 1 << 16
 _HELD_BYTES = 8 << 20  # Of one connection in one direction; a sender that is faster waits.
@@ -88,12 +88,12 @@ class Proxy:
     def counts(self) -> LinkCounts:
         """What it has done so far."""
         late_ms = [late_s * 1e3 for late_s in self.late_s]
-        parts = quantiles(late_ms, n=100) if len(late_ms) > 1 else None
+        late = spread(late_ms) if late_ms else {}
         return LinkCounts(
             **self.counted,
             connections_open=len(self._connections),
-            late_p50_ms=parts[49] if parts else None,
-            late_p99_ms=parts[98] if parts else None,
+            late_p50_ms=late.get("median"),
+            late_p99_ms=late.get("p99"),
         )
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from bench.machine_line import machine_line
+from shared.percentiles import NOTE, shown
+from shared.terminal_table import Table
 
 _TARGETS = {"jpeg": 1.15, "raw": 1.0}  # At most, of the fastest peer's overhead over TCP.
 _TARGET_WAY = "skylane grpc"
@@ -35,9 +35,7 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
     table = Table(
         title=f"{result['model']}, {codec}: ms that serving adds to the inference of a call",
         caption=f"One call in flight; /s: answers a second with {clients} clients; wrong: pixels of all masks, or "
-        "bytes of all scores, against the direct call.",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
+        f"bytes of all scores, against the direct call. {NOTE}",
     )
     table.add_column("way", no_wrap=True)
     for heading in ("n", "median", "p95", "p99", "min", "inferred", "/s", "wrong"):
@@ -47,7 +45,7 @@ def _cells(result: Mapping[str, Any], codec: str, figures: Mapping[str, Any]) ->
         table.add_row(
             name,
             str(each["n"]),
-            *(f"{added[key]:.2f}" for key in ("median", "p95", "p99", "min")),
+            *(shown(added[key]) for key in ("median", "p95", "p99", "min")),
             f"{each['inference_ms']['median']:.1f}",
             f"{each['answers_hz']:.2f}",
             str(each["wrong_pixels"]),
@@ -67,9 +65,7 @@ def _floor(codec: str, figures: Mapping[str, Any], ratios: Mapping[str, Any], fl
 
 
 def _ratios(codec: str, ratios: Mapping[str, Any]) -> Table:
-    table = Table(
-        title=f"{codec}: what our doors add, over what the fastest peer over TCP adds", box=SIMPLE, padding=(0, 1, 0, 0)
-    )
+    table = Table(title=f"{codec}: what our doors add, over what the fastest peer over TCP adds")
     table.add_column("way", no_wrap=True)
     for heading in ("fastest peer", "ratio", "by round", "target"):
         table.add_column(heading)

@@ -1,4 +1,4 @@
-"""What the trial's runs come to: figures by run and by server, prices, and Welch's t-tests against Skylane's plain call."""
+"""What the trial's runs come to: figures by run and by server, prices, and tests against Skylane's plain call."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bench.cost import footage_cost
 from bench.peers.plan import OURS, Plan
 from bench.peers.trial import OUR_WAYS, Outcome, Run
-from bench.statistics.comparison import adjust
-from bench.statistics.means import compare_means
+from bench.statistics.runs import compare_runs
 from shared.machine import machine
 
 AGAINST = f"{OURS} {OUR_WAYS[0]}"
@@ -102,18 +102,14 @@ def _durations(runs: Sequence[Run]) -> Figures:
 
 
 def _tests(figure: str, scenarios: Sequence[str], outcome: Outcome, runs: Sequence[Figures]) -> list[Figures]:
-    """A figure of everybody's runs against those of AGAINST; the p-values adjusted for all of these tests."""
+    """A figure of the runs of each server against that of AGAINST, by round; adjusted for all of these tests."""
     pairs = [
         (scenario, name)
         for scenario in scenarios
         for name in _names(outcome, scenario)
         if name != AGAINST and AGAINST in _names(outcome, scenario)
     ]
-    found = [
-        compare_means(_of(runs, figure, scenario, AGAINST), _of(runs, figure, scenario, name))
-        for scenario, name in pairs
-    ]
-    adjusted = adjust([each.welch_p for each in found])
+    sides = [(_of(runs, figure, scenario, AGAINST), _of(runs, figure, scenario, name)) for scenario, name in pairs]
     return [
         {
             "figure": figure,
@@ -124,16 +120,18 @@ def _tests(figure: str, scenarios: Sequence[str], outcome: Outcome, runs: Sequen
             "difference": _known(each.difference.value),
             "low": _known(each.difference.low),
             "high": _known(each.difference.high),
-            "welch_p": _known(each.welch_p),
-            "holm_p": _known(p),
+            "test": each.method,
+            "p_value": _known(each.p_value),
+            "verdict": each.verdict,
         }
-        for (scenario, name), each, p in zip(pairs, found, adjusted, strict=True)
+        for (scenario, name), each in zip(pairs, compare_runs(sides, in_blocks=True), strict=True)
     ]
 
 
-def _of(runs: Sequence[Figures], figure: str, scenario: str, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    mine = (each for each in runs if each["scenario"] == scenario and f"{each['server']} {each['way']}" == name)
-    return np.array([each[figure] for each in mine], np.float64)
+def _of(runs: Sequence[Figures], figure: str, scenario: str, name: str) -> pd.Series:
+    """A figure of each run of one server, by its round."""
+    mine = [each for each in runs if each["scenario"] == scenario and f"{each['server']} {each['way']}" == name]
+    return pd.Series([each[figure] for each in mine], [each["round"] for each in mine], np.float64)
 
 
 def _known(value: float) -> float | None:

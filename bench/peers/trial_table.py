@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from bench.machine_line import machine_line
 from bench.peers.scenarios import SCENARIOS
 from bench.peers.trial_result import AGAINST, TESTED
 from bench.report.numerals import NOTHING, number, probability
+from bench.statistics.runs import PAIRED
+from shared.terminal_table import Table
 
 _NOTES = (
     "first: the median of the runs' first calls that count. wrong: pixels of all masks, or bytes of all scores, against "
@@ -69,20 +69,21 @@ def _usage(scenario: str, cells: Mapping[str, Any]) -> Table:
 def _tests(tests: Sequence[Mapping[str, Any]]) -> Table:
     table = _table(
         f"The runs' means against those of {AGAINST}",
-        "The difference with its 95 % interval, and the p-value of Welch's t-test, adjusted by Holm's method for all "
-        f"tests of its figure; {NOTHING}: too few runs.",
-        ("figure", "difference", "interval", "p"),
+        f"The difference with its 95 % interval and p-value: {PAIRED} over the rounds, adjusted by Bonferroni's method for "
+        "all tests of its figure.",
+        ("figure", "difference", "interval", "verdict", "p"),
         leading=("scenario", "way"),
     )
     for each in tests:
         bounds = "" if each["low"] is None else f"{_three(each['low'])} to {_three(each['high'])}"
-        p = NOTHING if each["holm_p"] is None else probability(each["holm_p"])
-        table.add_row(each["scenario"], each["of"], TESTED[each["figure"]], _three(each["difference"]), bounds, p)
+        p = NOTHING if each["p_value"] is None else probability(each["p_value"])
+        difference = _three(each["difference"])
+        table.add_row(each["scenario"], each["of"], TESTED[each["figure"]], difference, bounds, each["verdict"], p)
     return table
 
 
 def _table(title: str, caption: str, figures: Iterable[str], leading: Iterable[str] = ("way",)) -> Table:
-    table = Table(title=title, caption=caption, box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(title=title, caption=caption)
     for heading in leading:
         table.add_column(heading, no_wrap=True)
     for heading in figures:

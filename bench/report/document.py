@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.cost import throughput_hz
-from bench.logs.run_log import load_run
+from bench.logs.run_log import RunLog, load_run
 from bench.report.answers import answered, start_ns
 from bench.report.chapters import (
     bursts,
@@ -108,7 +109,19 @@ def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
     chosen = [*timeline.slowest(known)["sequence"], *known["sequence"].iloc[:: max(1, len(known) // _SAMPLES)]]
     kept = pictures(run.folder, frames, map(int, dict.fromkeys(chosen)))
     opened = details(carried, known, began_ns, kept)
-    return Report(f"Run {run.name}", verdict(frames, known), tuple(sections), opened)
+    return Report(_title(run), verdict(frames, known), tuple(sections), opened)
+
+
+def _title(run: RunLog) -> str:
+    """The run by its name, its vehicle and its day, as far as they are known."""
+    vehicle = run.manifest.get("vehicle")
+    began_ns = start_ns(run.frames)
+    parts = (
+        f"Run {run.name}",
+        f"vehicle {vehicle}" if isinstance(vehicle, str) else "",
+        f"{datetime.fromtimestamp(began_ns / 1e9, UTC):%Y-%m-%d}" if began_ns else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:

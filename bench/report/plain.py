@@ -29,7 +29,7 @@ def plain(subject: Subject) -> dict[str, Any]:
     if len(subject.runs) == 1:
         return {**_run(subject.runs[0]), "problems": problems}
     sides = [side for side in map(Side.of, subject.runs) if len(side.frames)]
-    found = compared((sides[0], other) for other in sides[1:])
+    found = compared(((sides[0], other) for other in sides[1:]), in_blocks=False)
     return {"runs": [_run(run) for run in subject.runs], "comparisons": _known(found), "problems": problems}
 
 
@@ -47,7 +47,7 @@ def _run(run: RunLog) -> dict[str, Any]:
 
 def _study(study: StudyLog) -> dict[str, Any]:
     by_axis = {
-        axis: compared(((study.side(a), study.side(b)) for a, b in study.pairs(axis)), may_pair=axis != "vehicles")
+        axis: compared(((study.side(a), study.side(b)) for a, b in study.pairs(axis)), in_blocks=True)
         for axis in (study.axes if len(study.frames) else ())
     }
     runs = [

@@ -59,11 +59,9 @@ class StudyLog:
         """The frames of a cell, to be compared."""
         frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames
         of_cell = self.runs[self.runs["cell"] == cell.key]
-        sources = set(of_cell["source_sha256"].dropna().astype(str)) if "source_sha256" in of_cell else set()
-        source = sources.pop() if len(sources) == 1 else ""
         counted = of_cell.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
         answered = float(counted["answered"] / counted["frames_read"]) if counted["frames_read"] else np.nan
-        return Side(cell.name, frames, frames["repetition"] if len(frames) else None, source, answered)
+        return Side(cell.name, frames, frames["repetition"] if len(frames) else None, answered)
 
     def pairs(self, axis: str) -> Iterator[tuple[Cell, Cell]]:
         """The cells that differ in one axis alone; of more than two values, each against the first."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table as Grid
+from rich.text import Text
 
 from bench.report.answers import answered
 from bench.report.chapters.journey import summaries
@@ -12,6 +12,7 @@ from bench.report.numerals import text
 from bench.report.subject import Subject
 from bench.statistics.description import Estimate
 from shared.latency_table import outcome_table, stage_table
+from shared.terminal_table import Table as Grid
 
 _OF_SEVERAL = ("outcomes", "stages", "totals")
 _OF_STUDY = ("not_done", "results")
@@ -33,12 +34,12 @@ def show(subject: Subject, report: Report) -> Iterator[RenderableType]:
 
 
 def _grid(table: Table) -> Grid:
-    """A table as wide as the terminal: an estimate stands alone, for its bounds would break every line in three."""
+    """The table for the terminal, without the bounds of its estimates, which would take three lines each."""
     has_bounds = any(isinstance(cell, Estimate) for row in table.rows for cell in row)
-    grid = Grid(title=table.caption, caption="The intervals are on the page." if has_bounds else None)
+    grid = Grid(title=table.caption, caption="The intervals are on the page." if has_bounds else "")
     for column in table.columns:
-        grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left", overflow="fold")
+        grid.add_column(column.heading, justify="right" if column.kind is Kind.NUMBER else "left")
     for row in table.rows:
         cells = (cell.value if isinstance(cell, Estimate) else cell for cell in row)
-        grid.add_row(*(text(cell, column.digits) for cell, column in zip(cells, table.columns, strict=True)))
+        grid.add_row(*(Text(text(cell, column.digits)) for cell, column in zip(cells, table.columns, strict=True)))
     return grid

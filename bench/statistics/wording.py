@@ -1,104 +1,75 @@
-"""One sentence for a comparison, that claims no more than the samples can show."""
+"""One sentence for a comparison of latencies, made from its test, that claims no more than the runs can show."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from bench.statistics.certainty import are_clusters
-from bench.statistics.description import Estimate
+from bench.statistics.runs import LEAST_RUNS, RunTest
 
-_NEGLIGIBLE = 0.01  # Of a's median: who would choose a part for less?
+_NEGLIGIBLE = 0.01  # As a share of a's median.
+_LEAST_P = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What the sentence is made from: b against a, milliseconds; `counts` and `runs`: of a and of b."""
-
-    a: str
-    b: str
-    difference: Estimate
-    median_a: float
-    counts: tuple[int, int]
-    effective: tuple[float, ...]  # Of a and of b; of the pairs, where they are paired.
-    pairs: int | None  # None: not paired.
-    runs: tuple[int, int]
-
-
-def sentence(gap: Gap) -> str:
-    """Say how far b lies from a, how surely, and what that does not show."""
-    difference = gap.difference
-    if not math.isfinite(difference.low):
-        return _too_few(gap)
+def sentence(a: str, b: str, test: RunTest) -> str:
+    """Describes how far the median latency of b lies from that of a, in milliseconds, and what the test says of it."""
+    if not math.isfinite(test.difference.value):
+        return f"{b} cannot be compared with {a}: {b if not test.b.count else a} has no answered frame."
+    if not test.method:
+        return f"{_described(a, b, test)}; {test.verdict}: at least {LEAST_RUNS} runs a side are needed."
+    difference = test.difference
     digits = _digits(difference.high - difference.low)
-    if difference.low <= 0 <= difference.high:
-        span = " to ".join(f"{bound:.{digits}f}".replace("-", "−") for bound in (difference.low, difference.high))
-        said = (
-            f"Between {gap.a} and {gap.b} no difference could be shown at the median: the interval {span} ms "
-            f"({_sample(gap)}) includes 0; {_not_shown(gap)}"
-        )
-    else:
-        low, high = sorted((abs(difference.low), abs(difference.high)))
-        said = (
-            f"{gap.b} took {abs(difference.value):.{digits}f} ms {'longer' if difference.value > 0 else 'less'} than "
-            f"{gap.a} at the median (95 % interval {low:.{digits}f} to {high:.{digits}f} ms, {_sample(gap)}); "
-            f"the sample supports a difference{_size(gap)}"
-        )
-    return f"{said}{_reach(gap)}."
+    bounds = f"{_number(difference.low, digits)} to {_number(difference.high, digits)} ms"
+    told = f"95 % interval {bounds}; {test.method} over {test.basis}, {p_text(test.p_value)}{_family(test)}"
+    if test.is_shown:
+        longer = "longer" if difference.value > 0 else "less"
+        return f"{b} took {abs(difference.value):.{digits}f} ms {longer} than {a} at the median ({told}){_size(test)}."
+    return f"Between {a} and {b} no difference could be shown at the median ({told}); {_not_shown(test)}."
 
 
-def _too_few(gap: Gap) -> str:
-    counts = gap.counts if gap.pairs is None else (gap.pairs,)
-    frames = "frames" if gap.pairs is None else "paired frames"
-    worth = tuple(math.floor(effective) for effective in gap.effective)
-    if worth == counts:
-        return f"Too few {frames} ({_and(counts)}) to say how {gap.b} compares with {gap.a}."
-    return (
-        f"Too few independent {frames} to say how {gap.b} compares with {gap.a}: {_and(counts)} that follow one another "
-        f"this closely are worth {_and(worth)}."
-    )
+def p_text(p_value: float) -> str:
+    """A p-value: "p = 0.012" or "p < 0.001", never 0."""
+    return f"p < {_LEAST_P}" if p_value < _LEAST_P else f"p = {p_value:.3f}"
 
 
-def _sample(gap: Gap) -> str:
-    """How much was compared."""
-    frames = f"{_and(gap.counts)} frames" if gap.pairs is None else f"{gap.pairs} paired frames"
-    a, b = gap.runs
-    runs = f"{_and(gap.runs)} runs" if a != b else "one run each" if a == 1 else f"{a} runs each"
-    return f"{frames}, {runs}"
+def _described(a: str, b: str, test: RunTest) -> str:
+    """What the runs at hand had, without a claim about others."""
+    value = test.difference.value
+    digits = _digits(abs(value))
+    medians = f"{_number(test.b.mean, digits)} against {_number(test.a.mean, digits)} ms"
+    if not value:
+        return f"{b} had the same median as {a} in these runs ({medians})"
+    return f"{b} had a median {abs(value):.{digits}f} ms {'higher' if value > 0 else 'lower'} than {a} in these runs ({medians})"
 
 
-def _size(gap: Gap) -> str:
-    """Whether anyone would care."""
-    share = abs(gap.difference.value) / gap.median_a
-    if _furthest(gap) < _NEGLIGIBLE:
-        return f", but a negligible one: {share * 100:.2f} % of the median"
-    return f", but a small one: {share * 100:.1f} % of the median" if share < _NEGLIGIBLE else ""
+def _family(test: RunTest) -> str:
+    return f" adjusted for {test.tests} comparisons" if test.tests > 1 else ""
 
 
-def _not_shown(gap: Gap) -> str:
-    if _furthest(gap) < _NEGLIGIBLE:
+def _size(test: RunTest) -> str:
+    """A remark where the difference is too small to matter."""
+    share = _share(test, test.difference.value)
+    if _furthest(test) < _NEGLIGIBLE:
+        return f", but this is negligible: {share * 100:.2f} % of the median"
+    return f", but this is small: {share * 100:.1f} % of the median" if share < _NEGLIGIBLE else ""
+
+
+def _not_shown(test: RunTest) -> str:
+    if _furthest(test) < _NEGLIGIBLE:
         return f"if there is one, it is below {_NEGLIGIBLE * 100:.0f} % of the median"
     return "this does not show that they are equal"
 
 
-def _furthest(gap: Gap) -> float:
+def _furthest(test: RunTest) -> float:
     """The end of the interval that is further from 0, as a share of a's median."""
-    return max(abs(gap.difference.low), abs(gap.difference.high)) / gap.median_a
+    return max(_share(test, test.difference.low), _share(test, test.difference.high))
 
 
-def _reach(gap: Gap) -> str:
-    """For what runs the sentence holds, where it holds for these alone."""
-    if are_clusters(*gap.runs):
-        return ""
-    if gap.runs == (1, 1):
-        return ". This holds for these two runs: one run each cannot show how another would differ"
-    return f". This holds for these runs: {_and(gap.runs)} cannot show how another would differ"
+def _share(test: RunTest, difference: float) -> float:
+    return abs(difference) / test.a.mean if test.a.mean else math.inf
 
 
-def _and(counts: Sequence[int]) -> str:
-    """3 and 5; 100,000."""
-    return " and ".join(f"{count:,}" for count in counts)
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def _digits(width: float) -> int:
-    """So many decimals that the width of an interval has two figures; at most three, a microsecond."""
+    """The decimals that give a width two significant figures; at most three, a microsecond."""
     return min(3, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else 3

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench.study import provenance
 from bench.study.axes import AXES, Axes, known_values
@@ -26,6 +25,7 @@ from bench.study.variants import Variants
 from cloud.repository import default_root
 from shared.errors import SkylaneError
 from shared.package_data import shipped
+from shared.terminal_table import Table
 
 _models = click.option(
     "--models", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"

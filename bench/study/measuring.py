@@ -1,6 +1,6 @@
 """What a run showed: its frames in phases, and the figures of the runs' table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from bench.logs.run_log import RunLog, load_run
 from bench.study.fleet import RunError
 from bench.study.scenarios import Length, MultiStream
 from shared.latency_log import CSV_NAME, Outcome
+from shared.percentiles import has_percentile
 
 WARM_UP, MEASURED, COOL_DOWN = "warm_up", "measured", "cool_down"
 _NS_IN_S = 1e9
@@ -129,6 +130,17 @@ def figures(run: Measured, settings: Length) -> dict[str, Any]:
     }
 
 
+def late_figure(run: Measured) -> tuple[str, float | None]:
+    """The figure that a limit on p99 is held to, with its name; None where no frame was answered.
+
+    With fewer than 100 frames that is the slowest of them: a single late one is then more than 1 %.
+    """
+    total = run.answered["total_ms"].astype("float64")
+    if has_percentile(99, len(total)):
+        return "p99", _percentile(total, 99)
+    return "slowest frame", float(total.max()) if len(total) else None
+
+
 def provenance(run: Measured) -> dict[str, Any]:
     """What the run was made of, as its first vehicle's manifest tells."""
     manifest = run.manifest
@@ -202,7 +214,7 @@ def _mean(values: pd.Series) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _percentile(values: Sequence[float] | pd.Series, percentile: float) -> float | None:
-    """A percentile with linear interpolation; None of nothing."""
-    numbers = pd.Series(values).dropna().to_numpy(float)
-    return float(np.percentile(numbers, percentile)) if len(numbers) else None
+def _percentile(values: pd.Series, percent: float) -> float | None:
+    """A percentile with linear interpolation; None where the sample is too small for it (shared.percentiles)."""
+    numbers = values.dropna().to_numpy(float)
+    return float(np.percentile(numbers, percent)) if has_percentile(percent, len(numbers)) else None

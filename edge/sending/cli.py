@@ -12,7 +12,6 @@ from typing import IO, Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from edge.sending.grpc_caller import SendSettings
 from edge.sending.picture_files import found, sort_out
@@ -22,6 +21,7 @@ from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import Checked, check_version, topic_name
 from shared.registry import Entry, load
+from shared.terminal_table import Table
 
 CALLERS = {
     "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
@@ -184,7 +184,7 @@ def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
     for node in nodes:
         table.add_row(node, *_figures([each for each in ended if each.node == node], taken_s))
     if len(nodes) > 1:
-        table.add_row("all", *_figures(ended, taken_s), style="bold")
+        table.add_row(*(f"[bold]{figure}[/]" for figure in ("all", *_figures(ended, taken_s))))
     return table
 
 

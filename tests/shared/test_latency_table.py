@@ -1,3 +1,4 @@
+import math
 from io import StringIO
 from pathlib import Path
 
@@ -6,6 +7,7 @@ from rich.console import Console
 
 from shared.latency_log import LogError, LogWriter, Outcome, Row, fields_of, read_rows
 from shared.latency_table import PARTS, outcome_table, stage_table, summarise
+from shared.percentiles import NOTE
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 
@@ -29,8 +31,20 @@ def test_the_parts_share_the_total_between_them(tmp_path: Path) -> None:
     assert summaries["total"].share == pytest.approx(1.0)
     assert summaries["crossing"].p50_ms == pytest.approx(3 * (20 - 14))
     assert summaries["inferred"].p50_ms == pytest.approx(3 * 2)
-    assert summaries["total"].p99_ms == pytest.approx(26 * 4.96)
+    assert summaries["total"].p95_ms == pytest.approx(26 * 4.8)
+    assert math.isnan(summaries["total"].p99_ms)
     assert summaries["total"].count == 5
+
+
+def test_p99_is_shown_from_a_hundred_frames_on_and_a_note_says_so(tmp_path: Path) -> None:
+    """Of twelve frames it would be the slowest one under another name."""
+    for count in (99, 100):
+        with LogWriter(tmp_path / str(count)) as log:
+            for sequence in range(count):
+                log.close(_answered(sequence, 1_000_000))
+        out = StringIO()
+        Console(file=out, width=80).print(stage_table(summarise(read_rows(tmp_path / str(count)))))
+        assert ("–" in out.getvalue()) == (NOTE in out.getvalue()) == (count < 100)
 
 
 def test_frames_without_all_stages_are_left_out(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from bench.report.answers import answered, column
 from bench.report.chapters.distribution import cumulative
 from bench.report.chapters.estimates import SEED
 from bench.report.colours import STAGES, TOTAL, bar
-from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, numbers, texts
+from bench.report.content import Chart, Column, Kind, Part, Prose, Row, Section, Table, joined, numbers, texts
 from bench.report.numerals import interval, milliseconds, probability
-from bench.statistics.comparison import Comparison, Sample, adjust, compare
+from bench.statistics.comparison import Comparison, Sample, compare
 from bench.statistics.description import describe
+from bench.statistics.runs import LEAST_RUNS
 from shared.latency_table import PARTS
+from shared.percentiles import NOTE
 
 MOST_CURVES = 12
 _ABREAST = 5  # Sides in one table: more do not fit on a page.
@@ -29,33 +31,24 @@ class Side:
 
     name: str
     frames: pd.DataFrame
-    runs: pd.Series | None = None  # The run of each frame; None: all are of one.
-    source: str = ""  # The hash of what was played; empty: not known.
+    runs: pd.Series | None = None  # The run of each frame, which is its block in a study; None: all are of one.
     answered: float = np.nan  # Of the frames read, the share; nan: not known.
 
     @classmethod
     def of(cls, run: RunLog) -> "Side":
         """A run as a side."""
-        source = run.manifest.get("source")
-        known = source.get("sha256") if isinstance(source, dict) else None
         frames = answered(run.frames)
         part = len(frames) / len(run.frames) if len(run.frames) else np.nan
-        return cls(run.name, frames, source=str(known or ""), answered=part)
-
-    def sample(self, *, with_keys: bool) -> Sample:
-        """The totals; `with_keys`: a frame is known again by its camera and its place in the source."""
-        keys = self.frames["camera"].astype(str) + ":" + self.frames["frame_index"].astype(str) if with_keys else None
-        return Sample(self.name, self.frames["total_ms"], keys, self.runs)
+        return cls(run.name, frames, answered=part)
 
 
-def compared(pairs: Iterable[tuple[Side, Side]], *, may_pair: bool = True) -> list[Comparison]:
-    """Compare second against first of each pair; frame by frame where both played the same source."""
-    return [
-        compare(
-            *(side.sample(with_keys=may_pair and bool(a.source) and a.source == b.source) for side in (a, b)), seed=SEED
-        )
-        for a, b in pairs
-    ]
+def compared(pairs: Iterable[tuple[Side, Side]], *, in_blocks: bool) -> list[Comparison]:
+    """Compare the totals of the second side with those of the first, for each pair.
+
+    `in_blocks`: the sides are cells of a study, whose repetitions are blocks.
+    """
+    samples = [tuple(Sample(side.name, side.frames["total_ms"], side.runs) for side in pair) for pair in pairs]
+    return compare([(a, b) for a, b in samples], in_blocks=in_blocks)
 
 
 def chapter(sides: Sequence[Side]) -> Section:
@@ -63,9 +56,9 @@ def chapter(sides: Sequence[Side]) -> Section:
     known = [side for side in sides if len(side.frames)]
     if len(known) < 2:  # noqa: PLR2004  One cannot be compared.
         return Section("comparison", "Comparison", (Prose("Not measured: fewer than two runs have answered frames."),))
-    found = compared((known[0], other) for other in known[1:])
+    found = compared(((known[0], other) for other in known[1:]), in_blocks=False)
     return Section(
-        "comparison", "Comparison", (*told(found), *tables(found, "comparison"), differences(found, "differences"))
+        "comparison", "Comparison", (*told(found), table(found, "comparison"), differences(found, "differences"))
     )
 
 
@@ -74,33 +67,35 @@ def told(found: Sequence[Comparison]) -> tuple[Part, ...]:
     return tuple(Prose(comparison.sentence) for comparison in found)
 
 
-def tables(found: Sequence[Comparison], name: str) -> tuple[Table, Table]:
-    """The differences with their intervals, and the tests; p-values adjusted for how many there are."""
+def table(found: Sequence[Comparison], name: str) -> Table:
+    """The differences with their intervals, and the verdict on each."""
     rows = tuple(
         (
-            each.b, each.a, f"{each.pairs:,} paired" if each.paired else f"{each.count_b:,} and {each.count_a:,}",
-            f"{each.runs_b} and {each.runs_a}", each.difference, each.ratio, each.hedges_g, each.probability_b_lower,
+            each.b, each.a, f"{each.runs_b} and {each.runs_a}", each.difference, each.ratio, each.hedges_g,
+            each.probability_b_lower, each.verdict, probability(each.p_value),
         )
         for each in found
     )  # fmt: skip
-    columns = (*texts("of", "against", "frames", "runs"), *numbers("difference ms", "ratio", "Hedges' g", "P(lower)"))
+    columns = (
+        *texts("of", "against", "runs"),
+        *numbers("difference ms", "ratio", "Hedges' g", "P(lower)"),
+        *texts("verdict", "p"),
+    )
     caption = (
-        "Differences of the totals at the median, with 95 % intervals; of paired frames, the median of their "
-        "differences. Hedges' g: difference of the means in standard deviations. P(lower): the chance that a frame of the "
-        "first is faster than one of the second."
+        "Differences of the runs' median totals. Hedges' g: difference of the frames' means in standard deviations. "
+        "P(lower): the chance that a frame of the first is faster than one of the second; both describe these frames. "
+        f"{tested(each.method for each in found)}"
     )
-    tests = ("Welch's t", "Mann–Whitney U", "paired t", "Wilcoxon")
-    found_p = ("welch_p", "mann_whitney_p", "paired_t_p", "wilcoxon_p")
-    adjusted = [adjust([getattr(each, test) for each in found]) for test in found_p]
-    many = f", adjusted for {len(found)} comparisons by Holm's method" if len(found) > 1 else ""
-    tested = tuple(
-        (each.b, each.a, *(probability(values[place]) for values in adjusted)) for place, each in enumerate(found)
-    )
-    return (
-        Table(name, caption, columns, rows),
-        Table(f"{name}_tests", f"p-values of the tests{many}; – where a test does not apply or the sample is too small.",
-              texts("of", "against", *tests), tested),
-    )  # fmt: skip
+    return Table(name, caption, columns, rows)
+
+
+def tested(methods: Iterable[str]) -> str:
+    """Which test the verdicts of a table rest on."""
+    made = [method for method in methods if method]
+    if not made:
+        return f"No test: it needs at least {LEAST_RUNS} runs a side."
+    many = f", adjusted for {len(made)} comparisons by Bonferroni's method" if len(made) > 1 else ""
+    return f"Verdict: {joined(list(dict.fromkeys(made)))} of the runs' figures; 95 % intervals and p-values{many}."
 
 
 def differences(found: Sequence[Comparison], name: str) -> Chart:
@@ -132,7 +127,7 @@ def differences(found: Sequence[Comparison], name: str) -> Chart:
     }  # fmt: skip
     caption = (
         "Differences with their 95 % intervals; one that crosses 0 shows no difference, and a hollow point has too few "
-        f"frames for an interval. {shown}."
+        f"runs for an interval. {shown}."
     )
     return Chart(name, caption, (trace,), layout, height=120 + 52 * len(found))
 
@@ -156,7 +151,7 @@ def _totals(sides: Sequence[Side]) -> Table:
         rows.append((side.name, described.count, 100 * side.answered, *(getattr(described, name) for name in _FIGURES)))
     caption = (
         "Totals of the answered frames, with 95 % intervals where the sample can give them: for these runs, not for how "
-        "another would differ. What was not answered has no total and is in none of them."
+        f"another would differ. What was not answered has no total and is in none of them. {NOTE}"
     )
     return Table("totals", caption, (*texts("run"), *numbers("frames", "answered %", *_HEADINGS)), tuple(rows))
 

@@ -8,11 +8,12 @@ from bench.report.chapters.outcomes import left_out
 from bench.report.colours import TOTAL, series
 from bench.report.content import Chart, Prose, Section, Toggle, Trace
 from bench.report.numerals import milliseconds
+from shared.percentiles import has_percentile
 
 _MOST_BINS = 120
 _MOST_POINTS = 2000
 _MOST_TOLD = 8
-_MARKS = ((50, "p50"), (95, "p95"), (99, "p99"))
+_MARKS = {"p50": 50, "p95": 95, "p99": 99}
 
 
 def chapter(frames: pd.DataFrame, read: int) -> Section:
@@ -25,7 +26,9 @@ def chapter(frames: pd.DataFrame, read: int) -> Section:
 
 def _histogram(totals: Floats, read: int) -> Chart:
     counts, edges = np.histogram(totals, _bins(totals))
-    percentiles = np.percentile(totals, [mark for mark, _ in _MARKS])
+    marks = {
+        name: float(np.percentile(totals, mark)) for name, mark in _MARKS.items() if has_percentile(mark, len(totals))
+    }
     most = int(counts.argmax())
     trace = {
         "type": "bar",
@@ -41,13 +44,13 @@ def _histogram(totals: Floats, read: int) -> Chart:
         "bargap": 0,
         "xaxis": {"title": {"text": "total, ms (due to result decoded)"}},
         "yaxis": {"title": {"text": f"frames per {edges[1] - edges[0]:.3g} ms"}},
-        "shapes": [_line(float(at)) for at in percentiles],
+        "shapes": [_line(at) for at in marks.values()],
         "annotations": [
             {
-                "x": float(at), "y": 1 - 0.09 * place, "yref": "paper", "text": f" {name} {milliseconds(float(at))}",
+                "x": at, "y": 1 - 0.09 * place, "yref": "paper", "text": f" {name} {milliseconds(at)}",
                 "xanchor": "left", "yanchor": "top", "showarrow": False, "bgcolor": "rgba(255,255,255,0.8)",
             }
-            for place, (at, (_, name)) in enumerate(zip(percentiles, _MARKS, strict=True))
+            for place, (name, at) in enumerate(marks.items())
         ],
     }  # fmt: skip
     caption = (
@@ -104,9 +107,7 @@ def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
         "showlegend": len(samples) > 1,
     }
     told = "; ".join(
-        f"{f'{name}: ' if len(samples) > 1 else ''}half within {milliseconds(float(np.percentile(totals, 50)))}, 99 % "
-        f"within {milliseconds(float(np.percentile(totals, 99)))}"
-        for name, totals in samples[:_MOST_TOLD]
+        f"{f'{name}: ' if len(samples) > 1 else ''}{_shares(totals)}" for name, totals in samples[:_MOST_TOLD]
     )
     toggles = (
         Toggle("share within", {"y": below}, linear),
@@ -119,6 +120,14 @@ def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
         layout,
         toggles=toggles,
     )
+
+
+def _shares(totals: Floats) -> str:
+    """Within which time half the frames came, and 99 % of them where they are enough to say so."""
+    told = f"half within {milliseconds(float(np.percentile(totals, 50)))}"
+    if not has_percentile(99, len(totals)):
+        return f"{told}, all within {milliseconds(float(totals.max()))}"
+    return f"{told}, 99 % within {milliseconds(float(np.percentile(totals, 99)))}"
 
 
 def _steps(totals: Floats) -> tuple[Floats, Floats]:

@@ -6,10 +6,11 @@ import pandas as pd
 from bench.report.answers import column
 from bench.report.chapters.outcomes import left_out
 from bench.report.colours import STAGES
-from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, joined, numbers
+from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, numbers
 from bench.report.numerals import milliseconds
 from bench.statistics.description import Description, describe
 from shared.latency_table import PARTS
+from shared.percentiles import NOTE, has_percentile
 
 SEED = 0  # Of the intervals: the same log gives the same report.
 ROWS = (*map(str, PARTS), "uplink", "downlink", "crossing", "cloud", "total")
@@ -47,15 +48,9 @@ def table(described: dict[str, Description], read: int) -> Table:
     caption = (
         f"Statistics of {total.count:,} answered frames, milliseconds. As they follow one another, they tell as much of the mean total as "
         f"{total.effective_count:,.0f} independent ones would."
-        f"{_of_few(total.count)}{left_out(read, total.count)}"
+        f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{left_out(read, total.count)}"
     )
     return Table("statistics", caption, columns, tuple(rows))
-
-
-def _of_few(count: int) -> str:
-    """Which percentiles lie beyond all but the slowest frame."""
-    beyond = [name for name, least in (("p95", 20), ("p99", 100), ("p99.9", 1000)) if count < least]
-    return f" Of so few frames, {joined(beyond)} tell little but the slowest." if beyond else ""
 
 
 def _spread(known: pd.DataFrame) -> Chart:

@@ -11,6 +11,7 @@ from bench.report.colours import STAGES, bar
 from bench.report.content import Chart, Column, Kind, Prose, Section, Table, Trace, numbers, texts
 from bench.report.numerals import milliseconds, share
 from shared.latency_table import PARTS, WHERE, Summary, summarise_durations
+from shared.percentiles import NOTE, has_percentile
 
 _BANDS = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
 _TAIL = 0.05
@@ -197,6 +198,6 @@ def table(frames: pd.DataFrame) -> Table:
     )
     caption = (
         f"Time by stage of {len(frames):,} answered frames. The stages sum to the total of every frame; percentiles do "
-        "not, as no frame is the median in every stage."
+        f"not, as no frame is the median in every stage.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
     )
     return Table("stages", caption, columns, rows)

@@ -102,19 +102,19 @@ def _in_short(run: RunLog, answerers: pd.DataFrame) -> Iterator[tuple[str, str]]
         )
         or "nobody",
     )
-    yield "played", ", ".join(f"{name} {_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
-    yield "machine", ", ".join(_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
-    yield "cores", _text(host.get("cores") or _UNKNOWN)
+    yield "played", ", ".join(f"{name} {plain_text(played[name])}" for name in _PLAYED if played.get(name)) or _UNKNOWN
+    yield "machine", ", ".join(plain_text(host[name]) for name in ("processor", "system") if host.get(name)) or _UNKNOWN
+    yield "cores", plain_text(host.get("cores") or _UNKNOWN)
     yield "versions", ", ".join(f"{name} {host[name]}" for name in _VERSIONS if host.get(name)) or _UNKNOWN
     if (seed := manifest.get("seed", played.get("seed"))) is not None:
-        yield "seed", _text(seed)
+        yield "seed", plain_text(seed)
     for name in ("commit", "vehicle", "session", "state"):
-        yield name, _text(manifest.get(name) or _UNKNOWN)
+        yield name, plain_text(manifest.get(name) or _UNKNOWN)
     yield from _times(manifest)
 
 
 def _told(thing: Mapping[str, Any], names: Sequence[str], digest: str) -> str:
-    words = " ".join(_text(thing[name]) for name in names if thing.get(name)) or _UNKNOWN
+    words = " ".join(plain_text(thing[name]) for name in names if thing.get(name)) or _UNKNOWN
     return f"{words}, {digest} {thing.get(digest) or _UNKNOWN}"
 
 
@@ -148,7 +148,7 @@ def facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _named(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    return ((name, _text(manifest[name])) for name in names if manifest.get(name) is not None)
+    return ((name, plain_text(manifest[name])) for name in names if manifest.get(name) is not None)
 
 
 def _times(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -182,12 +182,17 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(f"{name}: {key}" if ": " not in name else f"{name}.{key}", inner)
     elif value not in (None, "", [], ()):
-        yield name, _text(value)
+        yield name, plain_text(value)
 
 
-def _text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A value of a manifest in words, however deep: never as Python writes it."""
+    if value is None:
+        return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain_text(inner)}" for name, inner in value.items() if inner is not None)
     if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
+        return ("; " if any(isinstance(each, Mapping) for each in value) else ", ").join(map(plain_text, value))
     return str(value)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from bench.report.chapters import comparison
 from bench.report.chapters.estimates import SEED
-from bench.report.chapters.provenance import facts
+from bench.report.chapters.provenance import facts, plain_text
 from bench.report.colours import TOTAL, series
 from bench.report.content import (
     Caution,
@@ -27,11 +27,11 @@ from bench.report.content import (
     texts,
 )
 from bench.report.numerals import milliseconds, number
-from bench.report.study_log import StudyLog
+from bench.report.study_log import AS_SAID, StudyLog
 from bench.statistics.description import describe
+from shared.percentiles import NOTE
 
 _MOST_SENTENCES = 40  # A larger matrix is read in its tables.
-_LOADS = ("vehicles", "frames")  # In another one the same frame is not the same measurement again.
 _RUN_FIGURES = (
     ("throughput_hz", "answered a second"),
     ("worker_cpu_percent", "worker CPU %"),
@@ -60,7 +60,10 @@ def provenance(study: StudyLog) -> Section:
 
 
 def _told(value: Any) -> str:
-    return str(value.get("name", value)) if isinstance(value, Mapping) else str(value)
+    """A value of an axis: a link by its name, and what the study or the scenario says where there is none."""
+    if value is None:
+        return AS_SAID
+    return plain_text(value.get("name", value) if isinstance(value, Mapping) else value)
 
 
 def runs(study: StudyLog) -> Section:
@@ -130,7 +133,7 @@ def _results(study: StudyLog, done: pd.DataFrame) -> Table:
     )
     caption = (
         "Each cell: totals of the answered frames of its measured time, all repetitions together, with 95 % intervals "
-        "(for these runs); beside them the means of the runs. Answered: of all frames that its runs read."
+        f"(for these runs); beside them the means of the runs. Answered: of all frames that its runs read. {NOTE}"
     )
     return Table("results", caption, columns, tuple(rows))
 
@@ -178,10 +181,10 @@ def axes(study: StudyLog) -> Section:
         if not known:
             parts.append(Prose(f"{axis}: not measured: no two cells that differ in it alone were both answered."))
             continue
-        found = comparison.compared(known, may_pair=axis not in _LOADS)
+        found = comparison.compared(known, in_blocks=True)
         parts += comparison.told(found)[:_MOST_SENTENCES]
         file = re.sub(r"\W+", "_", axis)
-        parts += comparison.tables(found, f"by_{file}")
+        parts.append(comparison.table(found, f"by_{file}"))
         parts.append(comparison.differences(found, f"differences_{file}"))
     if not parts:
         parts = [Prose("Not compared: the study has one cell.")]

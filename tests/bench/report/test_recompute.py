@@ -52,6 +52,7 @@ def test_statistics_are_recomputed(report: Report, recomputed: dict[str, Any]) -
     for name, *cells in rows:
         figures = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
         expected = recomputed["statistics"].loc[name, order].to_numpy(np.float64)
+        expected[order.index("99.9%")] = np.nan  # The report shows it from 1,000 frames.
         np.testing.assert_allclose(np.array(figures, np.float64), expected, rtol=1e-12, atol=1e-9)
 
 

@@ -11,10 +11,13 @@ import pytest
 
 from bench.logs.run_log import load_run
 from bench.report.chapters import bursts, offloading, overhead, utilisation
+from bench.report.chapters import study as study_chapters
 from bench.report.chapters.cost import Tariff
-from bench.report.content import Section, Table
+from bench.report.content import Prose, Section, Table
 from bench.report.document import of_study
+from bench.report.plain import plain
 from bench.report.study_log import StudyLog, load_study
+from bench.report.subject import Subject
 from bench.synthetic_run import Plan, write_run
 
 _SCENARIO = {"scenario": "offline"}
@@ -67,11 +70,25 @@ def test_utilisation_is_tested_by_runs(tmp_path: Path) -> None:
     assert (row["figure"], row["of"], row["against"]) == ("worker CPU %", "raw", "jpeg")
     assert (row["mean of"], row["mean against"], row["runs"]) == (142.0, 102.0, "3 and 3")
     assert (row["± of"], row["± against"]) == (1.0, 1.0)
-    assert row["difference"].low == pytest.approx(40 - 2.7764 * np.sqrt(2 / 3), abs=1e-3)
-    assert row["Welch's t"].startswith(("0.00000", "< "))
-    (total,) = _rows(folder, utilisation.chapter, "run_means_codec")
-    assert (total["figure"], total["runs"]) == ("mean total ms", "3 and 3")
-    assert total["difference"].value == pytest.approx(30, abs=8)
+    assert row["difference"].low == row["difference"].high == 40  # In every repetition alike.
+    assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
+
+
+def test_latency_is_tested_by_repetition_and_sentence_table_and_json_agree(tmp_path: Path) -> None:
+    """One verdict a question: a page said "too few" above p = 0.001 and beside p = 1.000."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {"b": 30.0})
+    study = load_study(folder)
+    section = study_chapters.axes(study)
+    (sentence,) = (part.text for part in section.parts if isinstance(part, Prose))
+    (row,) = _rows(folder, study_chapters.axes, "by_codec")
+    medians = study.frames.groupby(["cell", "repetition"])["total_ms"].median()
+    assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
+    assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
+    assert sentence.startswith("raw took ")
+    assert "paired t-test over 3 blocks" in sentence
+    (told,) = plain(Subject(study=study))["comparisons"]["codec"]
+    assert (told["verdict"], told["sentence"]) == (row["verdict"], sentence)
+    assert told["p_value"] < 0.001
 
 
 def test_overhead_and_inference_are_the_total_with_the_spread_of_the_runs(tmp_path: Path) -> None:

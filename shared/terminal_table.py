@@ -1,0 +1,134 @@
+"""Tables on the terminal that never break a word or a number."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
+
+class _Style(NamedTuple):
+    """How a table is drawn; `rim` is the width that is not of its columns, `gap` the width that each column adds."""
+
+    box: box.Box
+    padding: tuple[int, int, int, int]
+    rim: int
+    gap: int
+
+
+_FRAMED = _Style(box.HEAVY_HEAD, (0, 1, 0, 1), rim=1, gap=3)
+_DENSE = _Style(box.SIMPLE_HEAD, (0, 1, 0, 0), rim=1, gap=2)
+
+
+@dataclass(slots=True)
+class _Column:
+    heading: Text
+    justify: JustifyMethod
+    no_wrap: bool
+    cells: list[Text] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """The width of the longest line."""
+        return max(cell_len(line) for text in self._texts() for line in text.plain.split("\n"))
+
+    @property
+    def least(self) -> int:
+        """The width of the longest word, or of the longest line where lines must not wrap."""
+        if self.no_wrap:
+            return self.most
+        return max((cell_len(word) for text in self._texts() for word in text.plain.split()), default=1)
+
+    def _texts(self) -> Iterator[Text]:
+        yield self.heading
+        yield from self.cells
+
+
+class Table:
+    """A table whose lines wrap between words only, whatever the width of the terminal.
+
+    Where it is too wide, the frame is left out; where that is not enough, the columns that are left follow in another
+    table below, with the first column repeated. A single word wider than the terminal is folded.
+    """
+
+    def __init__(
+        self,
+        *headings: str,
+        title: str = "",
+        caption: str = "",
+        show_header: bool = True,
+        show_lines: bool = False,
+    ) -> None:
+        self._title = title
+        self._caption = caption
+        self._show_header = show_header
+        self._show_lines = show_lines
+        self._columns: list[_Column] = []
+        self._sections: list[int] = []
+        for heading in headings:
+            self.add_column(heading)
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self._columns[0].cells) if self._columns else 0
+
+    def add_column(self, heading: str = "", *, justify: JustifyMethod = "left", no_wrap: bool = False) -> None:
+        """Add a column; its cells wrap between words unless `no_wrap`."""
+        self._columns.append(_Column(Text(heading), justify, no_wrap))
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row; a `str` may hold Rich's markup, a `Text` is shown as it is. The first row may make the columns."""
+        if not self._columns:
+            self._columns = [_Column(Text(), "left", no_wrap=False) for _ in cells]
+        for column, cell in zip(self._columns, cells, strict=True):
+            column.cells.append(Text.from_markup(cell) if isinstance(cell, str) else cell)
+
+    def add_section(self) -> None:
+        """Draw a line before the next row."""
+        self._sections.append(len(self._columns[0].cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders one table, or several below each other."""
+        style = _FRAMED if _width(self._columns, _FRAMED) <= options.max_width else _DENSE
+        if self._title:
+            yield Text(self._title, style="table.title")
+        for group in self._groups(style, options.max_width):
+            yield self._part(group, style, options.max_width)
+        if self._caption:
+            yield Text(self._caption, style="table.caption")
+
+    def _groups(self, style: _Style, width: int) -> Iterator[list[_Column]]:
+        """The columns of each part; the first column is in every one."""
+        first, *others = self._columns
+        group = [first]
+        for column in others:
+            if len(group) > 1 and _width([*group, column], style) > width:
+                yield group
+                group = [first]
+            group.append(column)
+        yield group
+
+    def _part(self, group: Sequence[_Column], style: _Style, width: int) -> RichTable:
+        part = RichTable(
+            box=style.box, padding=style.padding, show_header=self._show_header, show_lines=self._show_lines
+        )
+        wanted = sum(column.most - column.least for column in group)
+        share = min(1.0, max(0, width - _width(group, style)) / wanted) if wanted else 0.0
+        for column in group:
+            added = int(share * (column.most - column.least))
+            part.add_column(
+                column.heading, justify=column.justify, width=min(column.least, width) + added, overflow="fold"
+            )
+        for number, cells in enumerate(zip(*(column.cells for column in group), strict=True), start=1):
+            part.add_row(*cells, end_section=number in self._sections)
+        return part
+
+
+def _width(columns: Sequence[_Column], style: _Style) -> int:
+    """The least width of a table of these columns."""
+    return style.rim + sum(column.least + style.gap for column in columns)
