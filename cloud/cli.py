@@ -26,6 +26,7 @@ from cloud.repository import Repository, default_root
 from shared.bus import Bus, MemoryBus
 from shared.config import override, read_yaml
 from shared.connection import broker_options
+from shared.health_file import health_file_option
 from shared.name_claim import client_id
 from shared.processes import on_end_signals
 from shared.resources.sampler import Sampler
@@ -76,6 +77,7 @@ cloud.add_command(control)
 @click.option("--warm-up", "warm_up_runs", type=int, help="Runs before ready; 0 leaves it cold. [as the manifest says]")
 @click.option("--decoders", type=int, help="Decoding threads. [1]")
 @click.option("--encoders", type=int, help="Threads that make results and encode them. [1]")
+@health_file_option
 @click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
 @click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
 @click.option("--http", help="HOST:PORT of REST: TensorFlow Serving's, the Open Inference Protocol, pictures. [none]")
@@ -137,6 +139,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
             takes_control=settings.control,
             operators=settings.operators,
             gateway=gateway,
+            health_file=settings.health_file,
         ),
         loader=loader,
     )

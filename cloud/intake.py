@@ -104,6 +104,11 @@ class Intake:
         """
         return dict(self._ignored)
 
+    @property
+    def is_online(self) -> bool:
+        """Whether frames reach this worker: it is connected and serves at least one model."""
+        return self._state is NodeState.ONLINE and self._bus.is_connected and bool(self._admitted)
+
     def open(self) -> None:
         """Take frames from now on.
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
@@ -26,6 +27,7 @@ from cloud.serving import Lane, Serving
 from shared import topics
 from shared.bus import Bus
 from shared.errors import SkylaneError
+from shared.health_file import HealthFile
 from shared.images import PictureLimits
 from shared.threads import ThreadGroup
 
@@ -51,6 +53,7 @@ class WorkerSettings:
     takes_control: bool = True  # Whether operators may load and unload over the broker, and
     operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
     gateway: GatewaySettings | None = None  # None: the broker is the only door.
+    health_file: Path | None = None
 
     @property
     def node(self) -> str:
@@ -76,6 +79,7 @@ class CloudNode:
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
         self._hold_off = HoldOff()
+        self._health = HealthFile(settings.health_file)
         self._models = models
         self._serving = Serving()
         self._intake: Intake | None = None
@@ -180,8 +184,10 @@ class CloudNode:
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
+                self._health.update(is_online=intake.is_online and self._replier.errors.is_healthy)
             intake.stop()
         finally:
+            self._health.remove()
             door.stop()
             # Each room is closed when the one before it is empty, and the door when all is answered.
             for close, threads in rooms:

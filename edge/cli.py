@@ -30,6 +30,7 @@ from edge.transports.transport import TRANSPORTS, Transport
 from shared.config import FlagError, override, read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
+from shared.health_file import health_file_option
 from shared.latency_log import CSV_NAME, LogError, LogWriter, Outcome, read_rows
 from shared.latency_table import outcome_table, stage_table, summarise
 from shared.messages import Want
@@ -124,6 +125,7 @@ def edge() -> None:
 @click.option(
     "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
 )
+@health_file_option
 @click.option(
     "--sample-container",
     "sample_containers",
@@ -328,6 +330,7 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
         answer_timeout_s=config.answer_timeout_s,
         retries=config.retry,
         retry_after_ms=config.retry_after_ms,
+        health_file=config.health_file,
     )
 
 

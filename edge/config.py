@@ -66,6 +66,7 @@ class EdgeConfig(Section):
 
     out: Path | None = None  # None: runs/<vehicle>-<session>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
+    health_file: Path | None = None  # Renewed while the vehicle is connected.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
 
     @model_validator(mode="after")
