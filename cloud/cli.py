@@ -32,6 +32,7 @@ from shared.config import read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.flags import number, override
+from shared.health_file import health_file_option
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
 from shared.name_claim import client_id
@@ -128,6 +129,7 @@ cloud.add_command(control)
 )
 @click.option("--decoders", type=_number("decoders"), help="Decoding threads. [1]")
 @click.option("--encoders", type=_number("encoders"), help="Threads that make results and encode them. [1]")
+@health_file_option
 @click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
 @click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
 @click.option("--http", help="HOST:PORT of REST: TensorFlow Serving's, the Open Inference Protocol, pictures. [none]")
@@ -222,6 +224,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
             takes_control=settings.control,
             operators=settings.operators,
             gateway=gateway,
+            health_file=settings.health_file,
         ),
         loader=loader,
     )

@@ -54,6 +54,7 @@ class CloudConfig(Section):
         default=None, ge=1, le=64
     )  # Batches at a time of a model; None: as its engine chooses.
     warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.
+    health_file: Path | None = None  # Renewed while the worker is online.
     control: bool = True  # Let operators load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Who may; empty: whoever the broker lets through.
     no_broker: bool = False  # Answer at the gateway's doors alone.

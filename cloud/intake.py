@@ -103,6 +103,11 @@ class Intake:
         """
         return dict(self._ignored)
 
+    @property
+    def is_online(self) -> bool:
+        """Whether frames reach this worker: it is connected and serves at least one model."""
+        return self._state is NodeState.ONLINE and self._bus.is_connected and bool(self._admitted)
+
     def open(self, bus: Bus) -> None:
         """Takes frames that arrive over `bus` from now on.
 

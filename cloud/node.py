@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cloud.admission import Admission
 from cloud.batching import Batcher
@@ -26,6 +27,7 @@ from cloud.serving import Lane, Serving
 from shared import topics
 from shared.bus import Bus
 from shared.errors import SkylaneError
+from shared.health_file import HealthFile
 from shared.images import PictureLimits
 from shared.logs import get_logger
 from shared.threads import ThreadGroup
@@ -54,6 +56,7 @@ class WorkerSettings:
     operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
     gateway: GatewaySettings | None = None  # None: the broker is the only door.
     drain_s: float = _DRAIN_S  # For each stage to finish what it holds when the worker stops.
+    health_file: Path | None = None
 
     @property
     def node(self) -> str:
@@ -79,6 +82,7 @@ class CloudNode:
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
         self._hold_off = HoldOff()
+        self._health = HealthFile(settings.health_file)
         self._models = models
         self._serving = Serving()
         self._intake = Intake(
@@ -203,9 +207,11 @@ class CloudNode:
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
+                self._health.update(is_online=intake.is_online and self._replier.errors.is_healthy)
             _LOG.info("draining", **({"reason": str(self._end)} if self._end else {}))
             intake.stop()
         finally:
+            self._health.remove()
             door.stop()
             # Each room is closed when the one before it is empty, and the door when all is answered.
             for close, threads in rooms:

@@ -20,6 +20,7 @@ import yaml
 from cloud.config import CloudConfig, connection_of
 from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
+from shared.health_file import HealthFile, is_fresh
 from shared.log_lines import READY, read_line, reason_in
 from shared.logs import RateLimitedLogger, get_logger
 from shared.machine import usable_cores
@@ -93,6 +94,10 @@ class _Replica:
         thread.start()
         return thread
 
+    def is_online(self, folder: Path) -> bool:
+        """Whether the process runs and renews its health file in `folder`."""
+        return self.process is not None and self.is_ready and is_fresh(_health_file(folder, self.name))
+
     def ended(self) -> tuple[int, float]:
         """The process has ended: its exit code, and the seconds after which the next one may start."""
         assert self.process is not None
@@ -148,6 +153,10 @@ def _address(first: str, number: int) -> str:
     return str(replace(where, port=where.port + number - 1))
 
 
+def _health_file(folder: Path, replica: str) -> Path:
+    return folder / f"{replica}.health"
+
+
 class Replicas:
     """Runs the workers `<worker>-1` and so on until stopped; all drain then."""
 
@@ -164,6 +173,7 @@ class Replicas:
         self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
         self._listeners: list[threading.Thread] = []
         self._was_ready = False  # Whether all were, once.
+        self._health = HealthFile(settings.health_file)
         self._undrained: list[str] = []  # Replicas that ended in another way than asked, and how.
         self._stopped = threading.Event()
 
@@ -186,8 +196,10 @@ class Replicas:
                 while not self._stopped.is_set():
                     self._start_those_due(replicas)
                     self._hear(replicas)
+                    self._health.update(is_online=all(replica.is_online(Path(folder)) for replica in replicas))
                 self._drain(replicas)
             finally:
+                self._health.remove()
                 for replica in replicas:
                     replica.kill()
                 for listener in self._listeners:
@@ -219,6 +231,7 @@ class Replicas:
             "worker": name,
             "replicas": 1,
             "log_level": "debug" if settings.log_level == "debug" else "info",  # Their `ready` is read here.
+            "health_file": str(_health_file(folder, name)),
             "threads": settings.threads or max(1, usable_cores() // settings.replicas),
             **{door: _address(at, number) for door, at in doors.items() if at is not None},
         }

@@ -32,6 +32,7 @@ from shared.config import read_yaml
 from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.flags import number, override
+from shared.health_file import health_file_option
 from shared.latency_log import CSV_NAME, LogError, LogWriter
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
 from shared.messages import Want
@@ -156,6 +157,7 @@ def edge() -> None:
     "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
 )
 @click.option("--video-codec", type=click.Choice([*map(str, VideoCodec)]), help="Codec of --sink video. [vp9]")
+@health_file_option
 @click.option(
     "--sample-container",
     "sample_containers",
@@ -357,6 +359,7 @@ def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: b
         answer_timeout_s=config.answer_timeout_s,
         retries=config.retry,
         retry_after_ms=config.retry_after_ms,
+        health_file=config.health_file,
     )
 
 

@@ -71,6 +71,7 @@ class EdgeConfig(Section):
     out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
     sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
     video_codec: VideoCodec = VideoCodec.VP9  # Of the sink `video`.
+    health_file: Path | None = None  # Renewed while the vehicle is connected.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
     log_level: Literal["debug", "info", "warning", "error"] | None = None  # None: as `shared.logs` has it.
     log_format: LogFormat | None = None  # None: the same.

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from edge.clocks import Clocks
 from edge.ledger import Ledger, Tally
@@ -20,6 +21,7 @@ from edge.suspicion import Suspicions
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.frames import FrameSource
+from shared.health_file import HealthFile
 from shared.latency_log import LogWriter
 from shared.threads import ThreadGroup
 
@@ -43,6 +45,7 @@ class PlaySettings:
     retries: bool = True  # Whether a frame that meets silence is sent once more.
     retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
     silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
+    health_file: Path | None = None
 
     @property
     def node(self) -> str:
@@ -105,6 +108,7 @@ class EdgeNode:
         self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)
         self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, settings.preparation.card)
+        self._health = HealthFile(settings.health_file)
         self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over, settings.preparation.card.task)
 
     @property
@@ -139,6 +143,11 @@ class EdgeNode:
 
     def run(self, on_tick: Callable[[], None]) -> Tally:
         """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced tally."""
+
+        def tick() -> None:
+            on_tick()
+            self._health.update(is_online=self._transport.is_connected)
+
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
@@ -150,11 +159,12 @@ class EdgeNode:
         try:
             while sending.is_alive():
                 sending.join(_TICK_S)
-                on_tick()
-            self._wait_for_answers(on_tick)
+                tick()
+            self._wait_for_answers(tick)
         finally:
             self._stopped.set()
             self._over.set()
+            self._health.remove()
             receiving.join(_JOIN_S)
             self._feed.end()
             self._feed.wait_until_written(writing, _JOIN_S)  # Sinks have the lowest priority, and may write for long.

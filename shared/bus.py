@@ -75,6 +75,10 @@ class Bus(Protocol):
         """Whose bound that is, and the bound: "the broker takes 67108864"."""
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the connection to the broker stands, as far as is known."""
+
+    @property
     def heard_ns(self) -> int:
         """When anything last came from the broker, by `shared.clock`: a message, an acknowledgement, a part of one."""
 
@@ -104,6 +108,7 @@ class MemoryBus:
     """A broker and its clients in one process: retained messages, wildcards, one delivering thread."""
 
     shares_subscriptions = False
+    is_connected = True
     largest_payload = 1 << 28
 
     @property

@@ -166,7 +166,7 @@ class MqttBus:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last word of the network was a connect."""
+        """See Bus."""
         return bool(self._client.is_connected())
 
     def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:

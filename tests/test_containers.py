@@ -4,6 +4,7 @@ import csv
 import gc
 import io
 import re
+import threading
 import time
 import uuid
 import warnings
@@ -13,18 +14,18 @@ from typing import Any
 
 import docker
 import pytest
-import yaml
 from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
+from shared.authority import Authority, Role
 from tests.ci_script import ci_script
+from tests.compose_file import COMPOSE, ROOT, SERVICES
 
-ROOT = Path(__file__).parents[1]
-SERVICES: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 BASES = ("python:3.11-slim-bookworm", SERVICES["broker"]["image"])
 FRAMES = 6
 DRAINING_FRAMES = 120  # Enough that a worker is asked to end in the middle of them.
 KILLED = 128 + 9
+SHARED_FRAMES = 40  # Enough that each of two workers gets some.
 BYTES = {"m": 1 << 20, "g": 1 << 30}
 MINE = "/runs", "/tmp"
 # Folders that an engine makes writable in every container; what is there is gone with it, and shared with no other.
@@ -63,42 +64,47 @@ def engine() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="module")
 def images(engine: docker.DockerClient) -> Mapping[str, str]:
-    """The tags of both images, built as the compose file says."""
+    """The tags of both images, by their names in the compose file; built as that says."""
     tags = {}
     for name in ("edge", "cloud"):
-        tags[name] = f"{SERVICES[name]['image']}:test"
-        engine.images.build(path=str(ROOT), dockerfile=SERVICES[name]["build"]["dockerfile"], tag=tags[name], rm=True)
+        image = SERVICES[name]["image"]
+        tags[image] = f"{image}:test"
+        dockerfile = SERVICES[name]["build"]["dockerfile"]
+        engine.images.build(path=str(ROOT), dockerfile=dockerfile, tag=tags[image], rm=True)
     return tags
 
 
 @pytest.fixture(scope="module")
 def start(engine: docker.DockerClient, images: Mapping[str, str]) -> Iterator[Callable[..., Container]]:
-    """Starts a service of the compose file, in a network and with a volume for runs of this test's own."""
+    """Starts a service of the compose file, in a network and with volumes of this module's own."""
     mark = f"skylane-test-{uuid.uuid4().hex[:8]}"
     network = engine.networks.create(mark, driver="bridge")
-    volume = engine.volumes.create(mark)
+    volumes = {name: engine.volumes.create(f"{mark}-{name}") for name in COMPOSE["volumes"]}
     containers: list[Container] = []
 
     def start_service(name: str, **changes: Any) -> Container:
         service = {**SERVICES[name], **changes}
         mounts = [mount.split(":") for mount in service["volumes"]]
+        is_reachable = service.get("network_mode") != "none"
         container = engine.containers.create(
-            images.get(name, images["edge"] if name == "drive" else service["image"]),
+            images.get(service["image"], service["image"]),
             command=service.get("command"),
             entrypoint=service.get("entrypoint"),
             environment=service.get("environment", {}),
             user=service.get("user"),
             read_only=service["read_only"],
             cap_drop=service["cap_drop"],
+            cap_add=service.get("cap_add", []),
             security_opt=service["security_opt"],
             tmpfs=dict.fromkeys(service["tmpfs"], ""),
             mem_limit=service["mem_limit"],
             pids_limit=service["pids_limit"],
             init=service["init"],
-            network=mark,
-            networking_config={mark: engine.api.create_endpoint_config(aliases=[name])},
+            network=mark if is_reachable else None,
+            network_mode=None if is_reachable else "none",
+            networking_config={mark: engine.api.create_endpoint_config(aliases=[name])} if is_reachable else None,
             volumes=[
-                ":".join([mark if source == "runs" else str((ROOT / source).resolve()), *rest])
+                ":".join([volumes[source].name if source in volumes else str((ROOT / source).resolve()), *rest])
                 for source, *rest in mounts
             ],
         )
@@ -112,7 +118,8 @@ def start(engine: docker.DockerClient, images: Mapping[str, str]) -> Iterator[Ca
         for container in reversed(containers):
             container.remove(force=True, v=True)
         network.remove()
-        volume.remove(force=True)
+        for volume in volumes.values():
+            volume.remove(force=True)
 
 
 def run_in(container: Container, command: list[str]) -> tuple[int, str]:
@@ -122,16 +129,23 @@ def run_in(container: Container, command: list[str]) -> tuple[int, str]:
     return code or 0, said.decode()
 
 
+def check_health(name: str, container: Container) -> tuple[int, str]:
+    """Run a service's own health check, as an engine runs it; its exit code and what it said."""
+    kind, *words = SERVICES[name]["healthcheck"]["test"]
+    return run_in(container, ["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words)
+
+
 def await_healthy(name: str, container: Container) -> None:
-    """Run the service's own health check until it passes: engines without systemd do not run it by themselves."""
-    check = [word.replace("$$", "$") for word in SERVICES[name]["healthcheck"]["test"][1:]]
+    """Run a service's health check until it passes: engines without systemd do not run it by themselves."""
+    pause = threading.Event()
     deadline = time.monotonic() + READY_S
     while True:
         container.reload()
         assert container.status == "running", container.logs().decode()
-        code, said = run_in(container, check)  # It waits by itself for what is not there yet.
+        code, said = check_health(name, container)
         if code == 0:
             return
+        pause.wait(0.5)
         assert time.monotonic() < deadline, f"{name} is not healthy: {said}\n{container.logs().decode()}"
 
 
@@ -139,7 +153,7 @@ def read_log(engine: docker.DockerClient, images: Mapping[str, str], edge: Conta
     """The rows of a run in the volume of a vehicle that has ended."""
     volume = next(mount["Name"] for mount in edge.attrs["Mounts"] if mount["Destination"] == "/runs")
     log = engine.containers.run(
-        images["edge"],
+        images["skylane-edge"],
         [f"{run}/latency.csv"],
         entrypoint="cat",
         volumes=[f"{volume}:/runs:ro"],
@@ -172,7 +186,8 @@ def stack(start: Callable[..., Container], served_model: Path) -> Mapping[str, C
     """Broker and cloud node, healthy."""
     broker = start("broker")
     await_healthy("broker", broker)
-    cloud = start("cloud", volumes=[f"{served_model}:/models:ro"])
+    assert served_model
+    cloud = start("cloud")
     await_healthy("cloud", cloud)
     return {"broker": broker, "cloud": cloud}
 
@@ -180,7 +195,8 @@ def stack(start: Callable[..., Container], served_model: Path) -> Mapping[str, C
 @pytest.mark.parametrize("room", ["edge", "cloud"])
 def test_an_image_knows_its_own_commands(engine: docker.DockerClient, images: Mapping[str, str], room: str) -> None:
     """What is missing in an image shows at its first import, long before a broker is needed."""
-    said = engine.containers.run(images[room], [room, "--help"], remove=True, network_mode="none")
+    image = images[f"skylane-{room}"]
+    said = engine.containers.run(image, [room, "--help"], remove=True, network_mode="none")
     assert f"skylane {room} " in said.decode()
 
 
@@ -188,7 +204,7 @@ def test_a_vehicle_image_holds_no_tensorflow(engine: docker.DockerClient, images
     """A vehicle downloads its image over the air."""
     command = ["-c", "import importlib.util as u; print(u.find_spec('tensorflow'), u.find_spec('pip'))"]
     said = engine.containers.run(
-        images["edge"], command, entrypoint="python", remove=True, network_mode="none", stdout=True
+        images["skylane-edge"], command, entrypoint="python", remove=True, network_mode="none", stdout=True
     )
     assert said.decode().split() == ["None", "None"]
 
@@ -199,11 +215,12 @@ def test_a_bill_of_materials_lists_what_the_image_holds(
 ) -> None:
     """It is made from the lock: whoever looks an advisory up in it must not miss a library that is there."""
     command = ["-c", "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"]
-    said = engine.containers.run(images[room], command, entrypoint="python", remove=True, network_mode="none")
+    image = images[f"skylane-{room}"]
+    said = engine.containers.run(image, command, entrypoint="python", remove=True, network_mode="none")
     held = {normalised(library) for library in said.decode().split() if not library.startswith("skylane==")}
     sbom = ci_script("sbom")
-    image = next(image for image in sbom.IMAGES if image.name == f"skylane-{room}")
-    assert held == {normalised(block.split()[0]) for block in sbom.requirements(image)}
+    listed = next(image for image in sbom.IMAGES if image.name == f"skylane-{room}")
+    assert held == {normalised(block.split()[0]) for block in sbom.requirements(listed)}
 
 
 def normalised(library: str) -> str:
@@ -256,7 +273,7 @@ def test_a_vehicle_that_takes_too_much_memory_ends_alone(start: Callable[..., Co
 
 def test_a_node_can_write_its_results_and_nothing_else(stack: Mapping[str, Container], vehicle: Container) -> None:
     """Whoever takes a node over must not be able to leave anything in it."""
-    for container, mine in ((vehicle, {*MINE}), (stack["cloud"], {"/tmp"})):
+    for container, mine in ((vehicle, {*MINE}), (stack["cloud"], {"/tmp", "/cache"})):
         find = "find / ( -path /proc -o -path /sys ) -prune -o -type d -writable -print -prune"
         found = run_in(container, find.split())[1].splitlines()
         written = {line for line in found if line.startswith("/")}  # It also tells which folders it may not look into.
@@ -285,21 +302,143 @@ def test_every_frame_of_a_drive_is_answered(
     assert [row["outcome"] for row in read_log(engine, images, edge, "/runs/test")] == ["answered"] * FRAMES
 
 
+def test_two_workers_of_one_service_share_the_frames(
+    engine: docker.DockerClient,
+    images: Mapping[str, str],
+    start: Callable[..., Container],
+    stack: Mapping[str, Container],
+) -> None:
+    """`docker compose up --scale cloud=2`: no fixed name or port keeps the second worker from starting."""
+    second = start("cloud")
+    await_healthy("cloud", second)
+    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/shared", "--frames", str(FRAMES)])
+    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    play = ["edge", "play", "/runs/shared", "--closed-loop", "--loop", "--frames", str(SHARED_FRAMES), "--no-sinks"]
+    edge = start("edge", command=[*play, "--vehicle", "sharing", "--out", "/runs/sharing"])
+    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    rows = read_log(engine, images, edge, "/runs/sharing")
+    second.stop(timeout=60)
+    assert [row["outcome"] for row in rows] == ["answered"] * SHARED_FRAMES
+    assert {host_of(row) for row in rows} == {host_name(stack["cloud"]), host_name(second)}
+
+
+def host_of(row: Mapping[str, str]) -> str:
+    """The host that a worker without a name of its own runs on."""
+    return row["worker"].rpartition("-")[0]
+
+
+def host_name(container: Container) -> str:
+    """A container's host name."""
+    name: str = container.attrs["Config"]["Hostname"]
+    return name
+
+
+def test_health_checks_leave_no_line_in_the_broker_s_log(stack: Mapping[str, Container]) -> None:
+    """54 lines a minute hid what happened to the nodes; of an idle deployment nothing is to be said."""
+    before = stack["broker"].logs()
+    for name in ("broker", "cloud"):
+        assert check_health(name, stack[name]) == (0, "")
+    assert stack["broker"].logs() == before
+
+
+def test_a_health_check_fails_where_nothing_listens_or_is_online(vehicle: Container) -> None:
+    """The checks above can fail: in a container that runs neither broker nor node they do."""
+    for name in ("broker", "secured-broker", "edge"):
+        assert check_health(name, vehicle)[0] != 0
+
+
+def test_a_worker_keeps_the_engine_that_it_measured(start: Callable[..., Container]) -> None:
+    """`--engine auto` measures for a minute; the next container of the service remembers, on its read-only disk."""
+    program = "from cloud import choices; "
+    for step in ("choices.remember('key', {'engine': 'openvino'})", "print(choices.recall('key')['engine'])"):
+        worker = start("cloud", entrypoint=["python", "-c", program + step], command=[])
+        assert worker.wait(timeout=READY_S)["StatusCode"] == 0, worker.logs().decode()
+    assert worker.logs().decode().strip() == "openvino"
+
+
+@pytest.fixture(scope="module")
+def secured(start: Callable[..., Container], served_model: Path) -> Mapping[str, Container]:
+    """The profile `secured`: broker and cloud node with certificates that it made itself, healthy."""
+    assert served_model
+    certs = start("certs")
+    assert certs.wait(timeout=READY_S)["StatusCode"] == 0, certs.logs().decode()
+    broker = start("secured-broker")
+    await_healthy("secured-broker", broker)
+    cloud = start("secured-cloud")
+    await_healthy("secured-cloud", cloud)
+    return {"broker": broker, "cloud": cloud}
+
+
+def test_the_secured_services_answer_every_frame(
+    engine: docker.DockerClient,
+    images: Mapping[str, str],
+    start: Callable[..., Container],
+    secured: Mapping[str, Container],
+) -> None:
+    """By certificates alone: made, handed out, and read by the users that need them."""
+    assert secured
+    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/locked", "--frames", str(FRAMES)])
+    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    command = [word.replace("/runs/drive", "/runs/locked") for word in SERVICES["secured-edge"]["command"]]
+    edge = start("secured-edge", command=[*command, "--closed-loop", "--out", "/runs/secured"])
+    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    assert [row["outcome"] for row in read_log(engine, images, edge, "/runs/secured")] == ["answered"] * FRAMES
+
+
+def test_a_secured_service_holds_its_own_files_alone(
+    start: Callable[..., Container], secured: Mapping[str, Container]
+) -> None:
+    """Whoever takes over the vehicle must not find the worker's key, and nobody finds the authority's."""
+    edge = start("secured-edge", entrypoint=["sleep", "3600"], command=[])
+    held = {
+        "/mosquitto/certs": (secured["broker"], {"ca.crt", "crl.pem", "server.crt", "server.key"}),
+        "/mosquitto/config": (secured["broker"], {"acl", "mosquitto.conf"}),
+        "/certs": (secured["cloud"], {"ca.crt", "worker.crt", "worker.key"}),
+        "/certs/": (edge, {"ca.crt", "vehicle.crt", "vehicle.key"}),
+    }
+    for folder, (container, files) in held.items():
+        code, said = run_in(container, ["ls", folder])
+        assert (code, {*said.split()}) == (0, files)
+        uid = run_in(container, ["id", "-u"])[1].strip()
+        for file in files:
+            assert run_in(container, ["stat", "-c", "%u:%a", f"{folder}/{file}"]) == (0, f"{uid}:400\n")
+            assert run_in(container, ["cat", f"{folder}/{file}"])[0] == 0
+
+
+def test_certificates_of_a_folder_that_only_its_owner_can_read_serve_too(
+    start: Callable[..., Container], tmp_path: Path
+) -> None:
+    """SKYLANE_CERTS_FOLDER: made on this machine by any user, such as root; what is there is kept."""
+    authority = Authority(tmp_path / "certs")
+    authority.broker(["secured-broker", "localhost"], 1)
+    for role, name in ((Role.WORKER, "worker"), (Role.VEHICLE, "vehicle")):
+        authority.node(role, name, 1)
+    made = {file.name: file.read_bytes() for file in authority.folder.glob("*.key")}
+    folders = [mount for mount in SERVICES["certs"]["volumes"] if not mount.startswith("authority:")]
+    volumes = [f"{authority.folder}:/authority", *folders]
+    certs = start("certs", volumes=volumes)
+    assert certs.wait(timeout=READY_S)["StatusCode"] == 0, certs.logs().decode()
+    compare = "cd /authority && cmp server.key /volumes/broker-certs/server.key && stat -c %u /volumes/broker-certs/*"
+    looks = start("certs", volumes=volumes, command=[compare])
+    assert looks.wait(timeout=READY_S)["StatusCode"] == 0, looks.logs().decode()
+    assert {*looks.logs().decode().split()} == {"1883"}
+    assert {file.name: file.read_bytes() for file in authority.folder.glob("*.key")} == made
+
+
 def test_a_worker_drains_when_it_is_told_to_stop(
     engine: docker.DockerClient,
     images: Mapping[str, str],
     start: Callable[..., Container],
-    served_model: Path,
     stack: Mapping[str, Container],
 ) -> None:
     """`docker stop` sends SIGTERM; after its grace comes SIGKILL, and frames in flight are lost."""
-    assert stack
     drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/second", "--frames", str(FRAMES)])
     assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
     command = ["cloud", "serve", "--models", "/models", "--model", "road-small", "--worker", "leaving"]
-    worker = start("cloud", command=command, volumes=[f"{served_model}:/models:ro"])
-    check = ["skylane", "health", "--timeout", "60", "worker", "leaving"]
-    assert run_in(worker, check)[0] == 0, worker.logs().decode()
+    worker = start(
+        "cloud", command=[*command, "--health-file", "/tmp/skylane.health"], volumes=[f"{served_model}:/models:ro"]
+    )
+    await_healthy("cloud", worker)
     play = ["edge", "play", "/runs/second", "--closed-loop", "--loop", "--frames", str(DRAINING_FRAMES), "--no-sinks"]
     edge = start("edge", command=[*play, "--vehicle", "second", "--out", "/runs/drained"])
     await_rows(edge, "/runs/drained/latency.csv", ",leaving,")
@@ -309,5 +448,5 @@ def test_a_worker_drains_when_it_is_told_to_stop(
     assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
     rows = read_log(engine, images, edge, "/runs/drained")
     assert [row["outcome"] for row in rows] == ["answered"] * DRAINING_FRAMES
-    assert {row["worker"] for row in rows} == {"cloud", "leaving"}
+    assert {host_of(row) or row["worker"] for row in rows} == {host_name(stack["cloud"]), "leaving"}
     assert {row["attempts"] for row in rows} == {"1"}

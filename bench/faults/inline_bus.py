@@ -11,6 +11,7 @@ class InlineBus:
     """Serves one node, for millions of messages: nothing is queued here, so that nothing but the node can lose one."""
 
     shares_subscriptions = True
+    is_connected = True
     largest_payload = 1 << 24
     largest_payload_told = f"this bus takes {largest_payload}"
 

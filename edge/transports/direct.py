@@ -94,6 +94,11 @@ class DirectTransport:
         return f"a worker takes {MAX_MESSAGE_BYTES}"
 
     @property
+    def is_connected(self) -> bool:
+        """See Transport."""
+        return bool(self.online())
+
+    @property
     def heard_ns(self) -> int:
         """See Transport. There is nothing between us and a worker that could be heard while the worker is not."""
         return clock.now_ns()

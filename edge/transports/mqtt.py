@@ -111,6 +111,11 @@ class MqttTransport:
         return self._bus.largest_payload_told
 
     @property
+    def is_connected(self) -> bool:
+        """See Transport."""
+        return self._bus.is_connected
+
+    @property
     def heard_ns(self) -> int:
         """See Transport."""
         return self._bus.heard_ns

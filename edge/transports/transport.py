@@ -72,6 +72,10 @@ class Transport(Protocol):
         """Whose bound that is, and the bound."""
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the link to the broker, or without a broker to a worker of the model, stands as far as is known."""
+
+    @property
     def heard_ns(self) -> int:
         """When the link was last known to carry anything this way, by `shared.clock`."""
 

@@ -112,6 +112,30 @@ def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repos
     assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
 
 
+def test_the_health_file_of_replicas_is_there_only_while_all_are_online(
+    mosquitto_broker: Broker, repository: Path, tmp_path: Path
+) -> None:
+    """One check for the whole command: a replica that is killed makes it unhealthy until its successor is ready."""
+    file, pause = tmp_path / "health", threading.Event()
+
+    def wait_until(*, exists: bool) -> None:
+        for _ in range(round(WAIT_S / 0.05)):
+            if file.exists() is exists:
+                return
+            pause.wait(0.05)
+        raise AssertionError(f"the health file is {'missing' if exists else 'still there'}")
+
+    with _running(mosquitto_broker.url, repository, "--health-file", str(file)) as command:
+        command.wait_for("worker w: ready, 2 replicas")
+        wait_until(exists=True)
+        command.children()[0].kill()
+        wait_until(exists=False)
+        command.wait_for("ready", times=4)  # Both, the command, and the successor.
+        wait_until(exists=True)
+        assert command.end() == 0, command.lines
+    assert not file.exists()
+
+
 def test_a_replica_that_is_killed_over_its_draining_is_not_called_drained(
     mosquitto_broker: Broker, repository: Path
 ) -> None:

@@ -109,7 +109,8 @@ class Vehicle:
         asked = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
         self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **asked)
         self.card = card = self._transport.wait_for_card(WAIT_S)
-        of_play = ("window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms", "silence_s")
+        of_play = ["window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms", "silence_s"]
+        of_play += ["health_file"]
         play = {key: settings.pop(key) for key in of_play if key in settings}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)

@@ -1,0 +1,64 @@
+"""The health files of a worker and of a vehicle, which the containers' health checks look at."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloud.model import Model
+from shared.broker import Broker
+from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, serving, worker
+
+pytestmark = pytest.mark.mosquitto
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Look until it is so."""
+    pause = threading.Event()
+    for _ in range(round(WAIT_S / 0.05)):
+        if is_so():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it did not come to be so")
+
+
+def test_both_nodes_have_a_health_file_only_while_the_broker_is_there(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The broker is stopped and started again under a worker and a vehicle that run; at their end the files go."""
+    files = [tmp_path / "worker.health", tmp_path / "vehicle.health"]
+
+    def all_there() -> bool:
+        return all(file.exists() for file in files)
+
+    def none_there() -> bool:
+        return not any(file.exists() for file in files)
+
+    with Broker.start(kind="mosquitto") as broker:
+        url, port = broker.url, broker.listener.port
+        serves = worker(url, model, health_file=files[0])
+        serves.__enter__()
+        vehicle = Vehicle(
+            connect(url), pictures(3), tmp_path / "car", loop=True, answer_timeout_s=1.0, health_file=files[1]
+        )
+        playing = threading.Thread(target=vehicle.play)
+        playing.start()
+        wait_until(all_there)
+    wait_until(none_there)
+    with Broker.start(port, kind="mosquitto"):
+        wait_until(all_there)
+        vehicle.stop()
+        playing.join(WAIT_S)
+        assert not files[1].exists()
+        assert files[0].exists()
+        serves.__exit__(None, None, None)
+        assert none_there()
+
+
+def test_a_worker_without_a_broker_is_online_while_it_serves(model: Model, tmp_path: Path) -> None:
+    """With --no-broker the gateway is all that could be unhealthy."""
+    file = tmp_path / "health"
+    with memory_bus() as bus, serving(lambda _: bus, model, health_file=file):
+        wait_until(file.exists)
+    assert not file.exists()
