@@ -126,7 +126,7 @@ def test_the_health_file_of_replicas_is_there_only_while_all_are_online(
         raise AssertionError(f"the health file is {'missing' if exists else 'still there'}")
 
     with _running(mosquitto_broker.url, repository, "--health-file", str(file)) as command:
-        command.wait_for("worker w: ready, 2 replicas")
+        command.wait_for(ALL_READY)
         wait_until(exists=True)
         command.children()[0].kill()
         wait_until(exists=False)
