@@ -240,8 +240,8 @@ class Control:
             operator=request.operator,
             verb=request.verb.value,
             model=request.model,
-            version=request.version,
             reason=error,
+            **({"version": request.version} if request.version else {}),
         )
         tell(ControlReply(request.nonce, self._worker, error=error))
 

@@ -196,9 +196,8 @@ class CloudNode:
         self._models = ()  # What is unloaded must be held by nobody.
         rooms = self._start(intake, decoder)
         try:
-            self._echoes.open(
-                bus, self._replier.errors
-            )  # First, for vehicles probe a worker as soon as it is announced.
+            # First, for vehicles probe a worker as soon as it is announced.
+            self._echoes.open(bus, self._replier.errors)
             intake.open(bus)
             if self._control:
                 self._control.open(bus)

@@ -12,7 +12,7 @@ from shared.machine import usable_cores
 _OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
 _INSTANCES = 2  # Batches at a time of a model where the engine chooses.
 _HTTP_EXECUTOR = 32  # asyncio's default executor has as many threads at most, or four more than cores.
-_PIDS_LIMIT = Path("/sys/fs/cgroup/pids.max")  # In a container its own limit, of cgroup v2.
+_PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # In a container its own limit, of cgroup v2.
 
 _LOG = get_logger("cloud")
 
@@ -33,7 +33,7 @@ def most_threads(settings: CloudConfig, models: int) -> int:
     return total
 
 
-def warn_of_pids_limit(settings: CloudConfig, models: int, path: Path = _PIDS_LIMIT) -> None:
+def warn_of_pids_limit(settings: CloudConfig, models: int, path: Path = _PIDS_FILE) -> None:
     """Logs a warning if the container's limit is lower than what a worker may need; `path` holds the limit."""
     try:
         limit = int(path.read_text(encoding="ascii"))
