@@ -21,7 +21,7 @@ from edge.sending.spread import Ended, Spread
 from edge.transports.security import worker_address
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import Checked, check_version, topic_name
+from shared.flags import Checked, FiniteRange, check_version, topic_name
 from shared.logs import configure_logging, log_options
 from shared.registry import Entry, load
 
@@ -78,8 +78,8 @@ class UnwritableError(SkylaneError):
 @click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the annotated pictures.")
 @click.option("--json", "lines", type=click.File("w", "utf-8"), help="A line of JSON a picture goes there; -: here.")
-@click.option("--connect-timeout", "connect_timeout_s", type=click.FloatRange(0.1), default=10.0, show_default=True)
-@click.option("--answer-timeout", "answer_timeout_s", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@click.option("--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), default=10.0, show_default=True)
+@click.option("--answer-timeout", "answer_timeout_s", type=FiniteRange(0.1), default=60.0, show_default=True)
 @log_options
 @click.option(
     "--worker-tls-ca",
