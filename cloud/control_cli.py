@@ -19,7 +19,7 @@ from shared.connection import Connection, broker_options
 from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
 from shared.fields import MessageError
-from shared.flags import check_version, topic_name
+from shared.flags import FiniteRange, check_version, topic_name
 from shared.model_card import ModelCard
 from shared.node_status import NodeState, unpack_status
 from shared.terminal_table import Table
@@ -43,7 +43,7 @@ class RefusedError(SkylaneError):
 @click.argument("model", type=topic_name("model"), required=False)
 @click.option("--version", callback=check_version, help="Of the model. [to load: the highest; to unload: all of them]")
 @click.option("--keep", is_flag=True, help="Of a load: leave the version that was current loaded, for who names it.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
+@click.option("--timeout", "timeout_s", type=FiniteRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
 @click.option("--operator", type=topic_name("operator"), default="operator", show_default=True, help="Who asks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON alone.")
 @broker_options

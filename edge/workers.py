@@ -80,14 +80,15 @@ class Workers:
                 before = self._known.get(name)
                 if before is not None and worker.is_gone_before(before):
                     return
-                _log_change(before, worker)
                 if before is not None and before.cards and worker.is_another_process_than(before):
                     self._depart(before)
                 # The broker retains the last word of every name there ever was: who is offline takes no one's place.
                 if worker.status.state is NodeState.OFFLINE:
                     self._known.pop(name, None)
+                    _log_change(before, worker)
                 elif before is not None or len(self._known) < _MAX_WORKERS:
                     self._known[name] = worker
+                    _log_change(before, worker)
             self._condition.notify_all()
 
     def left(self, name: str, *, is_drained: bool = False) -> None:

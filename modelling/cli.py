@@ -19,6 +19,7 @@ from modelling.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.demosaic import DEMOSAICS
+from shared.flags import FiniteRange
 from shared.labels import Labels, read_labels
 from shared.package_data import shipped
 from shared.pictures import read_picture
@@ -81,7 +82,7 @@ def list_models(root: Path | None, *, as_json: bool) -> None:
 @model.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(sorted(RECIPES)))
 @click.option("--train", is_flag=True, help="Train its weights on the synthetic drive first; takes hours on a CPU.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="End the training by then.")
+@click.option("--minutes", type=FiniteRange(min=0, min_open=True), help="End the training by then.")
 @click.option("--steps", type=click.IntRange(min=1), help="Of the training.")
 @click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Of the training, or of random weights.")
 @click.option(

@@ -22,13 +22,14 @@ from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.weather import WEATHERS
 from shared.demosaic import DEMOSAICS
 from shared.errors import SkylaneError
+from shared.flags import FiniteRange
 from shared.frames import Layout
 from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _PATH = click.Path(path_type=Path)
-_SECONDS = click.FloatRange(min=0)
+_SECONDS = FiniteRange(min=0)
 _LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
@@ -71,8 +72,8 @@ def bag() -> None:
 @_target
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same drive.")
 @click.option("--frames", type=click.IntRange(min=1), help="How many frames; 300 where no duration is given.")
-@click.option("--duration", "duration_s", type=click.FloatRange(min=0, min_open=True), help="Seconds to drive.")
-@click.option("--rate", "rate_hz", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option("--duration", "duration_s", type=FiniteRange(min=0, min_open=True), help="Seconds to drive.")
+@click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
 @click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
 @click.option("--static-camera", is_flag=True, help="The camera stands, the street moves.")

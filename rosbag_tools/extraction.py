@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rosbag_tools.reader import BagSource
 from shared.demosaic import to_colour
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
 from shared.frames import Frame, Layout
 from shared.images import encode
 
@@ -51,9 +51,8 @@ def extract(
             else:
                 unreadable.append(f"{frame.camera} frame {frame.index}: {frame.reason}")
     except OSError as error:
-        raise SkylaneError(
-            f"folder {folder}: {error.strerror}; {written} frames were written before: free some space or choose another"
-        ) from error
+        before = f"; {written} frames were written before" if written else ""
+        raise SkylaneError(unwritable_message(f"folder {folder}", error, "folder") + before) from error
     finally:
         source.close()
     return Extracted(written, tuple(unreadable))

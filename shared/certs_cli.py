@@ -5,14 +5,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from shared.errors import MissingExtraError, SkylaneError
+from shared.errors import MissingExtraError
+from shared.flags import topic_name
 from shared.terminal_table import Table
 
 _DAYS = 90
-
-
-class NothingAskedError(SkylaneError):
-    """No certificate was asked for."""
 
 
 @click.command()
@@ -20,9 +17,15 @@ class NothingAskedError(SkylaneError):
 @click.option(
     "--broker", "hosts", multiple=True, metavar="HOST", help="A name or address of the broker; again for more."
 )
-@click.option("--vehicle", "vehicles", multiple=True, metavar="NAME", help="A vehicle by its name; again for more.")
-@click.option("--worker", "workers", multiple=True, metavar="NAME", help="A worker by its name; again for more.")
-@click.option("--operator", "operators", multiple=True, metavar="NAME", help="An operator; again for more.")
+@click.option(
+    "--vehicle", "vehicles", multiple=True, type=topic_name("vehicle"), help="A vehicle by its name; again for more."
+)
+@click.option(
+    "--worker", "workers", multiple=True, type=topic_name("worker"), help="A worker by its name; again for more."
+)
+@click.option(
+    "--operator", "operators", multiple=True, type=topic_name("operator"), help="An operator; again for more."
+)
 @click.option("--days", type=click.IntRange(1, 825), default=_DAYS, show_default=True, help="How long they are valid.")
 @click.option("--again", is_flag=True, help="Make those named here anew, with new keys, where they are there already.")
 @click.option("--revoke", "revoked", multiple=True, metavar="NAME", help="Have the broker refuse it; again for more.")
@@ -49,7 +52,7 @@ def certs(
     except ModuleNotFoundError as error:
         raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
     if not (hosts or vehicles or workers or operators or revoked or renew_list):
-        raise NothingAskedError(
+        raise click.UsageError(
             "no certificate was asked for: name --broker, --vehicle, --worker or --operator, or say --renew-list"
         )
     authority = Authority(folder)

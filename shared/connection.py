@@ -9,7 +9,7 @@ import click
 
 from shared.address import Address, Certificates
 from shared.bus import Will
-from shared.flags import Checked
+from shared.flags import Checked, FiniteRange
 from shared.mqtt import MqttBus
 from shared.tls import CertificateError
 from shared.unacknowledged import MOST_WAITING
@@ -90,9 +90,7 @@ def broker_options(command: Command) -> Command:
             help="mqtt://[user@]host[:port], or mqtts:// for TLS; password in SKYLANE_BROKER_PASSWORD, or in the file "
             f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
-        click.option(
-            "--connect-timeout", "connect_timeout_s", type=click.FloatRange(0.1), help="Seconds to knock. [10]"
-        ),
+        click.option("--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Seconds to knock. [10]"),
         click.option(
             "--certs",
             envvar="SKYLANE_CERTS",

@@ -1,5 +1,6 @@
 """Command-line flags: types that check a value as it is read, and flags that override a configuration section."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,6 +34,17 @@ class Checked(click.ParamType):  # type: ignore[type-arg]  # Generic only in the
         return value
 
 
+class FiniteRange(click.FloatRange):
+    """A range of floating-point numbers; click's own lets `nan` through, and `inf` where there is no maximum."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ParamType."""
+        converted = super().convert(value, param, ctx)
+        if not math.isfinite(converted):
+            self.fail(f"{converted} is not a finite number", param, ctx)
+        return converted
+
+
 def topic_name(kind: str) -> Checked:
     """Returns the type of a flag that holds the name of a vehicle, worker, model or operator."""
     return Checked("NAME", partial(checked, kind))
@@ -59,7 +71,7 @@ def number(model: type[BaseModel], key: str) -> "click.ParamType[Any]":
         if hasattr(constraint, name)
     }
     is_whole = int in (field.annotation, *get_args(field.annotation))
-    return (click.IntRange if is_whole else click.FloatRange)(
+    return (click.IntRange if is_whole else FiniteRange)(
         min=bounds.get("ge", bounds.get("gt")),
         max=bounds.get("le", bounds.get("lt")),
         min_open="gt" in bounds,

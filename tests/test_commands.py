@@ -73,3 +73,13 @@ def test_the_help_of_inspect_names_every_format_it_reads() -> None:
     code, printed = ended("model", "inspect", "--help")
     assert code == 0
     assert "ONNX" in printed
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path[:1] not in (("bench",), ("report",))], ids=" ".join)
+def test_a_number_that_is_not_finite_is_a_usage_error(path: Path) -> None:
+    """`nan` lies in no range, though no comparison says so; `bag make --rate inf` would never have ended."""
+    for option in COMMANDS[path].params:
+        if isinstance(option.type, click.FloatRange):
+            for value in ("nan", "inf"):
+                with pytest.raises(click.BadParameter):
+                    option.type(value, option)

@@ -13,13 +13,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edge.outcome import NOTHING_ANSWERED
 from edge.sending.grpc_caller import SendSettings
 from edge.sending.picture_files import found, sort_out
 from edge.sending.spread import Ended, Spread
 from edge.transports.security import worker_address
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import Checked, check_version, topic_name
+from shared.flags import Checked, FiniteRange, check_version, topic_name
+from shared.logs import configure_logging, log_options
 from shared.registry import Entry, load
 from shared.terminal_table import Table
 
@@ -76,8 +78,9 @@ class UnwritableError(SkylaneError):
 @click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the annotated pictures.")
 @click.option("--json", "lines", type=click.File("w", "utf-8"), help="A line of JSON a picture goes there; -: here.")
-@click.option("--connect-timeout", "connect_timeout_s", type=click.FloatRange(0.1), default=10.0, show_default=True)
-@click.option("--answer-timeout", "answer_timeout_s", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@click.option("--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), default=10.0, show_default=True)
+@click.option("--answer-timeout", "answer_timeout_s", type=FiniteRange(0.1), default=60.0, show_default=True)
+@log_options
 @click.option(
     "--worker-tls-ca",
     "tls_ca",
@@ -92,9 +95,15 @@ def send(
     places: int,
     output: Path | None,
     lines: IO[str] | None,
+    log_level: str | None,
+    log_format: str | None,
     **asked: Any,
 ) -> None:
-    """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place."""
+    """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place.
+
+    The exit code is 0, or 1 if a picture was corrupt or got no answer, 2 for a wrong command line, 3 if none was answered.
+    """
+    configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": asked["sender"]})
     addresses = [address for node in nodes for address in _addresses(node)]
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)
@@ -131,6 +140,8 @@ def send(
     for each in failed:
         console.print(f"no result: {each.picture}: {each.fault}", markup=False, highlight=False)
     (console if lines is not None and lines.name == "-" else Console()).print(_summary(ended, len(corrupt), taken_s))
+    if ended and len(failed) == len(ended):
+        sys.exit(NOTHING_ANSWERED)
     sys.exit(1 if failed or corrupt else 0)
 
 

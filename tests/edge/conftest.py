@@ -1,5 +1,6 @@
 """What the vehicle's tests share: a model card, frames and answers."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,15 @@ CARD = ModelCard(
     trained=True,
 )
 NODE = "edge/car/s1"
+
+
+@pytest.fixture
+def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
+    """Returns the lines that Skylane logged so far, each as its fields; the message is `event`."""
+    caplog.set_level(logging.INFO, logger="skylane")
+    return lambda: [
+        {**record.msg, "level": record.levelname.lower()} for record in caplog.records if isinstance(record.msg, dict)
+    ]
 
 
 @pytest.fixture

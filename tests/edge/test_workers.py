@@ -1,5 +1,7 @@
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -114,3 +116,29 @@ def test_what_is_served_instead_is_told(card: ModelCard) -> None:
     workers.announced(_said("w", _status(NodeState.ONLINE, card)))
     with pytest.raises(NoWorkerError, match=r"no worker serves model 'tinny': did you mean tiny\?"):
         workers.wait_for_card("tinny", 0.0)
+
+
+def test_who_joins_leaves_and_changes_its_models_is_logged(
+    card: ModelCard, log_lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """An operator sees why frames find no worker, or another model; a repeated announcement is no news."""
+    workers = Workers()
+    workers.announced(_said("w", pack_status(NodeStatus(NodeState.OFFLINE, "s8"))))  # Retained, of a time before.
+    for _ in range(2):
+        workers.announced(_said("w", _status(NodeState.ONLINE, card)))
+    workers.announced(_said("w", _status(NodeState.ONLINE, replace(card, version="2"))))
+    workers.announced(_said("w", pack_status(NodeStatus(NodeState.ONLINE, "s10", 4, (card,)))))
+    workers.announced(_said("w", pack_status(NodeStatus(NodeState.STOPPING, "s10", 4, (card,)))))
+    workers.announced(_said("w", pack_status(NodeStatus(NodeState.OFFLINE, "s10"))))
+    workers.told("v", _status(NodeState.ONLINE, card))
+    workers.left("v")
+    assert [(line["event"], line["worker"], line["level"]) for line in log_lines()] == [
+        ("worker joined", "w", "info"),
+        ("worker changed its models", "w", "info"),
+        ("worker restarted", "w", "warning"),
+        ("worker drains", "w", "info"),
+        ("worker left", "w", "info"),
+        ("worker joined", "v", "info"),
+        ("worker left", "v", "warning"),
+    ]
+    assert log_lines()[1]["models"] == ["tiny 2"]

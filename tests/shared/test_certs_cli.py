@@ -62,15 +62,20 @@ def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "problem"),
-    [((), "no certificate was asked for: name --broker"), (("--vehicle", "worker"), "'worker' is not allowed")],
+    [((), "no certificate was asked for: name --broker"), (("--vehicle", "a/b"), "Invalid value for '--vehicle'")],
 )
-def test_what_cannot_be_done_is_an_error_that_users_can_mend(
-    tmp_path: Path, flags: tuple[str, ...], problem: str
-) -> None:
-    """The front door makes one line of it."""
+def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, flags: tuple[str, ...], problem: str) -> None:
+    """Exit code 2, as everywhere."""
     run = certs(tmp_path, *flags)
+    assert run.exit_code == 2
+    assert problem in run.output
+
+
+def test_a_name_that_the_broker_keeps_for_itself_is_an_error_that_users_can_mend(tmp_path: Path) -> None:
+    """The front door makes one line of it."""
+    run = certs(tmp_path, "--vehicle", "worker")
     assert isinstance(run.exception, SkylaneError)
-    assert problem in str(run.exception)
+    assert "'worker' is not allowed" in str(run.exception)
 
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path) -> None:

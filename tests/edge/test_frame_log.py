@@ -1,0 +1,48 @@
+from collections.abc import Callable
+from typing import Any
+
+from edge.answer import Answerer
+from edge.frame_log import FrameLog
+from shared.latency_log import Outcome
+from shared.topics import FrameId
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+def _frame(sequence: int) -> FrameId:
+    return FrameId("car", "left", "s1", sequence)
+
+
+def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
+    """A worker could give a new reason for every frame, and fill a disk; the vehicle's own reasons are few."""
+    log = FrameLog()
+    for sequence in range(100):
+        log.ended(_frame(sequence), Outcome.REJECTED, f"no model {sequence}", "w")
+        log.ended(_frame(sequence), Outcome.DROPPED, "window", "")
+        log.ended(_frame(sequence), Outcome.DROPPED, f"too_large: {sequence} bytes", "")
+        log.ended(_frame(sequence), Outcome.ANSWERED, "", "w")
+    rejected, window, too_large = log_lines()
+    assert rejected["event"] == "frame rejected"
+    assert (rejected["worker"], rejected["reason"], rejected["frame_id"]) == ("w", "no model 0", "car/left/s1/0")
+    assert (window["event"], window["reason"], "worker" in window) == ("frame dropped", "window", False)
+    assert too_large["reason"] == "too_large: 0 bytes"
+
+
+def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
+    """From there on the results are another model's."""
+    log = FrameLog()
+    log.answered(_frame(0), "tiny", Answerer("w", "1", "tensorflow", "0" * 64))
+    log.answered(_frame(1), "tiny", Answerer("v", "1", "openvino", "0" * 64))
+    assert not log_lines()
+    log.answered(_frame(2), "tiny", Answerer("v", "2", "openvino", "f" * 64))
+    (line,) = log_lines()
+    assert line["event"] == "model changed"
+    assert (line["version_before"], line["version"], line["worker"]) == ("1", "2", "v")
+    assert (line["sha256_before"], line["sha256"]) == ("0" * 12, "f" * 12)
+
+
+def test_a_second_attempt_names_who_gets_it(log_lines: Lines) -> None:
+    """And how long the first has been silent."""
+    FrameLog().sent_again(_frame(3), "v", 1_500_000_000)
+    (line,) = log_lines()
+    assert (line["event"], line["worker"], line["silent_ms"]) == ("frame sent again", "v", 1500)
