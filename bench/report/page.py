@@ -139,7 +139,7 @@ def _table(table: Table) -> str:
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
     dense = " dense" if len(table.columns) > _WIDE else ""
     return (
-        f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption>{escape(table.caption)}</caption>'
+        f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption><span>{escape(table.caption)}</span></caption>'
         f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
 

@@ -121,7 +121,7 @@ def differences(found: Sequence[Comparison], name: str) -> Chart:
         for each in found[:MOST_CURVES]
     )
     layout = {
-        "xaxis": {"title": {"text": "difference of the totals at the median, ms (left of 0: faster)"}, "rangemode": "tozero", "zeroline": True,
+        "xaxis": {"title": {"text": "difference of the medians, ms<br>(left of 0: faster)"}, "rangemode": "tozero", "zeroline": True,
                   "zerolinewidth": 2, "zerolinecolor": "#57606a"},
         "yaxis": {"autorange": "reversed", "type": "category"},
     }  # fmt: skip

@@ -241,3 +241,16 @@ def test_a_browser_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pyt
     named.write_text("#!/bin/sh\n")
     named.chmod(0o755)
     assert find_browser() == str(named) == shutil.which("google-chrome")
+
+
+def test_a_phone_shows_captions_and_figures_whole(browser: Browser, run: Path, tmp_path: Path) -> None:
+    """A table is swiped sideways; its caption used to be cut off with it."""
+    page = opened(browser, write_report([run], tmp_path / "page.html")).page
+    page.set_viewport_size({"width": 390, "height": 844})
+    scrolled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    widths = page.locator("caption span, .main-svg").evaluate_all(
+        "parts => parts.filter(part => part.checkVisibility()).map(part => part.getBoundingClientRect().width)"
+    )
+    assert widths
+    assert max(widths) <= 390

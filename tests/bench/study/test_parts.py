@@ -1,5 +1,6 @@
 """The real parts of a session: models, devices, footage and vehicles."""
 
+import re
 import subprocess
 from pathlib import Path
 from shutil import copytree
@@ -12,8 +13,11 @@ from bench.study.cli import study
 from bench.study.devices import missing
 from bench.study.doors import Doors, are_wanted
 from bench.study.fleet import Fleet, RunError
+from bench.study.folder import StudyFolder
 from bench.study.footage import footage
 from bench.study.plan import cells
+from bench.study.provenance import begun
+from bench.study.runner import Runner
 from bench.study.scenarios import Footage
 from bench.study.variants import ModelMissingError, Variant, Variants
 from cloud.repository import MODELS_VARIABLE, Repository
@@ -202,6 +206,38 @@ def test_a_dry_run_shows_the_order_and_makes_nothing(tmp_path: Path, monkeypatch
     assert shown.exit_code == 0, shown.output
     assert "4 runs in their order" in shown.stdout
     assert list(tmp_path.iterdir()) == [file]
+
+
+_ROW = re.compile(r"^│\s*(\d+)\s*│\s*(\d+)\s*│\s*(\S+)", re.MULTILINE)
+
+
+def _shown_order(file: Path, *flags: str) -> tuple[str, list[tuple[str, ...]]]:
+    """What a dry run prints, and its rows: order, repetition and cell."""
+    shown = CliRunner().invoke(study, ["run", file.name, "--dry-run", "--models", str(MODELS), *flags])
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout, _ROW.findall(shown.stdout)
+
+
+def test_a_dry_run_shows_the_order_in_which_the_run_of_its_seed_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to draw a seed of its own and to show the order of a run that nobody would make."""
+    settings = {"axes": {"codec": ["jpeg", "raw"], "vehicles": [1, 2]}, "repetitions": 3}
+    file, plan = plan_file(tmp_path, **settings), plan_of(tmp_path, **settings)
+    monkeypatch.chdir(tmp_path)
+    said, rows = _shown_order(file)
+    (seed,) = re.findall(r"in this order with --seed (\d+)", said)
+
+    def order(of_seed: int) -> list[tuple[str, ...]]:
+        planned = Runner(plan, StudyFolder(tmp_path / "study"), of_seed).planned
+        return [(str(run.order), str(run.repetition), run.cell.name) for run in planned]
+
+    assert rows == order(int(seed))
+    folder = StudyFolder(tmp_path / "study")
+    folder.begin(plan, begun(plan, file, 8, 12))
+    said, rows = _shown_order(file, "--out", "study")
+    assert rows == order(8)
+    assert "--seed" not in said
 
 
 def test_the_list_names_every_axis_and_what_it_can_be() -> None:
