@@ -119,7 +119,7 @@ def _has_encoder(codec: VideoCodec) -> bool:
 
 
 def _describe_colours(context: Any) -> None:
-    """Names the colour conversion that FFmpeg applies to RGB; without it browsers guess by the picture's height."""
+    """Names the colour conversion that FFmpeg applies to RGB; browsers guess that of an unmarked video."""
     context.colorspace = Colorspace.ITU601
     context.color_range = ColorRange.MPEG
     context.color_primaries = ColorPrimaries.BT709

@@ -108,12 +108,15 @@ def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("codec", VideoCodec)
-def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
-    """An operator who must not use a codec relies on the setting."""
+def test_a_video_has_the_codec_that_was_asked_for(
+    card: ModelCard, tmp_path: Path, codec: VideoCodec, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An operator who must not use a codec relies on the setting; standard error is for the node's own log."""
     path = _written(tmp_path, card, codec, [_answered(_columns(64, 96, COLOURS), 0)])
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (VideoCodec(stream.codec.canonical_name), stream.pix_fmt) == (codec, "yuv420p")
+    assert "Svt" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("height", [600, 800])
@@ -121,7 +124,7 @@ def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Pat
 def test_a_browser_shows_a_video_in_its_true_colours(
     browser: Browser, card: ModelCard, tmp_path: Path, codec: VideoCodec, height: int
 ) -> None:
-    """Browsers guess the colour matrix of an unmarked video by its height: from 720 lines on they took another one."""
+    """A browser guesses the colour conversion of an unmarked video, for H.264 wrongly from 720 lines on."""
     frames = [_answered(np.full((height, 400, 3), shade, np.uint8), time_ms) for shade, time_ms in ((10, 0), (90, 100))]
     frames.append(_answered(_columns(height, 400, COLOURS), 200))
     frames.append(_answered(np.full((height, 400, 3), 250, np.uint8), 300))
