@@ -99,10 +99,12 @@ class Killer(threading.Thread):
             pass
 
 
-def played_with_a_death(killer: Killer, *run: Any, **settings: Any) -> tuple[int, Rows]:
+def played_with_a_death(
+    killer: Killer, source: Path, out: Path, transport: str, addresses: Sequence[str], **settings: Any
+) -> tuple[int, Rows]:
     """As `played`, round and round until the killer ends it."""
     try:
-        return played(*run, killer.start, loop=True, **settings)
+        return played(source, out, transport, addresses, killer.start, loop=True, **settings)
     finally:
         killer.has_ended.set()
         killer.join(WAIT_S)
