@@ -37,9 +37,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def play(source: Path, tmp_path: Path) -> Callable[..., str]:
     """`skylane edge play`, as far as the door: how it ended."""
 
-    def play_to(broker: str, certs: Path | None, vehicle: str = "car-1", **settings: Any) -> str:
+    def play_to(
+        broker: str, certs: Path | None, vehicle: str = "car-1", connect_timeout_s: float = PROCESS_S, **settings: Any
+    ) -> str:
         config = EdgeConfig(
-            broker=broker, certs=certs, vehicle=vehicle, out=tmp_path / "run", connect_timeout_s=3, **settings
+            broker=broker,
+            certs=certs,
+            vehicle=vehicle,
+            out=tmp_path / "run",
+            connect_timeout_s=connect_timeout_s,
+            **settings,
         )
         with pytest.raises(SkylaneError) as caught:
             cli.run(str(source), config, Console(file=StringIO()))
@@ -67,7 +74,7 @@ def put(source: Path, name: str, folder: Path) -> None:
 
 def test_the_right_certificate_is_let_in(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
     """Without this the refusals below would say nothing: it goes on until it finds no worker."""
-    assert "worker" in play(secured.url, folder)
+    assert "worker" in play(secured.url, folder, connect_timeout_s=3)
 
 
 def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
@@ -155,6 +162,7 @@ def test_a_vehicle_by_another_name_than_its_certificates(
         secured.url,
         None,
         vehicle="car-3",
+        connect_timeout_s=3,
         tls_ca=str(certs / "ca.crt"),
         tls_cert=str(certs / "car-1.crt"),
         tls_key=str(certs / "car-1.key"),
@@ -176,7 +184,7 @@ def test_it_is_one_line_and_exit_code_1(secured: Broker, certs: Path, source: Pa
     done = subprocess.run(
         [
             *(sys.executable, "-m", "skylane", *command),
-            *("--broker", secured.url, "--tls-ca", str(certs / "ca.crt"), "--connect-timeout", "3"),
+            *("--broker", secured.url, "--tls-ca", str(certs / "ca.crt"), "--connect-timeout", "60"),
         ],
         capture_output=True,
         text=True,
