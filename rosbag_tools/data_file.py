@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-import zstandard
+from backports import zstd
 from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat, QosDurability
 from rosbags.rosbag1 import Reader as Ros1Reader
 from rosbags.rosbag1.reader import decompressors as _ros1_codecs
@@ -20,6 +20,7 @@ from rosbag_tools import mcap_file, ros1_file, sqlite_file
 from rosbag_tools.decompression import (
     MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
+    ZSTD_OPTIONS,
     DecompressionError,
     decompress,
     unfold_message,
@@ -206,12 +207,15 @@ def unfold_file(path: Path, folder: Path) -> Path:
 def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> None:
     written = 0
     try:
-        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file) as reader:
-            while block := reader.read(_COPY_BYTES):
-                written += target.write(block)
-                if written > limit_bytes:
-                    raise DecompressionError(f"{path} unfolds into more than {limit_bytes} bytes: free some disk space")
-    except zstandard.ZstdError as error:
+        decompressor = zstd.ZstdDecompressor(options=ZSTD_OPTIONS)
+        while not decompressor.eof:
+            block = file.read(_COPY_BYTES) if decompressor.needs_input else b""
+            if decompressor.needs_input and not block:
+                break
+            written += target.write(decompressor.decompress(block, _COPY_BYTES))
+            if written > limit_bytes:
+                raise DecompressionError(f"{path} unfolds into more than {limit_bytes} bytes: free some disk space")
+    except zstd.ZstdError as error:
         if not written:
             raise DecompressionError(f"{path} is compressed with zstd and damaged: {error}") from error
         # What came before the damage is a cut-off bag, which is read as one.

@@ -4,12 +4,16 @@ import bz2
 from collections.abc import Callable, Mapping
 
 import lz4.frame
-import zstandard
+from backports import zstd
 
 from shared.errors import SkylaneError
 
 MAX_MESSAGE_BYTES = 1 << 28  # 268 million: above the largest picture we take, with room for four channels.
 MAX_CHUNK_BYTES = 1 << 28  # Recorders close a chunk at about one megabyte, or after one large message.
+
+ZSTD_OPTIONS: Mapping[int, int] = {
+    zstd.DecompressionParameter.window_log_max: 27
+}  # 128 MiB, the most that the library writes by default.
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -30,7 +34,7 @@ def decompress(data: bytes | memoryview, compression: str, limit_bytes: int) -> 
         raise DecompressionError(f"compression {compression[:40]!r} is none of {', '.join(filter(None, _CODECS))}")
     try:
         unfolded = unfold(bytes(data), limit_bytes + 1)
-    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zstandard.ZstdError) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zstd.ZstdError) as error:
         raise DecompressionError(f"{compression} data is damaged: {error}") from error
     if len(unfolded) > limit_bytes:
         raise DecompressionError(f"{compression} data unfolds into more than {limit_bytes} bytes")
@@ -55,8 +59,14 @@ def unfold_message(data: bytes) -> bytes:
 
 
 def _zstd(data: bytes, most: int) -> bytes:
-    with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data, read_across_frames=True) as reader:
-        return reader.read(most)
+    """The first `most` bytes of all frames, or as many as there are where the last one is cut off."""
+    parts: list[bytes] = []
+    while data and most > 0:
+        decompressor = zstd.ZstdDecompressor(options=ZSTD_OPTIONS)
+        parts.append(decompressor.decompress(data, most))
+        most -= len(parts[-1])
+        data = decompressor.unused_data  # Empty until a frame has ended.
+    return b"".join(parts)
 
 
 _CODECS: Mapping[str, Callable[[bytes, int], bytes]] = {

@@ -1,14 +1,13 @@
 """Zstandard and LZ4 for data whose size is known beforehand: what would unfold to any other is refused."""
 
 import lz4.block
-import zstandard
+from backports import zstd
 
 from shared.errors import SkylaneError
 
 Buffer = bytes | bytearray | memoryview
 
 _ZSTD_LEVEL = 1  # Class ids fold well at any level and a camera's noise at none, so the fastest it is.
-_UNKNOWN_SIZE = -1  # Of a Zstandard frame written as a stream.
 
 
 class CompressionError(SkylaneError):
@@ -17,7 +16,7 @@ class CompressionError(SkylaneError):
 
 def fold_zstd(data: Buffer) -> bytes:
     """One Zstandard frame, which tells the size it unfolds to."""
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+    return zstd.compress(data, level=_ZSTD_LEVEL)
 
 
 def unfold_zstd(data: Buffer, size: int) -> bytes:
@@ -27,13 +26,16 @@ def unfold_zstd(data: Buffer, size: int) -> bytes:
         CompressionError: it holds any other number, is damaged, or has something behind it.
     """
     try:
-        # A frame's own word on its size outranks max_output_size, so it is compared first.
-        declared = zstandard.frame_content_size(data)
-        if declared not in (_UNKNOWN_SIZE, size):
+        declared = zstd.get_frame_info(data).decompressed_size  # None: it was written as a stream.
+        if declared not in (None, size):
             raise CompressionError(f"zstd data unfolds to {declared} bytes, announced were {size}: they must agree")
-        unfolded = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
-    except zstandard.ZstdError as error:
+        decompressor = zstd.ZstdDecompressor()
+        unfolded = decompressor.decompress(data, size + 1)  # One more byte shows that there are too many.
+    except zstd.ZstdError as error:
         raise CompressionError(f"zstd data does not unfold to {size} bytes ({error}): encode it again") from error
+    if not decompressor.eof or decompressor.unused_data:
+        problem = "unused bytes behind it" if decompressor.eof else "too long, or cut off"
+        raise CompressionError(f"zstd data does not unfold to {size} bytes ({problem}): encode it again")
     return _of_size("zstd", unfolded, size)
 
 

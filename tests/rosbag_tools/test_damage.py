@@ -8,7 +8,7 @@ from typing import Any
 
 import lz4.frame
 import pytest
-import zstandard
+from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -244,7 +244,7 @@ def test_a_bomb_does_not_unfold(compression: str) -> None:
     fold: dict[str, Callable[[bytes], bytes]] = {
         "bz2": bz2.compress,
         "lz4": lz4.frame.compress,
-        "zstd": zstandard.ZstdCompressor().compress,
+        "zstd": zstd.compress,
     }
     bomb = fold[compression](bytes(1 << 20))
     with pytest.raises(DecompressionError, match="unfolds into more than 1000 bytes"):

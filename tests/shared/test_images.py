@@ -3,7 +3,7 @@ import tracemalloc
 import lz4.block
 import numpy as np
 import pytest
-import zstandard
+from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -221,14 +221,14 @@ def test_limits_hold() -> None:
 
 def zstd_without_size(data: bytes) -> bytes:
     """A Zstandard frame that does not tell how much it unfolds to."""
-    return zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    return zstd.compress(data, options={zstd.CompressionParameter.content_size_flag: 0})
 
 
 @pytest.mark.parametrize(
     ("codec", "bomb"),
     [
         ("lz4", lz4.block.compress(bytes(100_000_000), store_size=False)),
-        ("zstd", zstandard.compress(bytes(100_000_000))),
+        ("zstd", zstd.compress(bytes(100_000_000))),
         ("zstd", zstd_without_size(bytes(100_000_000))),
     ],
 )
