@@ -99,7 +99,8 @@ def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: st
     entries = [read_line(line) for line in worker.lines]
     assert None not in entries, worker.lines
     assert {entry.fields["node"] for entry in entries if entry} == {"cloud"}
-    assert not [entry for entry in entries if entry and entry.level != "info"]
+    # Where the tests run in a container, its limit may be too low for a worker.
+    assert not [entry for entry in entries if entry and entry.level != "info" and "pids_limit" not in entry.event]
     if log_format == "json":
         assert all({"time", "level", "message", "worker"} <= json.loads(line).keys() for line in worker.lines)
 
