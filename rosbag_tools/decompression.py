@@ -11,9 +11,8 @@ from shared.errors import SkylaneError
 MAX_MESSAGE_BYTES = 1 << 28  # 268 million: above the largest picture we take, with room for four channels.
 MAX_CHUNK_BYTES = 1 << 28  # Recorders close a chunk at about one megabyte, or after one large message.
 
-ZSTD_OPTIONS: Mapping[int, int] = {
-    zstd.DecompressionParameter.window_log_max: 27
-}  # 128 MiB, the most that the library writes by default.
+# Frames with a window above 128 MiB are refused; encoders write such windows only if asked.
+ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 27}
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"

@@ -176,13 +176,23 @@ def test_a_folder_models_is_read_only_where_it_is_named(installed: Installation)
     assert [row["name"] for row in json.loads(named.stdout)] == ["own"]
 
 
-def test_a_folder_that_cannot_be_written_is_reported_in_a_line(installed: Installation) -> None:
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("demo", "--frames", "3"), "skylane: bag runs/"),
+        (("study", "run", "quick", "--out", "out"), "skylane: cannot use out"),
+    ],
+    ids=["demo", "study"],
+)
+def test_a_folder_that_cannot_be_written_is_reported_in_a_line(
+    installed: Installation, command: tuple[str, ...], problem: str
+) -> None:
     """A traceback would tell a user nothing of what to do."""
     if not installed.is_unprivileged:
         pytest.skip("root may write anywhere")
-    done = installed.skylane("demo", "--frames", "3", cwd=installed.site)
+    done = installed.skylane(*command, cwd=installed.site)
     assert done.returncode == 1
-    assert done.stderr.startswith("skylane: bag runs/")
+    assert done.stderr.startswith(problem)
     assert "Permission denied" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
