@@ -54,10 +54,9 @@ class FrontDoor(click.Group):
         try:
             command: click.Command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            extras = COMMANDS[cmd_name].extras
-            raise click.ClickException(
-                f"'skylane {cmd_name}' needs {error.name}, which is not installed: pip install 'skylane[{extras}]'"
-            ) from error
+            from shared.errors import MissingExtraError  # noqa: PLC0415 (only a failing command pays for it)
+
+            raise MissingExtraError(f"'skylane {cmd_name}'", str(error.name), COMMANDS[cmd_name].extras) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (the same)

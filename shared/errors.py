@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 
 class SkylaneError(Exception):
@@ -18,7 +19,14 @@ class MissingExtraError(SkylaneError):
         self.part = part
         self.library = library
         self.extra = extra
-        super().__init__(f"{part} needs {library}, which is not installed: pip install 'skylane[{extra}]'")
+        super().__init__(f"{part} needs {library}, which is not installed: {install_command(extra)}")
+
+
+def install_command(extras: str) -> str:
+    """What to type to install some extras."""
+    if find_spec("pip") is None:
+        return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
+    return f"pip install 'skylane[{extras}]'"
 
 
 class UnknownNameError(SkylaneError):
