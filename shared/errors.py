@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 from shared.package_data import IS_CHECKOUT
 
@@ -26,6 +27,8 @@ class MissingExtraError(SkylaneError):
 
 def install_command(extras: str) -> str:
     """What to type to install some extras."""
+    if find_spec("pip") is None:
+        return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
     return f"pip install 'skylane[{extras}]'" + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
 
 
