@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.clocks import Clocks
+from edge.config import EdgeConfig
 from edge.ledger import Ledger, Tally
 from edge.pipeline import Pipeline, Preparation
 from edge.pulse import Pulse
@@ -21,6 +22,7 @@ from edge.transports.transport import Transport
 from shared.errors import SkylaneError
 from shared.frames import FrameSource
 from shared.latency_log import LogWriter
+from shared.model_card import ModelCard
 from shared.threads import ThreadGroup
 
 _TICK_S = 0.1
@@ -43,6 +45,43 @@ class PlaySettings:
     retries: bool = True  # Whether a frame that meets silence is sent once more.
     retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
     silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
+
+    @classmethod
+    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "PlaySettings":
+        """Returns the settings of a run with a model as the vehicle is configured; `is_live`: its source is a camera."""
+        pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
+        return cls(
+            vehicle=config.vehicle,
+            session=session,
+            schedule=Schedule(
+                pace=pace,
+                arrivals=config.arrivals,
+                rate=config.rate,
+                arrival_rate_hz=config.arrival_rate_hz or 1.0,
+                seed=config.seed or 0,
+                burst=config.burst,
+                loop=config.loop,
+                delay_s=config.delay_s,
+                read_ahead=config.read_ahead_queue_size,
+                frames=config.frames,
+            ),
+            preparation=Preparation(
+                card=card,
+                codec=config.codec,
+                quality=config.quality,
+                demosaic=config.demosaic,
+                resize=config.resize,
+                resize_at=config.resize_at,
+                want=config.want,
+                version=config.model_version,
+            ),
+            window=config.window,
+            queue=config.queue,
+            deadline_ms=config.deadline_ms,
+            answer_timeout_s=config.answer_timeout_s,
+            retries=config.retry,
+            retry_after_ms=config.retry_after_ms,
+        )
 
     @property
     def node(self) -> str:
