@@ -17,7 +17,7 @@ _COLUMNS = ("rows", "within", "close", "error p50", "p99", "max", "bound p50", "
 
 @click.command()
 @click.option("--frames", type=click.IntRange(20, 100_000), default=250, show_default=True, help="A clock and link.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the links' jitter.")
+@click.option("--seed", type=click.IntRange(0, 1 << 62), default=0, show_default=True, help="Of the links' jitter.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def clocks(frames: int, seed: int, *, as_json: bool) -> None:
     """Hold the log's clock offsets against the truth: known wrong clocks, over links of known delays."""

@@ -20,9 +20,7 @@ from edge.config import EdgeConfig
 from edge.hooks import Hooks
 from edge.node import EdgeNode, PlaySettings
 from edge.outcome import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
-from edge.pipeline import Preparation
 from edge.progress import run_with_progress
-from edge.replay import Pace, Schedule
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera, open_source
@@ -35,7 +33,6 @@ from shared.flags import number, override
 from shared.health_file import health_file_option
 from shared.latency_log import CSV_NAME, LogError, LogWriter
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
-from shared.messages import Want
 from shared.model_card import ModelCard
 from shared.processes import on_end_signals
 from shared.registry import load
@@ -61,40 +58,48 @@ def edge() -> None:
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A YAML file; flags win over it.",
+    help="Configuration file (YAML); flags override it.",
 )
 @broker_options
-@click.option("--transport", type=click.Choice([*TRANSPORTS]), help="How frames reach a worker. [mqtt]")
+@click.option("--transport", type=click.Choice([*TRANSPORTS]), help="Protocol between vehicle and worker. [mqtt]")
 @click.option(
     "--worker-address",
     "worker_addresses",
     multiple=True,
     metavar="HOST:PORT",
-    help="Of a worker's gRPC or HTTP door, for every transport but mqtt; again for more: the least busy gets the frame.",
+    help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport but mqtt. Each frame goes to the "
+    "worker with the fewest frames in flight.",
 )
 @click.option(
     "--worker-tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Speak TLS to workers whose certificate this authority (PEM) signed; a token goes in SKYLANE_WORKER_TOKEN.",
+    help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
 )
-@click.option("--vehicle", metavar="NAME", help="This vehicle's name. [vehicle]")
+@click.option("--vehicle", metavar="NAME", help="Name of this vehicle. [vehicle]")
 @click.option(
     "--min-bandwidth",
     "min_bandwidth_mbps",
     type=_number("min_bandwidth_mbps"),
-    help="Mbit/s of the narrowest link to expect; frames that would hold it for too long are refused. [none]",
+    help="Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped. [none]",
 )
-@click.option("--model", metavar="NAME", help="The model to ask for. [road-small]")
-@click.option("--model-version", help="Of the model; the run stays with it. [the worker's current one]")
-@click.option("--output", "outputs", multiple=True, help="Of a model of raw tensors, this one; again for more. [all]")
-@click.option("--top-k", type=_number("top_k"), help="Classes of a classification. [as the model says]")
-@click.option("--qos", type=_number("qos"), help="Of frames and masks. [1]")
-@click.option("--topics", multiple=True, help="Play this image topic of a bag; again for more. [all]")
-@click.option("-r", "--rate", type=_number("rate"), help="Times the source's own pace. [1]")
-@click.option("-l", "--loop", is_flag=True, default=None, help="Start again at the end, until Ctrl-C.")
+@click.option("--model", metavar="NAME", help="Model that answers the frames. [road-small]")
+@click.option("--model-version", help="Version of the model, for the whole run. [the worker's current one]")
+@click.option(
+    "--output", "outputs", multiple=True, help="Output tensor to return (repeatable), for models of raw tensors. [all]"
+)
+@click.option(
+    "--top-k", type=_number("top_k"), help="Number of classes that a classification returns. [as the model says]"
+)
+@click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and results. [1]")
+@click.option("--topics", multiple=True, help="Image topic of the bag to play (repeatable). [all]")
+@click.option("-r", "--rate", type=_number("rate"), help="Playback speed, relative to the source. [1]")
+@click.option("-l", "--loop", is_flag=True, default=None, help="Repeat the source until Ctrl-C.")
 @click.option("-d", "--delay", "delay_s", type=_number("delay_s"), help="Seconds to wait before the first frame. [0]")
 @click.option(
-    "--start-offset", "start_offset_s", type=_number("start_offset_s"), help="Seconds of the source to leave out. [0]"
+    "--start-offset",
+    "start_offset_s",
+    type=_number("start_offset_s"),
+    help="Seconds of the source to skip at its start. [0]",
 )
 @click.option(
     "--playback-duration",
@@ -102,59 +107,85 @@ def edge() -> None:
     type=_number("playback_duration_s"),
     help="Seconds of the source to play. [all]",
 )
-@click.option("--frames", type=_number("frames"), help="Stop after so many frames. [all]")
+@click.option("--frames", type=_number("frames"), help="Number of frames to play. [all]")
 @click.option(
-    "--read-ahead-queue-size", type=_number("read_ahead_queue_size"), help="Frames read before they are due. [16]"
+    "--read-ahead-queue-size", type=_number("read_ahead_queue_size"), help="Number of frames read in advance. [16]"
 )
-@click.option("--closed-loop", is_flag=True, default=None, help="Send every frame, as fast as answers come.")
+@click.option(
+    "--closed-loop", is_flag=True, default=None, help="Send every frame, the next one when an answer arrives."
+)
 @click.option(
     "--arrivals",
     type=click.Choice(["source", "uniform", "poisson"]),
-    help="What an open loop's frames fall due by: the source's times, or --arrival-rate. [source]",
+    help="When frames are due in an open loop: at the source's times, or at --arrival-rate. [source]",
 )
 @click.option(
     "--arrival-rate",
     "arrival_rate_hz",
     type=_number("arrival_rate_hz"),
-    help="Frames due a second, uniform or Poisson.",
-)
-@click.option("--seed", type=_number("seed"), help="Of Poisson arrivals: one seed, one schedule. [drawn, and logged]")
-@click.option(
-    "--queue", type=_number("queue"), help="Due frames of a camera that may wait; the oldest is given up. [1]"
+    help="Frames per second of uniform or Poisson arrivals.",
 )
 @click.option(
-    "--burst", type=_number("burst"), help="Closed loop: so many fall due together, the next when all have ended. [1]"
+    "--seed",
+    type=_number("seed"),
+    help="Seed of Poisson arrivals; the same seed gives the same schedule. [random, in the manifest]",
 )
-@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Of frames. [jpeg]")
-@click.option("--quality", type=_number("quality"), help="Of JPEG, 1 to 100. [85]")
+@click.option(
+    "--queue",
+    type=_number("queue"),
+    help="Number of due frames per camera that may wait; beyond it the oldest is dropped. [1]",
+)
+@click.option(
+    "--burst",
+    type=_number("burst"),
+    help="Closed loop: number of frames that are due together; the next ones when all have ended. [1]",
+)
+@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Encoding of frames. [jpeg]")
+@click.option("--quality", type=_number("quality"), help="JPEG quality. [85]")
 @click.option(
     "--demosaic",
     type=click.Choice(["auto", "bilinear", "edge-aware", "vng", "binning"]),
-    help="Of Bayer frames; auto takes binning where half the resolution is enough. [auto]",
+    help="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough. [auto]",
 )
-@click.option("--resize", type=click.Choice(["crop", "letterbox", "stretch"]), help="[as the model's card says]")
-@click.option("--resize-at", type=click.Choice(["edge", "cloud"]), help="Who brings frames to the model's size. [edge]")
 @click.option(
-    "--mask-codec", type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]), help="Of results; all lossless. [zstd]"
+    "--resize",
+    type=click.Choice(["crop", "letterbox", "stretch"]),
+    help="How frames are brought to the model's size. [as the model's card says]",
 )
-@click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that come back. [model]")
-@click.option("--window", type=_number("window"), help="Frames that may be unanswered at a time. [4]")
-@click.option("--deadline-ms", type=_number("deadline_ms"), help="After this a mask is of no use. [none]")
+@click.option(
+    "--resize-at", type=click.Choice(["edge", "cloud"]), help="Node that resizes frames to the model's size. [edge]"
+)
+@click.option(
+    "--mask-codec",
+    type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]),
+    help="Encoding of results; all are lossless. [zstd]",
+)
+@click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that are returned. [model]")
+@click.option("--window", type=_number("window"), help="Maximum number of unanswered frames. [4]")
+@click.option(
+    "--deadline-ms", type=_number("deadline_ms"), help="Deadline of an answer, in ms after the frame was due. [none]"
+)
 @click.option(
     "--answer-timeout",
     "answer_timeout_s",
     type=_number("answer_timeout_s"),
-    help="Seconds until silence is a loss. [30]",
+    help="Seconds after which a frame without an answer is lost. [30]",
 )
-@click.option("--retry/--no-retry", default=None, help="Send a frame that meets silence once more. [on]")
+@click.option("--retry/--no-retry", default=None, help="Send a frame a second time if it gets no answer. [on]")
 @click.option(
-    "--retry-after-ms", type=_number("retry_after_ms"), help="The silence that is enough for it. [by what answers take]"
+    "--retry-after-ms",
+    type=_number("retry_after_ms"),
+    help="Time without an answer after which it is sent again. [from recent answer times]",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<UTC time>-<vehicle>]"
 )
 @click.option(
-    "--sink", "sinks", multiple=True, type=click.Choice([*SINKS]), help="What to write results to. [by the task]"
+    "--sink",
+    "sinks",
+    multiple=True,
+    type=click.Choice([*SINKS]),
+    help="Format in which results are written (repeatable). [by the task]",
 )
 @click.option("--video-codec", type=click.Choice([*map(str, VideoCodec)]), help="Codec of --sink video. [vp9]")
 @health_file_option
@@ -162,9 +193,9 @@ def edge() -> None:
     "--sample-container",
     "sample_containers",
     multiple=True,
-    help="Sample what this Docker container uses; again for more.",
+    help="Docker container whose resource use is sampled (repeatable).",
 )
-@click.option("--no-sinks", is_flag=True, help="Write the log alone: nothing beside what is measured.")
+@click.option("--no-sinks", is_flag=True, help="Write the log only, no results.")
 @click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input.")
 @log_options
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
@@ -238,7 +269,7 @@ def run(
             transport,
             log,
             _sinks(config, folder, card),
-            _play_settings(config, session, card, live=is_camera(source_name)),
+            PlaySettings.of(config, session, card, is_live=is_camera(source_name)),
         )
         hooks.attach(node)
         on_ready()
@@ -294,12 +325,8 @@ def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
         card = transport.wait_for_card(config.connect_timeout_s)
     finally:
         hooks.check()
-    check_want(_want(config), card)
+    check_want(config.want, card)
     return card
-
-
-def _want(config: EdgeConfig) -> Want:
-    return Want(config.mask_codec, config.mask_size, config.top_k, config.outputs)
 
 
 def _close_killed_runs(folder: Path) -> None:
@@ -324,43 +351,6 @@ def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
             opened.callback(sinks[-1].close)
         opened.pop_all()
     return sinks
-
-
-def _play_settings(config: EdgeConfig, session: str, card: ModelCard, *, live: bool) -> PlaySettings:
-    pace = Pace.LIVE if live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
-    return PlaySettings(
-        vehicle=config.vehicle,
-        session=session,
-        schedule=Schedule(
-            pace=pace,
-            arrivals=config.arrivals,
-            rate=config.rate,
-            arrival_rate_hz=config.arrival_rate_hz or 1.0,
-            seed=config.seed or 0,
-            burst=config.burst,
-            loop=config.loop,
-            delay_s=config.delay_s,
-            read_ahead=config.read_ahead_queue_size,
-            frames=config.frames,
-        ),
-        preparation=Preparation(
-            card=card,
-            codec=config.codec,
-            quality=config.quality,
-            demosaic=config.demosaic,
-            resize=config.resize,
-            resize_at=config.resize_at,
-            want=_want(config),
-            version=config.model_version,
-        ),
-        window=config.window,
-        queue=config.queue,
-        deadline_ms=config.deadline_ms,
-        answer_timeout_s=config.answer_timeout_s,
-        retries=config.retry,
-        retry_after_ms=config.retry_after_ms,
-        health_file=config.health_file,
-    )
 
 
 def _stop_on_signals(node: EdgeNode) -> None:

@@ -12,7 +12,8 @@ from shared.config import Section
 from shared.connection import DEFAULT_BROKER
 from shared.endpoint import Endpoint, EndpointError
 from shared.geometry import Resize
-from shared.logs import LogFormat
+from shared.logs import LEVELS, LogFormat
+from shared.messages import Want
 from shared.model_card import VERSION_NAME
 from shared.topics import TopicNameError, checked
 
@@ -73,7 +74,7 @@ class EdgeConfig(Section):
     video_codec: VideoCodec = VideoCodec.VP9  # Of the sink `video`.
     health_file: Path | None = None  # Renewed while the vehicle is connected.
     sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
-    log_level: Literal["debug", "info", "warning", "error"] | None = None  # None: as `shared.logs` has it.
+    log_level: str | None = None  # None: as `shared.logs` has it.
     log_format: LogFormat | None = None  # None: the same.
 
     @field_validator("vehicle", "model")
@@ -83,6 +84,13 @@ class EdgeConfig(Section):
             return checked(str(info.field_name), name)
         except TopicNameError as error:
             raise ValueError(str(error)) from error
+
+    @field_validator("log_level")
+    @classmethod
+    def _level_exists(cls, level: str | None) -> str | None:
+        if level not in (None, *LEVELS):
+            raise ValueError(f"no log level {level!r}: use {', '.join(LEVELS)}")
+        return level
 
     @field_validator("worker_addresses")
     @classmethod
@@ -128,6 +136,11 @@ class EdgeConfig(Section):
         if self.burst > 1 and not self.closed_loop:
             raise ValueError("`burst`: frames fall due together in a closed loop only: add `closed_loop`")
         return self
+
+    @property
+    def want(self) -> Want:
+        """What a worker is asked to return."""
+        return Want(self.mask_codec, self.mask_size, self.top_k, self.outputs)
 
     def seeded(self) -> Self:
         """The same, with a seed drawn where chance plays a part and none was given."""

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from edge.clocks import Clocks
+from edge.config import EdgeConfig
 from edge.ledger import Ledger, Tally
 from edge.pipeline import Pipeline, Preparation
 from edge.pulse import Pulse
@@ -23,6 +24,7 @@ from shared.errors import SkylaneError
 from shared.frames import FrameSource
 from shared.health_file import HealthFile
 from shared.latency_log import LogWriter
+from shared.model_card import ModelCard
 from shared.threads import ThreadGroup
 
 _TICK_S = 0.1
@@ -46,6 +48,44 @@ class PlaySettings:
     retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
     silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
     health_file: Path | None = None
+
+    @classmethod
+    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "PlaySettings":
+        """Returns the settings of a run with a model as the vehicle is configured; `is_live`: its source is a camera."""
+        pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
+        return cls(
+            vehicle=config.vehicle,
+            session=session,
+            schedule=Schedule(
+                pace=pace,
+                arrivals=config.arrivals,
+                rate=config.rate,
+                arrival_rate_hz=config.arrival_rate_hz or 1.0,
+                seed=config.seed or 0,
+                burst=config.burst,
+                loop=config.loop,
+                delay_s=config.delay_s,
+                read_ahead=config.read_ahead_queue_size,
+                frames=config.frames,
+            ),
+            preparation=Preparation(
+                card=card,
+                codec=config.codec,
+                quality=config.quality,
+                demosaic=config.demosaic,
+                resize=config.resize,
+                resize_at=config.resize_at,
+                want=config.want,
+                version=config.model_version,
+            ),
+            window=config.window,
+            queue=config.queue,
+            deadline_ms=config.deadline_ms,
+            answer_timeout_s=config.answer_timeout_s,
+            retries=config.retry,
+            retry_after_ms=config.retry_after_ms,
+            health_file=config.health_file,
+        )
 
     @property
     def node(self) -> str:

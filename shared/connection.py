@@ -87,19 +87,21 @@ def broker_options(command: Command) -> Command:
             "--broker",
             type=Checked("URL", Address.without_password),
             envvar="SKYLANE_BROKER",
-            help="mqtt://[user@]host[:port], or mqtts:// for TLS; password in SKYLANE_BROKER_PASSWORD, or in the file "
+            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is in SKYLANE_BROKER_PASSWORD, or in the file "
             f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
-        click.option("--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Seconds to knock. [10]"),
+        click.option(
+            "--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Connection timeout in seconds. [10]"
+        ),
         click.option(
             "--certs",
             envvar="SKYLANE_CERTS",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Folder of ca.crt and, by this node's name, its certificate and key: <name>.crt, <name>.key. [SKYLANE_CERTS]",
+            help="Folder with ca.crt and this node's certificate and key, <name>.crt and <name>.key. [SKYLANE_CERTS]",
         ),
-        click.option("--tls-ca", type=existing, help="The authority that signed the broker's certificate, PEM."),
-        click.option("--tls-cert", type=existing, help="This node's certificate, PEM."),
-        click.option("--tls-key", type=existing, help="Its key, PEM."),
+        click.option("--tls-ca", type=existing, help="Certificate authority of the broker (PEM)."),
+        click.option("--tls-cert", type=existing, help="Certificate of this node (PEM)."),
+        click.option("--tls-key", type=existing, help="Private key of this node (PEM)."),
     )
     for option in reversed(options):
         command = option(command)

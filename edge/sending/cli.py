@@ -21,9 +21,11 @@ from edge.transports.security import worker_address
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import Checked, FiniteRange, check_version, topic_name
-from shared.logs import configure_logging, log_options
+from shared.logs import configure_logging, get_logger, log_options
 from shared.registry import Entry, load
 from shared.terminal_table import Table
+
+_LOG = get_logger("edge")
 
 CALLERS = {
     "grpc": Entry("edge.sending.grpc_caller:GrpcCaller", "transports"),
@@ -114,7 +116,7 @@ def send(
         looking = progress.add_task("looked through", total=len(files))
         whole, corrupt = sort_out(files, lambda: progress.advance(looking))
         for error in corrupt:
-            progress.console.print(f"left out: {error}", markup=False, highlight=False)
+            _LOG.warning("picture left out", reason=str(error))
         sending = progress.add_task("answered", total=len(whole))
         ended: list[Ended] = []
         began_ns = last_ns = clock.now_ns()
@@ -135,11 +137,16 @@ def send(
         )
     taken_s = (last_ns - began_ns) / 1e9
     for node, why in spread.lost.items():
-        console.print(f"{node} gets no more: {why}", markup=False, highlight=False)
+        _LOG.warning("worker gets no more pictures", address=node, reason=why)
     failed = [each for each in ended if each.told is None]
     for each in failed:
-        console.print(f"no result: {each.picture}: {each.fault}", markup=False, highlight=False)
-    (console if lines is not None and lines.name == "-" else Console()).print(_summary(ended, len(corrupt), taken_s))
+        _LOG.warning("picture not answered", picture=str(each.picture), reason=each.fault)
+    results = console if lines is not None and lines.name == "-" else Console()
+    results.print(_summary(ended, len(corrupt), taken_s))
+    if output is not None and output.is_dir():
+        results.print(
+            f"The annotated pictures are in {output.resolve()}", markup=False, highlight=False, soft_wrap=True
+        )
     if ended and len(failed) == len(ended):
         sys.exit(NOTHING_ANSWERED)
     sys.exit(1 if failed or corrupt else 0)

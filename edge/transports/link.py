@@ -38,7 +38,7 @@ class Link:
         there no more.
         """
         back_off = BackOff()
-        logger = RateLimitedLogger(_LOG)
+        limited = RateLimitedLogger(_LOG)
         while not stop.is_set():
             since_s = time.monotonic()
             self.interrupted.clear()
@@ -51,20 +51,21 @@ class Link:
                 self.problem = LineError(f"its status cannot be read: {error}")
                 reason = str(self.problem)
             name, self.name = self.name, None
-            if not stop.is_set():
-                event = "worker not reached" if name is None else "connection lost"
-                logger.warning(event, event, address=self.address, worker=name, reason=reason)
             if name is not None:
+                if not stop.is_set():
+                    limited.warning("lost", "connection lost", address=self.address, worker=name, reason=reason)
                 left(name)
+            elif not stop.is_set():
+                limited.warning("not reached", "worker not reached", address=self.address, reason=reason)
             stop.wait(back_off.wait_s(time.monotonic() - since_s if name else 0.0))
 
     def _hear(self, session: str, told: Callable[[str, bytes], None]) -> None:
         name = None
         for packed in self.line.statuses(self.interrupted):
             name = name or self._name(session, unpack_status(packed))
-            told(name, packed)
             if self.name is None:
                 _LOG.info("connected to worker", address=self.address, worker=name)
+            told(name, packed)
             self.name, self.problem = name, None
 
     def _name(self, session: str, status: NodeStatus) -> str:

@@ -59,6 +59,7 @@ def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folde
     assert {each["node"] for each in told} <= {*nodes.split(",")}
     assert {each["task"] for each in told} == {"segmentation"}
     assert len(list(output.glob("*.jpg"))) == 6
+    assert f"The annotated pictures are in {output}\n" in done.output
     assert "cut.png" in done.output
     assert "no.jpg" in done.output
     assert "2 corrupt" in done.output
@@ -88,7 +89,7 @@ def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folde
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
         done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
-    assert "127.0.0.1:1 gets no more" in done.output
+    assert "worker gets no more pictures node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
@@ -100,7 +101,7 @@ def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "3600")
         done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
     assert "6 answered" in done.output
-    assert "127.0.0.1:1 gets no more: " in done.output
+    assert "worker gets no more pictures node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])

@@ -2,7 +2,9 @@
 
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,8 +164,10 @@ def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -
 
 
 @pytest.mark.parametrize("name", ["grpc", "oip-rest"])
-def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(name: str, reach: Open) -> None:
-    """Who is there is followed; the frames that nobody gets are told to be so."""
+def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(
+    name: str, reach: Open, log_lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Who is there is followed, and logged; the frames that nobody gets are told to be so."""
     settings = None
     with open_doors(model()) as doors:
         address = door(doors, name)
@@ -179,6 +183,12 @@ def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(name: str, r
         assert transport.wait_until_served(WAIT_S)
         _, answer = answer_to(transport, message)
         assert answer.status is Status.ANSWERED
+    lines = [line for line in log_lines() if line.get("address") == address and "connect" in line["event"]]
+    assert [(line["event"], line["worker"]) for line in lines] == [
+        ("connected to worker", "w"),
+        ("connection lost", "w"),
+        ("connected to worker", "w"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["grpc", "tfs-rest"])
