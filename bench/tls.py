@@ -213,6 +213,8 @@ def _cipher(door: Door) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def tls(models: Path | None, *, as_json: bool, **plan: Any) -> None:
     """Compare a secured broker with a plain one: the bus alone, and the whole journey with an engine."""
+    if plan["frames"] == 1:
+        raise click.UsageError("--frames 1: a rate takes two frames; give 2 or more, or 0 for the bus alone")
     with Console(stderr=True).status("preparing") as status:
         result = measure(Plan(models=models or default_root(), **plan), status.update)
     if as_json:

@@ -150,6 +150,7 @@ def faults(
         click.echo(json.dumps(result, indent=2))
     else:
         seconds = sum(each.seconds for each in played)
+        console.print(_summary(played))
         console.print(f"seed {seed}; {seconds:.0f} s; {on}", highlight=False, soft_wrap=True)
     sys.exit(1 if any(each.failures for each in played) else 0)
 
@@ -158,6 +159,15 @@ def _list(scenarios: Sequence[Scenario]) -> Table:
     table = Table("", "scenario", "what is done", "what must hold", show_lines=True)
     for scenario in scenarios:
         table.add_row(str(scenario.number), scenario.name, scenario.fault, scenario.promise)
+    return table
+
+
+def _summary(played: Sequence[Played]) -> Table:
+    table = Table("", "scenario", "verdict", "failures")
+    table.add_column("seconds", justify="right")
+    for each in played:
+        number = str(each.scenario.number)
+        table.add_row(number, each.scenario.name, each.verdict, str(len(each.failures)), f"{each.seconds:.0f}")
     return table
 
 

@@ -101,5 +101,5 @@ def test_the_table_fits_a_terminal() -> None:
     said = StringIO()
     _print(result, Console(file=said, width=80))
     assert "…" not in said.getvalue()
-    line = next(line for line in said.getvalue().splitlines() if "gaining 100 ppm" in line)
-    assert line.split()[-8:] == ["2", "50.0%", "0.0%", "11.00", "11.98", "12.00", "13.25", "missed"]
+    line = next(line for line in said.getvalue().splitlines() if "gaining" in line)
+    assert line.split()[-8:] == ["2", "50.0%", "0.0%", "11.00", "–", "12.00", "13.25", "missed"]

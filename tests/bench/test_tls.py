@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from bench.tls import SIZES, Plan, _compared, measure
+from bench.tls import SIZES, Plan, _compared, measure, tls
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -22,3 +23,10 @@ def test_both_brokers_carry_every_frame(tmp_path: Path) -> None:
     for figures in result["bus"].values():
         for figure in figures.values():
             assert min(figure["plain"], figure["tls"], figure["ratio"]) > 0
+
+
+def test_one_frame_a_round_is_refused_before_anything_runs() -> None:
+    """A rate takes two frames; the bench used to end with a traceback after its first round."""
+    ended = CliRunner().invoke(tls, ["--frames", "1"])
+    assert ended.exit_code == 2
+    assert "give 2 or more, or 0 for the bus alone" in ended.output
