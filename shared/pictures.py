@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import SkylaneError
+from shared.errors import SkylaneError, unwritable_message
 from shared.images import ImageCodecError, PictureLimits, picture_size
 from shared.opencv import cv2
 
@@ -80,7 +80,7 @@ def write_png(path: Path, picture: Picture) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data.tobytes())
     except OSError as error:
-        raise PictureFileError(path, f"cannot be written ({error.strerror}): make room or write elsewhere") from error
+        raise PictureFileError(path, unwritable_message("it", error, "folder")) from error
 
 
 def stamp_untrained(rgb: Picture) -> Picture:
