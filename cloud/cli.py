@@ -198,7 +198,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
     _LOG.info(
         "starting",
         version=_version(),
-        models=list(settings.models) or "all",
+        models=", ".join(settings.models) or "all",
         engine=settings.engine or "as each manifest says",
         device=settings.device,
         pid=os.getpid(),
