@@ -77,28 +77,21 @@ def _autocovariance(values: Floats, furthest: int) -> Floats:
 
 
 class Bootstrap:
-    """Samples drawn anew from one series, or from several runs each in blocks of its own.
+    """Samples drawn anew from one series, in blocks.
 
     Blocks lie end to end from a random start, round the end of a run to its beginning. A replicate is as many blocks as
-    there are, drawn with replacement; ten layouts serve a hundred replicates each. The same draw serves every series
-    asked for, so that series measured on the same frames stay paired.
+    there are, drawn with replacement; ten layouts serve a hundred replicates each.
     """
 
-    def __init__(self, lengths: Sequence[int], block_lengths: Sequence[int], seed: int) -> None:
-        """`lengths`: how many values each run has; they follow one another in the series; `block_lengths`: of each."""
+    def __init__(self, length: int, block_length: int, seed: int) -> None:
+        """`length`: the number of values in the series; `block_length`: the number that stay together."""
         generator = np.random.default_rng(seed)
-        most = max(2, _MAX_BLOCKS // len(lengths))
-        blocks = [min(max(1, round(n / b)), most, n) for n, b in zip(lengths, block_lengths, strict=True)]
-        self.blocks = sum(blocks)
+        self.blocks = min(max(1, round(length / block_length)), _MAX_BLOCKS, length)
         self._labels, self._draws = [], []
         for _ in range(_LAYOUTS):
-            labels, draws = [], []
-            for before, length, count in zip(np.cumsum([0, *blocks[:-1]]), lengths, blocks, strict=True):
-                start = int(generator.integers(max(1, length // count)))
-                labels.append(before + (np.arange(length) + start) % length * count // length)
-                draws.append(_draws(generator, count))
-            self._labels.append(np.concatenate(labels))
-            self._draws.append(np.concatenate(draws, axis=1))
+            start = int(generator.integers(max(1, length // self.blocks)))
+            self._labels.append((np.arange(length) + start) % length * self.blocks // length)
+            self._draws.append(_draws(generator, self.blocks))
 
     def means(self, values: Floats) -> Floats:
         """The mean of every replicate of `values`."""

@@ -60,7 +60,7 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     carried = (hang.effective_count, *(hang.effective_count * min(share, 1 - share) for share in SHARES))
     estimates = [Estimate(figure) for figure in figures]
     if enough(hang.effective_count):
-        drawn = Bootstrap([len(known)], [hang.block_length], seed)
+        drawn = Bootstrap(len(known), hang.block_length, seed)
         replicates = np.column_stack((drawn.means(known), drawn.quantiles(known, SHARES)))
         estimates = [
             Estimate(figure, *bounds(column, drawn.blocks - 1)) if enough(effective) else Estimate(figure)

@@ -48,7 +48,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(count: int, hang: float) 
 def test_intervals_of_independent_frames_would_be_too_narrow() -> None:
     """Why blocks are drawn at all: taken singly, the same values claim twice what they can show."""
     values = _latencies(2000, hang=0.8)
-    singly = Bootstrap([2000], [1], seed=0).quantiles(values, (0.5,))
+    singly = Bootstrap(2000, 1, seed=0).quantiles(values, (0.5,))
     p50 = describe(values).p50
     assert p50.high - p50.low > 2 * float(np.subtract(*np.quantile(singly, (0.975, 0.025))))
 
@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_bounds() -> None:
 def test_replicates_spread_as_order_statistics_do(count: int) -> None:
     """No replicate is sorted: of independent values the ranks drawn must still follow the Beta law."""
     values = np.random.default_rng(3).permutation(count).astype(np.float64)
-    drawn = Bootstrap([count], [1], seed=0).quantiles(values, (0.5, 0.99))
+    drawn = Bootstrap(count, 1, seed=0).quantiles(values, (0.5, 0.99))
     for column, share in zip(drawn.T, (0.5, 0.99), strict=True):
         place = share * (count - 1) + 1  # From 1, as order statistics are counted.
         law = stats.beta(place, count - place + 1, loc=-0.5, scale=count)
