@@ -2,6 +2,7 @@
 
 import configparser
 import re
+from importlib.metadata import distribution
 from itertools import combinations
 from pathlib import Path
 
@@ -78,3 +79,12 @@ def test_a_demo_installs_no_tools_of_tests() -> None:
 def test_a_vehicles_lock_has_no_tensorflow() -> None:
     """It is 1.9 GB that a vehicle never loads."""
     assert not {"tensorflow", "keras", "openvino"} & pinned("edge/requirements.lock").keys()
+
+
+def test_a_vehicle_needs_less_than_420_mb() -> None:
+    """The limit of a vehicle's disk; TensorFlow alone has more. Skylane itself has some 20 MB with its models."""
+    transports, build = {"grpcio", "protobuf", "urllib3"}, {"setuptools"}
+    names = pinned("edge/requirements.lock").keys() - transports - build
+    assert "tensorflow" not in names
+    paths = [Path(str(file.locate())) for name in names for file in distribution(name).files or ()]
+    assert 200e6 < sum(path.stat().st_size for path in paths if path.is_file()) < 400e6
