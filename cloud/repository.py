@@ -245,9 +245,10 @@ class Repository:
     def _hint(self, name: str) -> str:
         """What to add to the error for a model that is not here; `./models` is read only where it is asked for."""
         here = Path("models")
+        build = f" in {self}: run 'skylane model build {name}', or give --models" if not self.names() else ""
         if not here.is_dir() or here.resolve() in {root.resolve() for root in self._roots}:
-            return ""
-        return "; ./models has one of that name: give --models ./models" if name in Repository(here).names() else ""
+            return build
+        return "; ./models has one of that name: give --models ./models" if name in Repository(here).names() else build
 
 
 def engine_of(form: str, engine: str | None) -> str:

@@ -426,9 +426,7 @@ def test_a_worker_drains_when_it_is_told_to_stop(
     drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/second", "--frames", str(FRAMES)])
     assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
     command = ["cloud", "serve", "--models", "/models", "--model", "road-small", "--worker", "leaving"]
-    worker = start(
-        "cloud", command=[*command, "--health-file", "/tmp/skylane.health"], volumes=[f"{served_model}:/models:ro"]
-    )
+    worker = start("cloud", command=[*command, "--health-file", "/tmp/skylane.health"])
     await_healthy("cloud", worker)
     play = ["edge", "play", "/runs/second", "--closed-loop", "--loop", "--frames", str(DRAINING_FRAMES), "--no-sinks"]
     edge = start("edge", command=[*play, "--vehicle", "second", "--out", "/runs/drained"])

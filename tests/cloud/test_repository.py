@@ -230,6 +230,12 @@ def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
         Repository(tmp_path / "absent").names()
 
 
+def test_an_empty_repository_says_where_it_is_and_how_to_fill_it(tmp_path: Path) -> None:
+    """In a container the folder is a volume, which is empty where nothing was mounted."""
+    with pytest.raises(UnknownNameError, match=r"there are none in .*: run 'skylane model build road-small'"):
+        Repository(tmp_path).versions("road-small")
+
+
 def test_the_default_repository_is_the_environments_else_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
