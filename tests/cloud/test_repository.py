@@ -232,8 +232,8 @@ def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
 
 def test_an_empty_repository_says_where_it_is_and_how_to_fill_it(tmp_path: Path) -> None:
     """In a container the folder is a volume, which is empty where nothing was mounted."""
-    with pytest.raises(UnknownNameError, match=r"there are none in .*: run 'skylane model build road-small'"):
-        Repository(tmp_path).versions("road-small")
+    with pytest.raises(UnknownNameError, match=r"there are none in .*: run 'skylane model build mine'"):
+        Repository(tmp_path).versions("mine")
 
 
 def test_the_default_repository_is_the_environments_else_the_users(
