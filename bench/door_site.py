@@ -78,7 +78,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         """
         where = {"broker": self.broker.url} if door == MQTT else {"worker_addresses": (self.address(door),)}
         config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-        opened: Transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
+        opened: Transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
         return opened
 
     def played(

@@ -32,6 +32,7 @@ from bench.sample import sample_bag
 from cloud.engines.engine import Placement
 from cloud.model import Model
 from cloud.repository import Repository, default_root
+from shared.flags import FiniteRange
 from shared.machine import machine
 from shared.terminal_table import Table
 
@@ -177,7 +178,7 @@ def _round(plan: Plan, site: DoorSite, samples: Sequence[Sample]) -> tuple[list[
 @click.option("--window", type=click.IntRange(1, 64), default=2, show_default=True, help="Of each client.")
 @click.option("--instances", type=click.IntRange(1, 64), help="Batches at a time. [as the engine chooses]")
 @click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=10.0, show_default=True, help="Of a round.")
+@click.option("--seconds", type=FiniteRange(1, 3600), default=10.0, show_default=True, help="Of a round.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JSON.")
 def doors(models: Path | None, doors: tuple[str, ...], path: Path | None, **how: Any) -> None:

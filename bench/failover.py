@@ -24,6 +24,7 @@ from bench.worker import Worker
 from cloud.repository import default_root
 from shared import clock
 from shared.broker import Broker
+from shared.flags import FiniteRange
 from shared.latency_log import CSV_NAME, LogError, Outcome, read_rows
 from shared.machine import machine
 from shared.terminal_table import Table
@@ -170,7 +171,7 @@ def _mode(retries: bool) -> str:  # noqa: FBT001 (what it names)
 
 @click.command()
 @click.option("--model", help="A model for the workers to run. [none: they wait --think-ms and answer]")
-@click.option("--think-ms", type=click.FloatRange(0), default=100.0, show_default=True)
+@click.option("--think-ms", type=FiniteRange(0), default=100.0, show_default=True)
 @click.option("--vehicles", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 100), default=2, show_default=True)

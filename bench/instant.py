@@ -32,6 +32,7 @@ from shared import clock
 from shared.bus import Bus
 from shared.connection import Connection
 from shared.errors import SkylaneError
+from shared.flags import FiniteRange
 from shared.labels import read_labels
 from shared.model_card import ModelCard
 from shared.name_claim import client_id
@@ -297,7 +298,7 @@ def instant_model(settings: InstantSettings) -> Model:
 @click.option("--model", default=MODEL, show_default=True)
 @click.option("--height", type=click.IntRange(1), default=608, show_default=True)
 @click.option("--width", type=click.IntRange(1), default=968, show_default=True)
-@click.option("--think-ms", type=click.FloatRange(0), default=0.0, help="What an inference takes: a wait, no work.")
+@click.option("--think-ms", type=FiniteRange(0), default=0.0, help="What an inference takes: a wait, no work.")
 @click.option("--labels-from-pixels", type=bool, default=False, help="Masks that follow from the pictures.")
 @click.option("--certs", type=click.Path(path_type=Path), help="The folder of its certificate.")
 @click.option("--http", help="HOST:PORT of its HTTP endpoint.")

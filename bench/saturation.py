@@ -26,6 +26,7 @@ from bench.worker import Worker
 from cloud.engines.engine import Placement, Precision
 from cloud.repository import Repository, default_root
 from shared.broker import Broker
+from shared.flags import FiniteRange
 from shared.latency_log import Outcome
 from shared.machine import machine
 from shared.percentiles import NOTE, shown
@@ -193,10 +194,10 @@ def _peak_mb(pid: int | None) -> float | None:
 @click.option("--engine", help="What runs it. [as its manifest says]")
 @click.option("--precision", help="What it computes in. [as its manifest says]")
 @click.option("--vehicles", type=click.IntRange(2, 64), default=8, show_default=True)
-@click.option("--factor", type=click.FloatRange(0.1, 20), default=2.0, show_default=True, help="Of the capacity.")
-@click.option("--deadline-frames", type=click.FloatRange(1, 1000), default=10.0, show_default=True, help="Frame times.")
+@click.option("--factor", type=FiniteRange(0.1, 20), default=2.0, show_default=True, help="Of the capacity.")
+@click.option("--deadline-frames", type=FiniteRange(1, 1000), default=10.0, show_default=True, help="Frame times.")
 @click.option("--window", type=click.IntRange(1, 1000), default=4, show_default=True, help="Of each vehicle.")
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=15.0, show_default=True, help="Of a round.")
+@click.option("--seconds", type=FiniteRange(1, 3600), default=15.0, show_default=True, help="Of a round.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def saturation(models: Path | None, *, as_json: bool, **plan: Any) -> None:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from bench import soak as soak_bench
 from bench.machine_line import machine_line
+from shared.flags import FiniteRange
 from shared.machine import machine
 from shared.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.terminal_table import Table
@@ -21,12 +22,12 @@ _SCALES = {"rss_bytes": 1e6, "fds": 1.0, "threads": 1.0}  # What a column's numb
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.1), default=30.0, show_default=True)
-@click.option("--hours", type=click.FloatRange(0.1), help="Instead of the minutes.")
+@click.option("--minutes", type=FiniteRange(0.1), default=30.0, show_default=True)
+@click.option("--hours", type=FiniteRange(0.1), help="Instead of the minutes.")
 @click.option("--seed", type=click.IntRange(0), help="Of the faults. [drawn, and printed]")
 @click.option("--vehicles", type=click.IntRange(2, 16), default=3, show_default=True)
 @click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True)
-@click.option("--rate-hz", type=click.FloatRange(0.5, 100), default=10.0, show_default=True, help="Of each vehicle.")
+@click.option("--rate-hz", type=FiniteRange(0.5, 100), default=10.0, show_default=True, help="Of each vehicle.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/soak"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON alone.")
 def soak(*, minutes: float, hours: float | None, seed: int | None, out: Path, as_json: bool, **counts: Any) -> None:

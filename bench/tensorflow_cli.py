@@ -12,6 +12,7 @@ from bench import tensorflow_race
 from bench.machine_line import machine_line
 from bench.tensorflow_ways import AGAIN, WAYS
 from cloud.repository import default_root
+from shared.flags import FiniteRange
 from shared.terminal_table import Table
 
 
@@ -23,7 +24,7 @@ from shared.terminal_table import Table
 @click.option(
     "--limit",
     "limit_s",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=60.0,
     show_default=True,
     help="Seconds of processor time that a way may take to be warm, and for a picture; then it is given up and named.",

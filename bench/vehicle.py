@@ -65,12 +65,12 @@ def _play(bag: Path, broker: str, folder: Path, frames: int, codec: str) -> list
     arguments = [str(bag), "--broker", broker, "--model", MODEL, "--codec", codec, "--out", str(folder)]
     arguments += ["--frames", str(frames), "--loop", "--closed-loop", "--window", "1", "--no-sinks"]
     memory_mb = []
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "skylane", "edge", "play", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # A pipe that nobody reads would stop a long run.
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "skylane", "edge", "play", *arguments], stdout=subprocess.DEVNULL, stderr=log
+        ) as process,
+    ):
         watched = psutil.Process(process.pid)
         while process.poll() is None:
             try:
@@ -81,8 +81,8 @@ def _play(bag: Path, broker: str, folder: Path, frames: int, codec: str) -> list
                 process.wait(_SAMPLE_S)
             except subprocess.TimeoutExpired:
                 continue
-        assert process.stderr is not None
-        said = process.stderr.read().strip()
+        log.seek(0)
+        said = log.read().strip()
     if process.returncode:
         raise BenchError(f"the vehicle node failed: {said}")
     return memory_mb

@@ -13,6 +13,7 @@ import click
 from shared.compression import Buffer
 from shared.connection import Connection, broker_options
 from shared.errors import SkylaneError
+from shared.flags import FiniteRange
 from shared.node_status import NodeState, unpack_status
 from shared.topics import VEHICLE_STATUS, WORKER_STATUS
 
@@ -46,7 +47,7 @@ def assert_online(connection: Connection, role: str, name: str) -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1),
+    type=FiniteRange(0.1),
     default=5.0,
     show_default=True,
     help="Seconds to wait for the announcement.",

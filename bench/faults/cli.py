@@ -19,6 +19,7 @@ from bench.faults.rig import OVERLOAD_S, Rig
 from bench.faults.scenario import Finding, Scenario, UnavailableError
 from bench.machine_line import machine_line
 from shared.errors import SkylaneError
+from shared.flags import FiniteRange
 from shared.machine import machine
 from shared.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.terminal_table import Table
@@ -106,7 +107,7 @@ def play(scenario: Scenario, folder: Path, seed: int, console: Console, *, overl
 @click.option("--seed", type=click.IntRange(0), help="Of what is left to chance. [drawn, and printed]")
 @click.option(
     "--overload-s",
-    type=click.FloatRange(30),
+    type=FiniteRange(30),
     default=OVERLOAD_S,
     show_default=True,
     help="Seconds that the overload lasts.",

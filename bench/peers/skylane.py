@@ -135,7 +135,7 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     vehicle, session = _names()
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-    transport = load("transport", TRANSPORTS, door)(config, session, Hooks(), lambda _: None)
+    transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
     client = SkylaneClient(transport, vehicle, session, want)
     if not transport.wait_until_served(PATIENCE_S):
         client.close()

@@ -19,6 +19,7 @@ from bench.report.study_log import is_study, run_folders
 from bench.report.subject import Subject, open_subject
 from bench.report.tables import write_tables
 from bench.report.terminal import show
+from shared.flags import FiniteRange
 from shared.repair import repair
 
 _MOST_PROBLEMS = 10
@@ -36,10 +37,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--check", is_flag=True, help="Check every promise of the log; exit code 1 where one does not hold.")
 @click.option("--repair", "repairs", is_flag=True, help="Close as `aborted` what a killed run left open.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON instead; write no page.")
-@click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of the machine: what do 24 h of footage cost?")
+@click.option("--price-per-hour", type=FiniteRange(min=0), help="Of the machine: what do 24 h of footage cost?")
 @click.option("--currency", default="EUR", show_default=True, help="Of that price.")
 @click.option(
-    "--footage-hz", type=click.FloatRange(min=0, min_open=True), default=24.0, show_default=True, help="Of the footage."
+    "--footage-hz", type=FiniteRange(min=0, min_open=True), default=24.0, show_default=True, help="Of the footage."
 )
 @click.option("--local", type=_FOLDER, help="The same frames, answered on the vehicle itself: is offloading worth it?")
 def report(

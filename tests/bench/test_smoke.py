@@ -35,7 +35,7 @@ _SMOKES = {
     "tensorflow": (*_MODEL, "--rounds", "1", "--way", "Session.run"),
     "tls": (*_MODEL, "--rounds", "1", "--frames", "2", "--messages", "8"),
     "transports": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--transport", "mqtt", "--transport", "grpc"),
-    "vehicle": (*_BAG, "--frames", "50", "--height", "64", "--width", "96"),
+    "vehicle": (*_BAG, "--frames", "600", "--height", "64", "--width", "96"),
 }
 _PLAIN = {"peers"}  # Its tables are of peers that may not be there.
 

@@ -58,6 +58,7 @@ PARSERS = {
     "shared/frame_head.py": "wire",
     "shared/images.py": "wire",
     "shared/labels.py": "settings",
+    "shared/log_lines.py": f"({_OWN}: lines that a worker logs)",
     "shared/latency_log.py": "runs",
     "shared/lost_rows.py": "runs",
     "shared/masks.py": "wire",

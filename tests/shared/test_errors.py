@@ -7,7 +7,7 @@ from shared.errors import MissingExtraError
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it() -> None:
     """The extra is what a user can install."""
-    assert str(MissingExtraError("'skylane report'", "pandas", "bench")).endswith("pip install 'skylane[bench]'")
+    assert "pip install 'skylane[bench]'" in str(MissingExtraError("'skylane report'", "pandas", "bench"))
 
 
 def test_an_image_without_pip_does_not_advise_it(monkeypatch: pytest.MonkeyPatch) -> None:
