@@ -92,7 +92,7 @@ def _sha256(file: Path) -> str | None:
 
 
 def _serve(engine: Engine, channel: Channel) -> None:
-    """Infer until the channel is closed. A bug in the engine is told, and ends the process: nobody knows what it left."""
+    """Infer until the channel is closed. A bug in the engine is reported and ends the process."""
     pictures: SharedMemory | None = None
     results: SharedMemory | None = None
     tuning = Tuning()
@@ -110,8 +110,9 @@ def _serve(engine: Engine, channel: Channel) -> None:
         except SkylaneError as error:
             channel.send({"kind": "failed", "problem": str(error)})
         except BaseException as error:
+            traceback.print_exc()  # Before the report, after which the worker kills this process.
             channel.send({"kind": "broken", "problem": "".join(traceback.format_exception_only(error)).strip()[:500]})
-            raise
+            raise SystemExit(1) from error
         else:
             channel.send({"kind": "inferred", "heads": heads}, results if is_new else None)
 

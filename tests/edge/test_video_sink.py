@@ -108,15 +108,31 @@ def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("codec", VideoCodec)
-def test_a_video_has_the_codec_that_was_asked_for(
-    card: ModelCard, tmp_path: Path, codec: VideoCodec, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """An operator who must not use a codec relies on the setting; standard error is for the node's own log."""
+def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
+    """An operator who must not use a codec relies on the setting."""
     path = _written(tmp_path, card, codec, [_answered(_columns(64, 96, COLOURS), 0)])
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (VideoCodec(stream.codec.canonical_name), stream.pix_fmt) == (codec, "yuv420p")
-    assert "Svt" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("codec", VideoCodec)
+def test_an_encoder_writes_nothing_to_standard_error(tmp_path: Path, codec: VideoCodec) -> None:
+    """That is for the node's own log. A new process, as encoders read their settings once a process."""
+    program = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from edge.sinks.video import VideoSink
+from edge.sinks.video_codec import VideoCodec
+from tests.edge.conftest import CARD
+from tests.edge.test_video_sink import _answered
+sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec("{codec}"))
+sink.write(_answered(np.zeros((120, 160, 3), np.uint8), 0))
+sink.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("height", [600, 800])
