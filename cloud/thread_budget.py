@@ -1,4 +1,4 @@
-"""How many threads a worker may start at most, and whether its container allows as many (docs/sizing.md, Threads)."""
+"""The maximum number of a worker's threads, compared with its container's limit (docs/sizing.md, Threads)."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from shared.machine import usable_cores
 _OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
 _INSTANCES = 2  # Batches at a time of a model where the engine chooses.
 _HTTP_EXECUTOR = 32  # asyncio's default executor has as many threads at most, or four more than cores.
-_PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # In a container its own limit, of cgroup v2.
+_PIDS_FILE = Path("/sys/fs/cgroup/pids.max")  # The limit of the process's own container (cgroup v2).
 
 _LOG = get_logger("cloud")
 
@@ -37,7 +37,7 @@ def warn_of_pids_limit(settings: CloudConfig, models: int, path: Path = _PIDS_FI
     """Logs a warning if the container's limit is lower than what a worker may need; `path` holds the limit."""
     try:
         limit = int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # There is none, or it is "max".
+    except (OSError, ValueError):  # The file is missing, or holds "max": no limit.
         return
     most = most_threads(settings, models)
     if limit < most:

@@ -5,7 +5,7 @@ from shared.latency_log import Outcome
 from shared.logs import RateLimitedLogger, get_logger
 from shared.topics import FrameId
 
-_SHOWN_DIGITS = 12  # Of a model's hash.
+_SHOWN_DIGITS = 12  # Length of a model's hash in a line.
 
 
 class FrameLog:

@@ -1,17 +1,23 @@
-"""The threads of the gRPC server: a bounded pool that goes on where the system allows no more of them."""
+"""The threads of the gRPC server: a bounded pool that keeps working when no more threads can be started."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from shared.logs import RateLimitedLogger, get_logger
 from shared.machine import usable_cores
 from shared.threads import ThreadsExhaustedError, is_thread_limit
 
-_SPARE_THREADS = 32  # For calls that are refused at once.
-_OWN_THREADS = 16  # Those of the grpcio library beside one a core, and the check for overdue calls.
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SPARE_THREADS = 32  # Threads for calls that are refused immediately.
+_OWN_THREADS = 16  # Threads of the grpcio library, without one per core, and of the check for overdue calls.
 
 
 def most_streams(max_calls: int) -> int:
-    """How many streams may be open at a time where so many calls are answered at a time."""
+    """The limit of open streams for a limit of concurrent calls."""
     return max(1, max_calls // 4)
 
 
@@ -21,28 +27,41 @@ def most_grpc_threads(max_calls: int) -> int:
 
 
 class GrpcThreads(ThreadPoolExecutor):
-    """The pool in which calls are answered; it makes do with the threads it has where it cannot start more."""
+    """The pool in which calls are answered; when no thread can be started, calls wait for those that exist."""
 
     def __init__(self, max_calls: int) -> None:
         """Starts one thread.
 
         Raises:
-            ThreadsExhaustedError: the system allows none.
+            ThreadsExhaustedError: no thread can be started.
         """
         super().__init__(_pool_size(max_calls), "grpc")
         self._log = RateLimitedLogger(get_logger("cloud"))
-        self.submit(int).result()
-
-    def _adjust_thread_count(self) -> None:
-        """See ThreadPoolExecutor; an exception here would end the thread in which grpcio takes calls."""
         try:
-            super()._adjust_thread_count()
+            super().submit(int).result()
+        except RuntimeError as error:
+            raise (ThreadsExhaustedError() if is_thread_limit(error) else error) from error
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See ThreadPoolExecutor; an exception here would end the thread in which grpcio accepts calls."""
+        future: Future[T] = Future()
+        try:
+            super().submit(_complete, future, partial(fn, *args, **kwargs))
         except RuntimeError as error:
             if not is_thread_limit(error):
                 raise
-            if not self._threads:
-                raise ThreadsExhaustedError from error
+            # The executor queues the call before it tries to start a thread for it.
             self._log.warning("threads", "gRPC calls wait for a thread", reason=str(ThreadsExhaustedError()))
+        return future
+
+
+def _complete(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 (it is raised where the future's result is read)
+        future.set_exception(error)
 
 
 def _pool_size(max_calls: int) -> int:
