@@ -255,10 +255,9 @@ class MqttBus:
         was_up, self._is_up = self._is_up, False  # paho tells twice of a keepalive that passed.
         if was_up and self._is_logged:
             self._lost_ns = clock.now_ns()
-            silent_s = (self._lost_ns - self.heard_ns) / 1e9
-            _LOG.warning(
-                "connection lost", broker=str(self._address), reason=str(code), silent_s=round(max(0.0, silent_s), 1)
-            )
+            silent_s = round(max(0.0, (self._lost_ns - self.heard_ns) / 1e9), 1)
+            reason = "the connection was closed" if code.value == _FAILED else str(code)
+            _LOG.warning("connection lost", broker=str(self._address), reason=reason, silent_s=silent_s)
         if was_up and code.value == _KEEPALIVE_TIMEOUT and not flags.is_disconnect_packet_from_server:
             self._lost()
 
