@@ -21,14 +21,14 @@ class Entry(NamedTuple):
 COMMANDS = {  # Paths and not functions: `skylane --help` must load neither TensorFlow nor OpenCV.
     "bag": Entry("rosbag_tools.cli:bag", "edge", "Make, inspect, cut and convert rosbags; no ROS needed."),
     "bench": Entry("bench.cli:bench", "bench,demo", "Measure what offloading costs, as ratios to bare inference."),
-    "broker": Entry("shared.cli:broker", "broker", "Run an MQTT broker on this machine."),
+    "broker": Entry("shared.broker.cli:broker", "broker", "Run an MQTT broker on this machine."),
     "cloud": Entry("cloud.cli:cloud", "cloud", "The cloud node: answer frames with masks."),
     "demo": Entry("bench.demo:demo", "demo", "The whole journey here: bag, broker, cloud, edge, masks."),
     "edge": Entry("edge.cli:edge", "edge", "The vehicle node: send frames, take masks, log every stage."),
-    "health": Entry("shared.health:health", "edge", "Check that a worker or a vehicle is online."),
+    "health": Entry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
     "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": Entry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
-    "send": Entry("edge.sending.cli:send", "transports", "Send pictures to workers, spread over them by load."),
+    "send": Entry("edge.upload.cli:send", "transports", "Send pictures to workers, spread over them by load."),
     "study": Entry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
 }
 
@@ -107,13 +107,13 @@ def _message(error: Exception) -> str | None:
 def _set_memory_up(command: str) -> None:
     """Before a command allocates anything. What it needs is imported here: `skylane --help` is to be quick."""
     if command in _RUN_MODELS:
-        from shared import huge_pages  # noqa: PLC0415 (see above)
+        from shared.runtime import huge_pages  # noqa: PLC0415 (see above)
 
         huge_pages.enter()
     if command in _MOVE_FRAMES:
-        from shared import freed_memory  # noqa: PLC0415 (see above)
+        from shared.runtime import malloc  # noqa: PLC0415 (see above)
 
-        freed_memory.keep()
+        malloc.keep()
 
 
 if __name__ == "__main__":

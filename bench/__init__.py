@@ -1,1 +1,4 @@
-"""Studies: load, links, baselines, statistics and reports."""
+"""Benchmarks, fault tests, studies and reports.
+
+Start with `cli`, which lists all benchmarks; `harness` has what they share.
+"""

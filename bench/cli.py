@@ -9,28 +9,28 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench import overhead as overhead_bench
-from bench import vehicle as vehicle_bench
-from bench.clocks_cli import clocks
-from bench.doors import doors
-from bench.engines_cli import engines
-from bench.failover import failover
+from bench.clocks.cli import clocks
+from bench.engines.cli import engines
+from bench.engines.tensorflow_cli import tensorflow
 from bench.faults.cli import faults
+from bench.harness.machine_line import machine_line
+from bench.harness.sample_bag import sample_bag
+from bench.harness.spread import spread_table
 from bench.link.cli import link
-from bench.machine_line import machine_line
-from bench.report_cost import report
-from bench.sample import sample_bag
-from bench.saturation import saturation
-from bench.soak_cli import soak
-from bench.spread import spread_table
-from bench.stamping import stamping
-from bench.swap import swap
-from bench.tensorflow_cli import tensorflow
-from bench.tls import tls
-from bench.transports import transports
-from cloud.repository import default_root
+from bench.performance import overhead as overhead_bench
+from bench.performance import vehicle as vehicle_bench
+from bench.performance.gateway import doors
+from bench.performance.report_cost import report
+from bench.performance.saturation import saturation
+from bench.performance.stamping import stamping
+from bench.performance.tls import tls
+from bench.performance.transports import transports
+from bench.resilience.failover import failover
+from bench.resilience.model_swap import swap
+from bench.resilience.soak_cli import soak
+from cloud.models.repository import default_root
 from shared.errors import SkylaneError
-from shared.processes import interrupted_when_asked_to_end
+from shared.runtime.processes import interrupted_when_asked_to_end
 from shared.terminal_table import Table
 
 _SAMPLE_FRAMES = 40

@@ -11,18 +11,18 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.harness.sample_bag import sample_bag
+from bench.load.worker_process import Worker
 from bench.report.document import write_report
-from bench.sample import sample_bag
-from bench.worker import Worker
-from cloud.repository import default_root
+from cloud.models.repository import default_root
 from edge.cli import run
 from edge.config import EdgeConfig
 from edge.sinks.video_codec import VIDEO_FORMATS
-from shared.broker import Broker
+from shared.broker.broker import Broker
 from shared.errors import SkylaneError
+from shared.imaging.opencv import cv2
 from shared.log_lines import READY, read_line
-from shared.opencv import cv2
-from shared.run_folder import RUNS, free_folder
+from shared.runlog.run_folder import RUNS, free_folder
 
 # What the PNG sink writes of a task, and what it is.
 _PICTURES = {

@@ -18,27 +18,27 @@ from cloud.config import CloudConfig, connection_of, gateway_of
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.frame_log import Summary
+from cloud.frontends.mqtt import worker_will
 from cloud.gateway.gateway import check
-from cloud.intake import worker_will
 from cloud.isolation.engine import Limits
-from cloud.loader import Loader
-from cloud.model import Model
+from cloud.models.loader import Loader
+from cloud.models.model import Model
+from cloud.models.repository import Repository, default_root
 from cloud.node import CloudNode, WorkerSettings
 from cloud.replicas import Replicas, drain_with_parent
-from cloud.repository import Repository, default_root
 from cloud.thread_budget import warn_of_pids_limit
-from shared.bus import Bus, MemoryBus
 from shared.config import read_yaml
-from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.flags import number, override
-from shared.health_file import health_file_option
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
-from shared.name_claim import client_id
-from shared.processes import on_end_signals
+from shared.messages.topics import part_of_name
+from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.name_guard import client_id
+from shared.network.broker_options import broker_options
 from shared.resources.sampler import Sampler
-from shared.topics import part_of_name
+from shared.runtime.health_file import health_file_option
+from shared.runtime.processes import on_end_signals
 
 _number = partial(number, CloudConfig)
 

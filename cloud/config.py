@@ -7,14 +7,14 @@ from typing import Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
-from cloud.gateway.listening import ListenError, endpoint
+from cloud.gateway.bind import ListenError, endpoint
 from cloud.gateway.settings import GatewaySettings
-from cloud.manifest import NAME
+from cloud.models.manifest import NAME
 from shared.config import Section
-from shared.connection import DEFAULT_BROKER, Connection
 from shared.errors import suggestion
 from shared.logs import LEVELS, LogFormat
-from shared.topics import GROUP, TopicNameError, checked
+from shared.messages.topics import GROUP, TopicNameError, checked
+from shared.network.broker_options import DEFAULT_BROKER, Connection
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
 _ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.

@@ -13,15 +13,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from shared import topics
-from shared.bus import Ack, Bus, Delivery, Properties
-from shared.connection import Connection, broker_options
-from shared.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
+from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError, UnknownNameError
-from shared.fields import MessageError
 from shared.flags import FiniteRange, check_version, topic_name
-from shared.model_card import ModelCard
-from shared.node_status import NodeState, unpack_status
+from shared.messages import topics
+from shared.messages.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, unpack_status
+from shared.mqtt.bus import Ack, Bus, Delivery, Properties
+from shared.network.broker_options import Connection, broker_options
 from shared.terminal_table import Table
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}

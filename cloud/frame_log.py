@@ -4,10 +4,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from cloud.request import Request
+from cloud.serving.request import Request
 from shared import clock
 from shared.logs import RateLimitedLogger, get_logger
-from shared.messages import MaskMessage, Status
+from shared.messages.frame import MaskMessage, Status
 
 _MAX_SESSIONS = 1024  # Sessions of vehicles that are remembered; beyond this the one heard least recently is forgotten.
 _LOG = get_logger("cloud")

@@ -5,32 +5,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.admission import Admission
-from cloud.batching import Batcher
-from cloud.control import Control
-from cloud.decoding import Decoder
-from cloud.doors import Doors
-from cloud.echoes import Echoes
-from cloud.exchange import Exchange
-from cloud.gateway.callers import Callers
-from cloud.gateway.door import Door
+from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.control import Control
+from cloud.frontends.frontends import Doors
+from cloud.frontends.mqtt import Intake
+from cloud.gateway.common.auth import Callers
+from cloud.gateway.context import WorkerParts
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.worker_parts import WorkerParts
-from cloud.hold_off import HoldOff
-from cloud.intake import Intake
-from cloud.loader import Loader
-from cloud.model import Model
-from cloud.postprocess import Postprocessor
-from cloud.replies import Replier
-from cloud.serving import Lane, Serving
-from shared import topics
-from shared.bus import Bus
+from cloud.gateway.submission import Door
+from cloud.models.loader import Loader
+from cloud.models.model import Model
+from cloud.models.model_swap import Exchange
+from cloud.serving.admission import Admission
+from cloud.serving.batching import Batcher
+from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.decoding import Decoder
+from cloud.serving.postprocessing import Postprocessor
+from cloud.serving.replies import Replier
+from cloud.serving.served_models import Lane, Serving
 from shared.errors import SkylaneError
-from shared.health_file import HealthFile
-from shared.images import PictureLimits
+from shared.imaging.image_codecs import PictureLimits
 from shared.logs import get_logger
-from shared.threads import ThreadGroup
+from shared.messages import topics
+from shared.mqtt.bus import Bus
+from shared.runtime.health_file import HealthFile
+from shared.runtime.threads import ThreadGroup
 
 _DRAIN_S = 30.0
 _LOG = get_logger("cloud")

@@ -18,14 +18,14 @@ from typing import Any
 import yaml
 
 from cloud.config import CloudConfig, connection_of
-from shared.endpoint import LAST_PORT, Endpoint
 from shared.errors import SkylaneError
-from shared.health_file import HealthFile, is_fresh
 from shared.log_lines import READY, read_line, reason_in
 from shared.logs import RateLimitedLogger, get_logger
-from shared.machine import usable_cores
-from shared.name_claim import client_id
-from shared.processes import end
+from shared.mqtt.name_guard import client_id
+from shared.network.endpoint import LAST_PORT, Endpoint
+from shared.runtime.health_file import HealthFile, is_fresh
+from shared.runtime.machine import usable_cores
+from shared.runtime.processes import end
 
 _LONGEST_BACK_OFF_S = 30.0
 _SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.

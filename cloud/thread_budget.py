@@ -4,10 +4,10 @@ from pathlib import Path
 
 from cloud.config import CloudConfig
 from cloud.engines.engine import Placement
-from cloud.gateway.grpc_threads import most_grpc_threads
-from cloud.loader import engine_threads
+from cloud.gateway.grpc.threads import most_grpc_threads
+from cloud.models.loader import engine_threads
 from shared.logs import get_logger
-from shared.machine import usable_cores
+from shared.runtime.machine import usable_cores
 
 _OWN_THREADS = 12  # The main thread, MQTT, control, refusals, the sampler, and those of libraries.
 _INSTANCES = 2  # Batches at a time of a model where the engine chooses.

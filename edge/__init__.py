@@ -1,1 +1,4 @@
-"""The vehicle node: frames out, masks in, one CSV row a frame."""
+"""The vehicle node: replays a source, sends frames to workers, and logs the latency of every stage of every frame.
+
+Start with `node`, which connects sources, pipeline, transport and sinks.
+"""

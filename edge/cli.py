@@ -14,33 +14,33 @@ from typing import Any
 import click
 from rich.console import Console
 
-from edge import manifest as run_manifest
-from edge.arrivals import Arrivals
+from edge import run_record as run_manifest
+from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.hooks import Hooks
 from edge.node import EdgeNode, PlaySettings
-from edge.outcome import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
+from edge.pacing.arrivals import Arrivals
 from edge.progress import run_with_progress
+from edge.run_summary import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera, open_source
-from edge.transports.opening import open_transport
+from edge.transports.factory import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.config import read_yaml
-from shared.connection import broker_options
 from shared.errors import SkylaneError
 from shared.flags import number, override
-from shared.health_file import health_file_option
-from shared.latency_log import CSV_NAME, LogError, LogWriter
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
-from shared.model_card import ModelCard
-from shared.processes import on_end_signals
+from shared.messages.model_card import ModelCard
+from shared.messages.request_options import check_want
+from shared.network.broker_options import broker_options
 from shared.registry import load
-from shared.repair import repair_all
 from shared.resources.sampler import RESOURCES_NAME, Sampler
-from shared.run_folder import contents, removed_unless_begun, run_folder
-from shared.run_manifest import keep_room, write_manifest
-from shared.wants import check_want
+from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
+from shared.runlog.repair import repair_all
+from shared.runlog.run_folder import contents, removed_unless_begun, run_folder
+from shared.runlog.run_manifest import keep_room, write_manifest
+from shared.runtime.health_file import health_file_option
+from shared.runtime.processes import on_end_signals
 
 _LOG = get_logger("edge")
 _number = partial(number, EdgeConfig)

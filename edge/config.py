@@ -6,16 +6,16 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from edge.arrivals import Arrivals
+from edge.pacing.arrivals import Arrivals
 from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
-from shared.connection import DEFAULT_BROKER
-from shared.endpoint import Endpoint, EndpointError
-from shared.geometry import Resize
+from shared.imaging.geometry import Resize
 from shared.logs import LEVELS, LogFormat
-from shared.messages import Want
-from shared.model_card import VERSION_NAME
-from shared.topics import TopicNameError, checked
+from shared.messages.frame import Want
+from shared.messages.model_card import VERSION_NAME
+from shared.messages.topics import TopicNameError, checked
+from shared.network.broker_options import DEFAULT_BROKER
+from shared.network.endpoint import Endpoint, EndpointError
 
 _DAY_S = 86_400.0
 

@@ -1,9 +1,9 @@
 """Log lines about frames: those that were not answered, those that were sent again, and a model that changes."""
 
-from edge.answer import Answerer
-from shared.latency_log import Outcome
+from edge.reliability.reply_validation import Answerer
 from shared.logs import RateLimitedLogger, get_logger
-from shared.topics import FrameId
+from shared.messages.topics import FrameId
+from shared.runlog.latency_log import Outcome
 
 _SHOWN_DIGITS = 12  # Length of a model's hash in a line.
 

@@ -6,26 +6,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge.clocks import Clocks
 from edge.config import EdgeConfig
-from edge.ledger import Ledger, Tally
+from edge.pacing.frame_queue import Slot
+from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
 from edge.pipeline import Pipeline, Preparation
-from edge.pulse import Pulse
 from edge.receiver import Receiver
-from edge.replay import Pace, Pacer, ReadAhead, Schedule
-from edge.retrying import Retrier
+from edge.reliability.ledger import Ledger, Tally
+from edge.reliability.liveness import SILENCE_S, Silence
+from edge.reliability.retry_policy import Suspicions
+from edge.reliability.retrying import Retrier
+from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_stats import Pulse
 from edge.sender import Sender, Window
-from edge.silence import SILENCE_S, Silence
 from edge.sinks.sink import Sink, SinkFeed
-from edge.slot import Slot
-from edge.suspicion import Suspicions
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
-from shared.frames import FrameSource
-from shared.health_file import HealthFile
-from shared.latency_log import LogWriter
-from shared.model_card import ModelCard
-from shared.threads import ThreadGroup
+from shared.imaging.frames import FrameSource
+from shared.messages.model_card import ModelCard
+from shared.runlog.latency_log import LogWriter
+from shared.runtime.health_file import HealthFile
+from shared.runtime.threads import ThreadGroup
 
 _TICK_S = 0.1
 _DRAIN_S = 5.0  # What a stopped run still waits for answers.

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from edge.ledger import Journey, Ledger
+from edge.pacing.frame_queue import Slot
+from edge.reliability.ledger import Journey, Ledger
 from edge.sender import Sender, Window
-from edge.slot import Slot
-from shared import clock, geometry, images
-from shared.demosaic import to_colour
+from shared import clock
 from shared.errors import SkylaneError
-from shared.frames import Frame, Layout
-from shared.geometry import Geometry, Resize
-from shared.messages import FrameMessage, Want
-from shared.model_card import ModelCard
+from shared.imaging import geometry, image_codecs
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Frame, Layout
+from shared.imaging.geometry import Geometry, Resize
+from shared.messages.frame import FrameMessage, Want
+from shared.messages.model_card import ModelCard
 from shared.stages import Stage
 
 
@@ -81,7 +82,7 @@ def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMe
     journey.times[Stage.DEMOSAICED] = clock.now_ns()
     picture = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
     journey.times[Stage.PREPROCESSED] = clock.now_ns()
-    data = images.encode(picture, card.layout, preparation.codec, preparation.quality)
+    data = image_codecs.encode(picture, card.layout, preparation.codec, preparation.quality)
     journey.times[Stage.ENCODED] = clock.now_ns()
     journey.picture, journey.geometry = picture, plan
     return FrameMessage(

@@ -3,11 +3,11 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from edge.ledger import Tally
 from edge.node import EdgeNode
+from edge.reliability.ledger import Tally
 from shared import clock
-from shared.latency_log import Outcome
 from shared.logs import get_logger
+from shared.runlog.latency_log import Outcome
 
 SUMMARY_S = 60.0
 

@@ -4,15 +4,15 @@ import queue
 import threading
 from collections.abc import Callable
 
-from edge.ledger import Journey, Ledger
-from edge.results import decoded
+from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.reply_decoding import decoded
 from edge.transports.transport import Reply, Transport
 from shared import clock
-from shared.fields import MessageError
-from shared.latency_log import Outcome
-from shared.messages import MaskMessage
-from shared.model_card import Task
-from shared.results import Result
+from shared.encoding.msgpack_reader import MessageError
+from shared.messages.frame import MaskMessage
+from shared.messages.model_card import Task
+from shared.messages.results import Result
+from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 
 OnResult = Callable[[Journey, MaskMessage, Result], None]

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from edge.ledger import Journey, Ledger
-from edge.silence import Silence
+from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.liveness import Silence
 from edge.transports.transport import Transport
 from shared import clock
-from shared.messages import FrameMessage
+from shared.messages.frame import FrameMessage
 from shared.stages import Stage, Stamp
 
 _LOOK_S = 0.2  # How often a wait looks whether it was stopped.

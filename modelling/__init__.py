@@ -1,1 +1,4 @@
-"""Architectures, training, inspection, conversion and evaluation of models."""
+"""Models: network architectures, training, evaluation, inspection, conversion and quantization.
+
+Start with `recipes` (the models that Skylane builds) and `building`.
+"""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.engine import EngineError
-from cloud.engines.graph import read_graph
-from cloud.manifest import (
+from cloud.engines.tensorflow.graphdef import read_graph
+from cloud.models.manifest import (
     MANIFEST_NAME,
     BatchingSection,
     DetectionSection,
@@ -17,17 +17,17 @@ from cloud.manifest import (
     OutputKind,
     OutputSection,
 )
-from cloud.repository import Repository
-from modelling.export import INPUT, TENSORS, frozen_graph, write_saved_model
+from cloud.models.repository import Repository
+from modelling.export.export import INPUT, TENSORS, frozen_graph, write_saved_model
+from modelling.export.keras_export import write_keras
 from modelling.frameworks import keras
-from modelling.keras_export import write_keras
 from modelling.recipes import Format, Output, Recipe
-from modelling.weights import Weights, assign, weights_in
-from rosbag_tools.scene import CLASSES
+from modelling.training.weights import Weights, assign, weights_in
+from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
-from shared.labels import Labels
-from shared.model_card import Task
+from shared.imaging.labels import Labels
+from shared.messages.model_card import Task
 
 _TASKS = {Output.PROBABILITIES: Task.CLASSIFICATION, Output.OBJECTS: Task.DETECTION}  # Else segmentation.
 _KINDS = {

@@ -12,22 +12,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.engines.engine import Placement
-from cloud.repository import Repository, default_root
-from modelling.convert_cli import convert_model
+from cloud.models.repository import Repository, default_root
+from modelling.conversion.cli import convert_model
 from modelling.measuring_cli import bench, verify
-from modelling.quantize_cli import quantize
+from modelling.quantization.cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
-from shared.demosaic import DEMOSAICS
 from shared.flags import FiniteRange
-from shared.labels import Labels, read_labels
+from shared.imaging.bayer import DEMOSAICS
+from shared.imaging.image_files import read_picture
+from shared.imaging.labels import Labels, read_labels
+from shared.messages.topics import checked
 from shared.package_data import shipped
-from shared.pictures import read_picture
 from shared.terminal_table import Table
-from shared.topics import checked
 
 if TYPE_CHECKING:
-    from modelling.weights import Weights
+    from modelling.training.weights import Weights
 
 _STREET = shipped("configs") / "labels" / "street12.yaml"
 
@@ -127,7 +127,7 @@ def build(
         raise click.UsageError("--train and --untrained exclude each other")
     if called is not None and (form is None or len(names) > 1):
         raise click.UsageError("--name calls one model in one format: give --format, and one NAME")
-    import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
+    import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds, and `list` needs none.
 
     repository, street = root or default_root(), read_labels(labels)
@@ -175,7 +175,7 @@ def inspect(
     FILE is a frozen graph (.pb), a SavedModel's or OpenVINO's folder, or a file of Keras, ONNX or TensorFlow Lite. It is run
     once: inspect only files that you trust.
     """
-    from modelling import inspection  # noqa: PLC0415  As in `build`.
+    from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
 
     found = inspection.inspect(
         file,
@@ -215,7 +215,7 @@ def inspect(
 @_device
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
-    from modelling import trial  # noqa: PLC0415  As in `build`.
+    from modelling.inspection import trial  # noqa: PLC0415  As in `build`.
 
     rgb = read_picture(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
@@ -252,7 +252,7 @@ def evaluate(
     Of a segmentation: mean IoU, pixel accuracy, IoU by class, confusion. Of a detector: average precision, recall and
     precision by class and size. Of a classifier: accuracy.
     """
-    from modelling.judging import judged  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.dispatch import judged  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -278,12 +278,12 @@ def evaluate(
 
 def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, course: dict[str, Any]) -> "Weights":
     """Train a recipe's weights and fold them, with a progress bar; `source`: the repository with the donor's weights."""
-    from modelling import courses  # noqa: PLC0415  As in `build`.
+    from modelling.training import dispatch  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"{recipe.name}: rendering the drive", total=1.0)
-        return courses.train(
+        return dispatch.train(
             recipe,
             folder,
             course,

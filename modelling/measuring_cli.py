@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.engines.engine import ENGINES, Placement
-from cloud.repository import Repository, default_root
-from shared.model_card import Task
+from cloud.models.repository import Repository, default_root
+from shared.messages.model_card import Task
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring the bags' reader and the engines, which other commands need not.
-    from modelling.bench import Result
+    from modelling.engine_comparison import Result
     from modelling.verification import Verification
 
 _LABELS = {
@@ -73,8 +73,8 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **ho
     Beside its file on each engine that reads it, the models that were converted from it are measured. Ratios are to
     TensorFlow in FP32, one frame at a time, in the same run; labels are held against its labels.
     """
-    from modelling import bench as measuring  # noqa: PLC0415  The bags' reader takes time, and `list` needs none.
-    from modelling.unseen import WEATHER, unseen_bag  # noqa: PLC0415  As above.
+    from modelling import engine_comparison as measuring  # noqa: PLC0415  The bags' reader takes time, and `list` needs none.
+    from modelling.evaluation.holdout import WEATHER, unseen_bag  # noqa: PLC0415  As above.
 
     repository = Repository(root or default_root())
     repository.folder(name)  # Before a drive is rendered for a model that is not there.

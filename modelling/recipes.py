@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rosbag_tools.scene import CLASSES, WEATHERS
+from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared import registry
 from shared.errors import UnknownNameError
 

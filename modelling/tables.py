@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from cloud.repository import Repository
+from cloud.models.repository import Repository
 from shared.errors import SkylaneError
-from shared.model_card import ModelCard, Task
+from shared.messages.model_card import ModelCard, Task
 from shared.terminal_table import Table
 
 if TYPE_CHECKING:  # They bring OpenCV and the bags' reader, which a list needs not.
-    from modelling.class_evaluation import ClassEvaluation
-    from modelling.evaluation import Evaluation
-    from modelling.object_evaluation import ObjectEvaluation
-    from shared.results import Result
+    from modelling.evaluation.classification import ClassEvaluation
+    from modelling.evaluation.detection import ObjectEvaluation
+    from modelling.evaluation.segmentation import Evaluation
+    from shared.messages.results import Result
 
 
 def model_rows(repository: Repository) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def evaluation_line(result: "Evaluation | ObjectEvaluation | ClassEvaluation") -
 
 def result_table(result: "Result", card: ModelCard) -> Table:
     """What a model says of one picture."""
-    from shared.results import Classification, Detections, Tensors  # noqa: PLC0415  As above.
+    from shared.messages.results import Classification, Detections, Tensors  # noqa: PLC0415  As above.
 
     table = Table()
     columns: tuple[str, ...]

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cloud.agreement import agreement
 from cloud.engines.engine import AUTO, Placement
-from cloud.measuring import reference
-from cloud.model import UNSTEADY, Model
-from cloud.pictures import pictures
-from cloud.repository import Repository
+from cloud.models.agreement import agreement
+from cloud.models.engine_benchmark import reference
+from cloud.models.model import UNSTEADY, Model
+from cloud.models.repository import Repository
+from cloud.models.warmup_images import pictures
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 

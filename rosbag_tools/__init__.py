@@ -1,1 +1,4 @@
-"""Bags in and out without ROS, and the synthetic drive."""
+"""Rosbags without ROS: reading, writing, inspecting, repairing, and rendering a synthetic drive.
+
+Start with `reading.bag`, `writer` and `drive.recording`.
+"""

@@ -20,8 +20,8 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.image_messages import Wire
-from rosbag_tools.records import Channel
+from rosbag_tools.messages.images import Wire
+from rosbag_tools.reading.records import Channel
 from shared.errors import SkylaneError, UnknownNameError
 
 

@@ -11,19 +11,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from rosbag_tools.bag import Bag
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
+from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.weather import WEATHERS
 from rosbag_tools.editing import Part, Rewritten, rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
-from rosbag_tools.reader import BagSource
-from rosbag_tools.recording import Plan, record
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.verification import verify as findings_of
-from rosbag_tools.weather import WEATHERS
-from shared.demosaic import DEMOSAICS
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
-from shared.frames import Layout
+from shared.imaging.bayer import DEMOSAICS
+from shared.imaging.frames import Layout
 from shared.terminal_table import Table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rosbag_tools.reader import BagSource
-from shared.demosaic import to_colour
+from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, unwritable_message
-from shared.frames import Frame, Layout
-from shared.images import encode
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Frame, Layout
+from shared.imaging.image_codecs import encode
 
 
 @dataclass(frozen=True, slots=True)

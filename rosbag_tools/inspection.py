@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from rosbag_tools.bag import Bag
-from rosbag_tools.image_messages import IMAGE, read_compressed_image, read_image
-from rosbag_tools.records import Channel, Message
+from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Channel, Message
 from shared.errors import SkylaneError
-from shared.picture_header import read_header
+from shared.imaging.image_header import read_header
 
 GAP_FACTOR = 1.5  # A pause longer than this many usual periods has lost a message.
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.bag import Bag
-from rosbag_tools.image_messages import Wire, read_stamp
-from rosbag_tools.reader import decode
-from rosbag_tools.records import Channel, Message
-from rosbag_tools.ros_types import HEADER, types_of
+from rosbag_tools.messages.images import Wire, read_stamp
+from rosbag_tools.messages.ros_types import HEADER, types_of
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import decode
+from rosbag_tools.reading.records import Channel, Message
 from shared.errors import SkylaneError
 
 

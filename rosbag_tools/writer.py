@@ -25,11 +25,11 @@ from rosbag_tools.bag_format import (
     new_writer,
     remove_bag,
 )
-from rosbag_tools.image_messages import IMAGE
-from rosbag_tools.records import Channel
-from rosbag_tools.ros_types import DETECTIONS, HEADER, own_types
+from rosbag_tools.messages.images import IMAGE
+from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
+from rosbag_tools.reading.records import Channel
 from shared.errors import SkylaneError
-from shared.frames import Pixels
+from shared.imaging.frames import Pixels
 
 # ROS 1 detections number what ROS 2's name: the class ids of the street classes.
 DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}

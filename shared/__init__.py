@@ -1,1 +1,4 @@
-"""What both ends must agree on; imports neither."""
+"""Code that both nodes use. It imports neither `edge` nor `cloud`.
+
+Start with `messages` (the wire format) and `runlog` (the latency log).
+"""

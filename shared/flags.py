@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from shared.config import dotted, problem_of
 from shared.errors import SkylaneError
-from shared.model_card import VERSION_NAME
-from shared.topics import checked
+from shared.messages.model_card import VERSION_NAME
+from shared.messages.topics import checked
 
 M = TypeVar("M", bound=BaseModel)
 

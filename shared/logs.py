@@ -17,7 +17,7 @@ from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from shared import clock
-from shared.plain_text import printable
+from shared.sanitize import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from shared.kinds import Nanoseconds
+from shared.encoding.field_types import Nanoseconds
 
 _MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from shared.broker import Broker
-from shared.mosquitto import MOSQUITTO_MISSING, find_mosquitto
+from shared.broker.broker import Broker
+from shared.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto
 
 REQUIRED = os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"  # Set by .ci/run: there a skip is a failure.
 

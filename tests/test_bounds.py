@@ -20,21 +20,21 @@ BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 
 # Constants named like bounds against which nothing outside can push.
 NO_BOUNDS = {
-    "cloud.choices:_MOST": "what this host measured of its own engines",
-    "edge.pulse:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
+    "cloud.models.engine_cache:_MOST": "what this host measured of its own engines",
+    "edge.reliability.worker_stats:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
-    "shared.control:_MAX_MS": "the range of a number",
-    "shared.frame_head:_MAX_MS": "the range of a number",
-    "shared.images:MAX_QUALITY": "the range of a number",
-    "shared.kinds:MAX_NS": "the range of a number",
-    "shared.labels:MAX_LEVEL": "the range of a number",
-    "shared.node_status:MAX_AGE_MS": "the range of a number",
-    "shared.messages:_MAX_ATTEMPTS": "the range of a number",
-    "shared.messages:_MAX_BATCH": "the range of a number",
-    "shared.messages:_MAX_MS": "the range of a number",
-    "shared.node_status:_MAX_MS": "the range of a number",
-    "shared.name_claim:_MOST_LEEWAY_MS": "how exactly two ages are compared",
-    "shared.probes:_MAX_SEQUENCE": "the range of a number",
+    "shared.messages.control:_MAX_MS": "the range of a number",
+    "shared.messages.frame_header:_MAX_MS": "the range of a number",
+    "shared.imaging.image_codecs:MAX_QUALITY": "the range of a number",
+    "shared.encoding.field_types:MAX_NS": "the range of a number",
+    "shared.imaging.labels:MAX_LEVEL": "the range of a number",
+    "shared.messages.node_status:MAX_AGE_MS": "the range of a number",
+    "shared.messages.frame:_MAX_ATTEMPTS": "the range of a number",
+    "shared.messages.frame:_MAX_BATCH": "the range of a number",
+    "shared.messages.frame:_MAX_MS": "the range of a number",
+    "shared.messages.node_status:_MAX_MS": "the range of a number",
+    "shared.mqtt.name_guard:_MOST_LEEWAY_MS": "how exactly two ages are compared",
+    "shared.messages.clock_probes:_MAX_SEQUENCE": "the range of a number",
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
-from shared.authority import Authority, Role
+from shared.broker.certificate_authority import Authority, Role
 from tests.ci_script import ci_script
 from tests.compose_file import COMPOSE, ROOT, SERVICES
 

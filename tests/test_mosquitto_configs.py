@@ -9,11 +9,11 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from shared.authority import Authority, Role
-from shared.broker import Broker
-from shared.fields import MAX_MESSAGE_BYTES
-from shared.mosquitto import Listener, write_config
-from shared.mosquitto_secured import write_secured_config
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
+from shared.broker.mosquitto import Listener, write_config
+from shared.broker.mosquitto_secured import write_secured_config
+from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from tests.doors.client import Client
 
 CONFIGS = Path(__file__).parents[1] / "mosquitto"

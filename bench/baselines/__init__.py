@@ -1,1 +1,4 @@
-"""Baselines: reproductions of how the systems we come from did it, written fresh and run by the bench alone."""
+"""Reproductions of earlier offloading systems, to compare Skylane with.
+
+Start with `catalogue` and `comparison`.
+"""

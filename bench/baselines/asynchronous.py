@@ -15,11 +15,11 @@ import click
 import numpy as np
 
 from bench.baselines.child import serve
-from bench.baselines.palette import painted, palette_of
-from cloud.engines.graph import read_graph
-from cloud.engines.tensorflow_device import tf
-from cloud.pictures import pictures
-from cloud.repository import Repository
+from bench.baselines.mqtt.palette import painted, palette_of
+from cloud.engines.tensorflow.graphdef import read_graph
+from cloud.engines.tensorflow.library import tf
+from cloud.models.repository import Repository
+from cloud.models.warmup_images import pictures
 
 _WARM_UP = 3
 

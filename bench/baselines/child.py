@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from bench.overhead import BenchError
-from shared.processes import end
+from bench.performance.overhead import BenchError
+from shared.runtime.processes import end
 
 READY = "ready"
 _STOP_S = 10.0

@@ -13,11 +13,11 @@ import click
 import requests
 
 from bench.baselines.child import serve
-from bench.baselines.pictures import in_colour, read
-from bench.baselines.serving_clients import served_ms
-from bench.overhead import BenchError
-from shared.frames import Layout
-from shared.opencv import cv2
+from bench.baselines.mqtt.images import in_colour, read
+from bench.baselines.serving.clients import served_ms
+from bench.performance.overhead import BenchError
+from shared.imaging.frames import Layout
+from shared.imaging.opencv import cv2
 
 _ANSWER_S = 120.0
 _OK = 200

@@ -1,1 +1,4 @@
-"""The fault bench: every fault that Skylane promises to survive, done for real to real processes."""
+"""Fault scenarios: each breaks a real deployment in one way and checks that no frame is lost uncounted.
+
+Start with `catalogue` (all scenarios) and `scenario` (what a scenario is).
+"""

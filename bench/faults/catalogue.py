@@ -2,11 +2,35 @@
 
 from collections.abc import Sequence
 
-from bench.faults import between, brokers, callers, doors, hostile, links, load, models, narrow, vehicle, workers
 from bench.faults.scenario import Scenario
+from bench.faults.scenarios import (
+    brokers,
+    callers,
+    hostile_senders,
+    links,
+    load,
+    message_faults,
+    models,
+    narrow_links,
+    protocol_abuse,
+    vehicle,
+    workers,
+)
 from shared.errors import SkylaneError, suggestion
 
-_GROUPS = (between, brokers, callers, doors, hostile, links, load, models, narrow, vehicle, workers)
+_GROUPS = (
+    message_faults,
+    brokers,
+    callers,
+    protocol_abuse,
+    hostile_senders,
+    links,
+    load,
+    models,
+    narrow_links,
+    vehicle,
+    workers,
+)
 SCENARIOS = tuple(
     sorted((scenario for group in _GROUPS for scenario in group.SCENARIOS), key=lambda scenario: scenario.number)
 )

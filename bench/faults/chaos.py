@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from bench.faults.messages import answers_to, for_vehicle, for_worker
-from bench.faults.rig import HEIGHT, MODEL, WIDTH, freeze, resume
-from bench.faults.site import Site
+from bench.faults.hostile.messages import answers_to, for_vehicle, for_worker
+from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, freeze, resume
+from bench.faults.rig.site import Site
 from bench.link.link import LinkSpec
-from shared.address import Address
-from shared.mqtt import MqttBus
-from shared.topics import FrameId
+from shared.messages.topics import FrameId
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 _AWAY_S = (0.0, 3.0)  # How long one that was killed is gone; and
 _FROZEN_S = (1.0, 12.0)  # how long one stands still, or a link is bad. A keepalive and a half ends a connection.

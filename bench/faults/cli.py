@@ -14,14 +14,14 @@ import click
 from rich.console import Console
 
 from bench.faults.catalogue import chosen
-from bench.faults.place import place
-from bench.faults.rig import OVERLOAD_S, Rig
+from bench.faults.rig.rig import OVERLOAD_S, Rig
+from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Finding, Scenario, UnavailableError
-from bench.machine_line import machine_line
+from bench.harness.machine_line import machine_line
+from shared.broker.mosquitto import mosquitto_version, wanted_mosquitto
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
-from shared.machine import machine
-from shared.mosquitto import mosquitto_version, wanted_mosquitto
+from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.accounts import NO_MASKS, Accounts
-from bench.faults.rig import Rig
+from bench.faults.rig.rig import Rig
+from bench.harness.frame_accounting import NO_MASKS, Accounts
 from shared.errors import SkylaneError
 
 

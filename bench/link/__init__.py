@@ -1,1 +1,4 @@
-"""A link of known faults between vehicle and broker."""
+"""An emulated link between vehicle and broker with delay, loss and a limited bandwidth.
+
+Start with `link`.
+"""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from bench.harness.spread import spread
 from bench.link.link import LOOPBACK, Link, LinkSpec
-from bench.spread import spread
-from shared.machine import machine
+from shared.runtime.machine import machine
 
 _PING_BYTES = 64
 _SETTLING = 10  # Round trips that are not counted.

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bench.harness.machine_line import machine_line
 from bench.link.check import check as check_link
 from bench.link.link import PROFILES, Link, LinkCounts, LinkSpec
-from bench.machine_line import machine_line
-from shared.endpoint import Endpoint
 from shared.flags import Checked, number, override
-from shared.percentiles import NOTE, shown
+from shared.network.endpoint import Endpoint
+from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -19,9 +19,9 @@ from collections import Counter, deque
 from dataclasses import asdict
 from typing import Any
 
+from bench.harness.spread import spread
 from bench.link.link import LinkCounts, LinkSpec
 from bench.link.timing import Lane, Stream
-from bench.spread import spread
 
 _READ_BYTES = 1 << 16
 _HELD_BYTES = 8 << 20  # Of one connection in one direction; a sender that is faster waits.

@@ -1,1 +1,4 @@
-"""The files that runs leave: read, and held against what they promise."""
+"""Reads the files of runs and checks them.
+
+Start with `run_log` and `audit`.
+"""

@@ -12,8 +12,8 @@ from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem, Problems
 from bench.logs.resource_log import load_resources
 from bench.logs.text_table import read_table
-from shared.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
-from shared.run_manifest import MANIFEST_NAME
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
+from shared.runlog.run_manifest import MANIFEST_NAME
 
 _ENDED = ("complete", "repaired")
 _SHA256_DIGITS = 64

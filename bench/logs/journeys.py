@@ -9,7 +9,7 @@ import numpy as np
 from bench.logs.log_rows import LogRows
 from bench.logs.problems import SHOWN, Problem, Problems
 from bench.logs.text_table import Bools, Ints, Numbers
-from shared.latency_log import Outcome, milliseconds
+from shared.runlog.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _CLOCK = ("clock_offset_ms", "clock_error_ms")
@@ -18,7 +18,7 @@ _SAYS_NOTHING = "is empty or 0, though the frame was answered"
 
 
 def check_journeys(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
-    """Hold all rows against what `shared.latency_log` promises of them; what is broken, by promise.
+    """Hold all rows against what `shared.runlog.latency_log` promises of them; what is broken, by promise.
 
     `path`: the file to name. Cells that could not be read are left out here: they are told where they are read.
     """

@@ -12,8 +12,8 @@ import pandas as pd
 
 from bench.logs.problems import Problem, Problems
 from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
-from shared.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
-from shared.run_manifest import MANIFEST_NAME, read_manifest
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
+from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
 LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
@@ -37,7 +37,7 @@ _SHOWN_TEXT = 40  # Characters of a broken cell.
 class LogRows:
     """The rows of one run, each of another frame.
 
-    `numbers`: every column of `shared.latency_log` that is no text, milliseconds as nanoseconds; what is not `known`
+    `numbers`: every column of `shared.runlog.latency_log` that is no text, milliseconds as nanoseconds; what is not `known`
     was not measured, or could not be true. `looked_at` and `problems`: by what was held against the files.
     """
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from bench.logs.problems import Problem, Problems
 from bench.logs.text_table import TextTable, read_table
-from shared.latency_log import LogError
 from shared.resources.sampler import COLUMNS, RESOURCES_NAME
+from shared.runlog.latency_log import LogError
 
 _NODE = "node"
 _AT = "at_ns"

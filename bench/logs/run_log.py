@@ -20,7 +20,7 @@ __all__ = ["Problem", "RunLog", "load_run", "load_runs"]
 class RunLog:
     """What a run's folder holds.
 
-    `frames` has one row a frame, in the order in which they ended, and all columns of `shared.latency_log`: text as
+    `frames` has one row a frame, in the order in which they ended, and all columns of `shared.runlog.latency_log`: text as
     `str`, empty where nothing was to say; whole numbers as `Int64` with `<NA>`, so that stamps stay exact; milliseconds
     as `float64` with NaN. Columns of a later version are kept as text. `resources` likewise has those of
     `shared.resources.sampler`, its measured columns as `float64`.

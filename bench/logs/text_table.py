@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from bench.logs.problems import Problems
-from shared.latency_log import LogError
+from shared.runlog.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Ours are shorter than 3 kB; pyarrow wants a whole line within a block of 1 MB.
 _DIGITS = "([0-9]{1,18}|[1-8][0-9]{18})"  # What fits into 64 bits.

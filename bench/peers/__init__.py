@@ -1,1 +1,4 @@
-"""Other serving systems, each serving the same TensorFlow function as Skylane, and the load that compares them."""
+"""Compares Skylane with other model servers that serve the same TensorFlow function.
+
+Start with `cli`; `rig.catalogue` lists the servers.
+"""

@@ -10,16 +10,21 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench.peers import contest, network, result, table, trial, trial_result, trial_table
-from bench.peers.catalogue import PEERS
-from bench.peers.client import PeerError
-from bench.peers.environments import environment
-from bench.peers.plan import MASK_CODEC, OURS, Plan
-from bench.peers.scenarios import SCENARIOS
-from bench.peers.work import CODECS
-from bench.sample import sample_bag
-from cloud.repository import default_root
-from shared.masks import MASK_CODECS
+from bench.harness.sample_bag import sample_bag
+from bench.peers.clients.client import PeerError
+from bench.peers.load_comparison import comparison as contest
+from bench.peers.load_comparison import result, table
+from bench.peers.load_comparison.plan import MASK_CODEC, OURS, Plan
+from bench.peers.rig import network
+from bench.peers.rig.catalogue import PEERS
+from bench.peers.rig.environments import environment
+from bench.peers.rig.workload import CODECS
+from bench.peers.scenario_comparison import comparison as trial
+from bench.peers.scenario_comparison import result as trial_result
+from bench.peers.scenario_comparison import table as trial_table
+from bench.peers.scenario_comparison.scenarios import SCENARIOS
+from cloud.models.repository import default_root
+from shared.imaging.mask_codecs import MASK_CODECS
 
 _ALL = "all"
 

@@ -1,1 +1,4 @@
-"""The report of a run, of several, or of a study: one HTML file, its tables and its figures."""
+"""The report of a run, of several runs or of a study: one HTML page, its tables and its charts.
+
+Start with `document`.
+"""

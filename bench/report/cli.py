@@ -10,17 +10,17 @@ from rich.console import Console
 
 from bench.logs.audit import checks
 from bench.logs.run_log import load_run
-from bench.report.chapters.cost import Tariff
+from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.content import Report
+from bench.report.data.study_log import is_study, run_folders
+from bench.report.data.subject import Subject, open_subject
 from bench.report.document import report_of, write_page
-from bench.report.drawing import FiguresError, write_figures
-from bench.report.plain import plain
-from bench.report.study_log import is_study, run_folders
-from bench.report.subject import Subject, open_subject
-from bench.report.tables import write_tables
-from bench.report.terminal import show
+from bench.report.output.charts import FiguresError, write_figures
+from bench.report.output.json_data import plain
+from bench.report.output.table_files import write_tables
+from bench.report.output.terminal import show
 from shared.flags import FiniteRange
-from shared.repair import repair
+from shared.runlog.repair import repair
 
 _MOST_PROBLEMS = 10
 _FOLDER = click.Path(file_okay=False, path_type=Path)

@@ -5,35 +5,31 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.cost import throughput_hz
 from bench.logs.run_log import RunLog, load_run
-from bench.report.answers import answered, start_ns
-from bench.report.chapters import (
+from bench.offloading.cost import throughput_hz
+from bench.report.chapters.comparisons import cost, estimates, offloading, overhead, study
+from bench.report.chapters.comparisons import runs as comparison
+from bench.report.chapters.comparisons.cost import Tariff
+from bench.report.chapters.run import (
     bursts,
     clocks,
-    comparison,
-    cost,
+    consistency,
     distribution,
-    estimates,
-    journey,
-    offloading,
     outcomes,
-    overhead,
     provenance,
     resources,
-    soundness,
-    study,
+    stages,
     throughput,
     timeline,
-    utilisation,
+    utilization,
 )
-from bench.report.chapters.cost import Tariff
 from bench.report.content import Report, Section
-from bench.report.details import details, drawn, pictures
-from bench.report.page import render
-from bench.report.study_log import StudyLog
-from bench.report.subject import Subject, open_subject
-from bench.report.verdict import verdict, verdict_of_several, verdict_of_study
+from bench.report.data.answered_frames import answered, start_ns
+from bench.report.data.frame_details import details, drawn, pictures
+from bench.report.data.study_log import StudyLog
+from bench.report.data.subject import Subject, open_subject
+from bench.report.data.verdict import verdict, verdict_of_several, verdict_of_study
+from bench.report.output.page import render
 from shared.errors import SkylaneError
 
 _SAMPLES = 12  # Pictures of frames that are not among the slowest.
@@ -94,9 +90,9 @@ def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
     began_ns = start_ns(frames)
     sections = [
         provenance.chapter(run),
-        soundness.chapter(subject.problems, len(frames)),
+        consistency.chapter(subject.problems, len(frames)),
         outcomes.chapter(run),
-        journey.chapter(known),
+        stages.chapter(known),
         distribution.chapter(known, len(frames)),
         timeline.chapter(frames, known, began_ns),
         throughput.chapter(run, began_ns),
@@ -130,7 +126,7 @@ def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
     sides = [comparison.Side.of(run) for run in runs]
     sections = [
         provenance.comparison(runs),
-        soundness.chapter(subject.problems, sum(len(run.frames) for run in runs)),
+        consistency.chapter(subject.problems, sum(len(run.frames) for run in runs)),
         outcomes.comparison(runs),
         comparison.chapter(sides),
         comparison.stages(sides),
@@ -148,7 +144,7 @@ def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
     if len(log.capacity):
         sections.append(study.capacity(log))
     sections += filter(
-        None, (overhead.chapter(log), bursts.chapter(log), utilisation.chapter(log), offloading.of_study(log))
+        None, (overhead.chapter(log), bursts.chapter(log), utilization.chapter(log), offloading.of_study(log))
     )
     if len(log.frames):
         sections += [comparison.stages(sides), comparison.spreads(sides)]

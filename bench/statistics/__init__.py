@@ -1,1 +1,4 @@
-"""What a sample shows, and how surely."""
+"""Statistics of samples and of repeated runs.
+
+Start with `description` and `runs`.
+"""

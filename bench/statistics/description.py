@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.statistics.bootstrap import Bootstrap, Floats, bounds, dependence
-from shared.percentiles import percentiles
+from shared.runlog.percentiles import percentiles
 
 LEAST: Final = 10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
 SHARES: Final = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
@@ -49,7 +49,7 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     """Describe values given in time order, shape (n,); those that were not measured (nan) are left out.
 
     Percentiles are linearly interpolated between order statistics, as NumPy and pandas do; p99 and p99.9 are NaN where the
-    sample is too small for them (shared.percentiles). The intervals are of 95 %, by
+    sample is too small for them (shared.runlog.percentiles). The intervals are of 95 %, by
     a block bootstrap of 1,000 replicates from `seed` (bench.statistics.bootstrap). A percentile with fewer than ten effective
     values on either side gets no bounds, nor a mean of fewer than ten: so few cannot tell how far they stray. So
     p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.

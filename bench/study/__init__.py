@@ -1,1 +1,4 @@
-"""Studies: a matrix of cells, each run several times in random order, into one tidy table."""
+"""Studies: a matrix of settings, each run several times in random order, written as tidy tables.
+
+Start with `plan.plan` and `execution.runner`.
+"""

@@ -9,20 +9,20 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.study import provenance
-from bench.study.axes import AXES, Axes, known_values
-from bench.study.cell import WorkerSetup
-from bench.study.devices import missing
-from bench.study.folder import StudyFolder
-from bench.study.plan import Plan, cells, model_names, read_plan
-from bench.study.progress import ProgressBar
-from bench.study.runner import Runner
-from bench.study.runs import DONE, FAILED, SKIPPED
-from bench.study.scenarios import SCENARIOS
-from bench.study.session import Session, session
-from bench.study.tables import write_frames, write_runs
-from bench.study.variants import Variants
-from cloud.repository import default_root
+from bench.study.execution.progress import ProgressBar
+from bench.study.execution.runner import Runner
+from bench.study.execution.runs import DONE, FAILED, SKIPPED
+from bench.study.execution.session import Session, session
+from bench.study.plan.axes import AXES, Axes, known_values
+from bench.study.plan.cell import WorkerSetup
+from bench.study.plan.devices import missing
+from bench.study.plan.plan import Plan, cells, model_names, read_plan
+from bench.study.plan.scenarios import SCENARIOS
+from bench.study.plan.variants import Variants
+from bench.study.results import provenance
+from bench.study.results.folder import StudyFolder
+from bench.study.results.tables import write_frames, write_runs
+from cloud.models.repository import default_root
 from shared.errors import SkylaneError
 from shared.package_data import shipped
 from shared.terminal_table import Table

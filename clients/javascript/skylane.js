@@ -139,7 +139,7 @@ const Skylane = (() => {
     throw new Error("the file is neither a whole JPEG nor a PNG: choose another");
   }
 
-  /** The resize that the worker is to make: shared/geometry.py's plan(), number by number. */
+  /** The resize that the worker is to make: shared/imaging/geometry.py's plan(), number by number. */
   function plan(resize, [height, width], [targetHeight, targetWidth]) {
     if (!["crop", "letterbox", "stretch"].includes(resize)) throw new Error(`no resize ${resize} is known to this page`);
     const isWider = width * targetHeight > height * targetWidth;

@@ -26,18 +26,18 @@ class EngineEntry(NamedTuple):
 
 ENGINES = {  # Paths, not classes: naming TensorFlow must not import it.
     "tensorflow": EngineEntry(
-        "cloud.engines.tensorflow:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
+        "cloud.engines.tensorflow.engine:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
     ),
     "openvino": EngineEntry(
-        "cloud.engines.openvino:OpenVinoEngine",
+        "cloud.engines.openvino.engine:OpenVinoEngine",
         "openvino",
         ("openvino", "frozen_graph", "saved_model", "onnx", "tflite"),
     ),
     "onnxruntime": EngineEntry("cloud.engines.onnxruntime:OnnxRuntimeEngine", "onnx", ("onnx",)),
     "tflite": EngineEntry("cloud.engines.tflite:TfliteEngine", "tflite", ("tflite",)),
     "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
-    "triton": EngineEntry("cloud.engines.triton:TritonEngine", "transports", ("open_inference",)),
-    "tf_serving": EngineEntry("cloud.engines.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
+    "triton": EngineEntry("cloud.engines.remote.triton:TritonEngine", "transports", ("open_inference",)),
+    "tf_serving": EngineEntry("cloud.engines.remote.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
 }
 AUTO = "auto"  # In a manifest's `engine`: the fastest on this host whose labels agree with the reference's.
 
@@ -91,7 +91,7 @@ class Engine(Protocol):
 
     One that has it may tell in `instances` how many batches it is best given at a time.
 
-    Built as `Engine(path, manifest, placement)` with a `cloud.manifest.Manifest`; raises EngineError or DeviceError
+    Built as `Engine(path, manifest, placement)` with a `cloud.models.manifest.Manifest`; raises EngineError or DeviceError
     where that cannot be.
     """
 

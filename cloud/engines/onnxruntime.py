@@ -8,8 +8,8 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import DeviceError, EngineError, Images, InferenceError, Outputs, Placement
-from cloud.engines.host_steps import answer, check_head, feed_of, first_line, named, only_input, own_precision
-from cloud.manifest import Manifest
+from cloud.engines.pre_postprocess import answer, check_head, feed_of, first_line, named, only_input, own_precision
+from cloud.models.manifest import Manifest
 
 ort: Any = import_module("onnxruntime")  # Any: it ships no types.
 

@@ -9,8 +9,17 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
-from cloud.engines.host_steps import Array, answer, check_head, feed_of, first_line, named, only_input, own_precision
-from cloud.manifest import Manifest, OutputKind
+from cloud.engines.pre_postprocess import (
+    Array,
+    answer,
+    check_head,
+    feed_of,
+    first_line,
+    named,
+    only_input,
+    own_precision,
+)
+from cloud.models.manifest import Manifest, OutputKind
 
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: it ships no types.
 

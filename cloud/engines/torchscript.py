@@ -11,8 +11,8 @@ import numpy as np
 
 from cloud.engines.devices import choose
 from cloud.engines.engine import EngineError, Images, InferenceError, Outputs, Placement
-from cloud.engines.host_steps import Array, Feed, answer, check_head, first_line, named, only_input, own_precision
-from cloud.manifest import Manifest
+from cloud.engines.pre_postprocess import Array, Feed, answer, check_head, first_line, named, only_input, own_precision
+from cloud.models.manifest import Manifest
 
 torch: Any = import_module("torch")  # Any: its types take mypy minutes.
 

@@ -1,1 +1,4 @@
-"""The gateway: the worker's doors for REST and gRPC, beside the broker's."""
+"""The gateway: HTTP and gRPC servers of a worker, for Skylane's own, TensorFlow Serving's and Open Inference calls.
+
+Start with `gateway`; every call enters the worker through `submission`.
+"""

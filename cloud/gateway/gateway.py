@@ -5,17 +5,17 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from cloud.gateway.callers import Callers
-from cloud.gateway.listening import listen
+from cloud.gateway.bind import listen
+from cloud.gateway.common.auth import Callers
+from cloud.gateway.context import WorkerParts
 from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.worker_parts import WorkerParts
 from shared.errors import SkylaneError
-from shared.expiry import refuse_expired
+from shared.network.certificate_expiry import refuse_expired
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
-    "http": Entry("cloud.gateway.http_server:HttpServer", "gateway"),
-    "grpc": Entry("cloud.gateway.grpc_server:GrpcServer", "gateway"),
+    "http": Entry("cloud.gateway.http.server:HttpServer", "gateway"),
+    "grpc": Entry("cloud.gateway.grpc.server:GrpcServer", "gateway"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from cloud.isolation.memory import SharedMemory
+from cloud.isolation.shared_memory import SharedMemory
 from shared.errors import SkylaneError
 
 _MAX_BYTES = 1 << 17

@@ -17,7 +17,7 @@ from cloud.engines.engine import (
     Precision,
 )
 from cloud.isolation.process import EngineProcess, ProcessLostError
-from cloud.manifest import Manifest
+from cloud.models.manifest import Manifest
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
-from cloud.isolation.memory import SharedMemory, SharedMemoryError
-from shared.address import SECRETS
+from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
-from shared.processes import end
-from shared.tokens import TOKENS
+from shared.network.address import SECRETS
+from shared.network.env_names import TOKENS
+from shared.runtime.processes import end
 
 _LEAVING_S = 5.0
 _MAX_LINE = 2000  # Characters of a line that an engine's process writes.
@@ -35,7 +35,7 @@ class EngineProcess:
     """
 
     def __init__(self, opening: Mapping[str, Any]) -> None:
-        """`opening`: what `cloud.isolation.child` must know of the engine. Returns at once; ask `opened`."""
+        """`opening`: what `cloud.isolation.engine_process` must know of the engine. Returns at once; ask `opened`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         their_lifeline, self._lifeline = os.pipe()
         self._channel = Channel(ours)
@@ -44,7 +44,7 @@ class EngineProcess:
         fds = (theirs.fileno(), their_lifeline)
         # Not forked: locks and threads of the worker's libraries would come along. What it imports is what we would.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cloud.isolation.child", *map(str, fds)],
+            [sys.executable, "-P", "-m", "cloud.isolation.engine_process", *map(str, fds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,1 +1,4 @@
-"""What becomes of a model's outputs: one file a task."""
+"""Postprocessing by task: segmentation, classification, detection, raw tensors.
+
+Start with `task`, the contract and the table of tasks.
+"""

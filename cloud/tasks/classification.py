@@ -3,9 +3,9 @@
 import numpy as np
 
 from cloud.engines.engine import Outputs
-from cloud.manifest import Manifest
-from shared.messages import FrameMessage
-from shared.results import Classification, Result
+from cloud.models.manifest import Manifest
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Classification, Result
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:

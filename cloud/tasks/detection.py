@@ -4,12 +4,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import Outputs
-from cloud.manifest import DetectionSection, Manifest
-from shared import boxes
-from shared.geometry import Geometry
-from shared.messages import FrameMessage
-from shared.opencv import cv2
-from shared.results import Detections, Result
+from cloud.models.manifest import DetectionSection, Manifest
+from shared.imaging import boxes
+from shared.imaging.geometry import Geometry
+from shared.imaging.opencv import cv2
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Detections, Result
 
 _MAX_CANDIDATES = 4096  # Suppression compares each with each: what a model without shame scores must end in time.
 _REACH = 2.0  # How far a box may reach beyond its input, in sides of it: an overflow would spoil all overlaps.

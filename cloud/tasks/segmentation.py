@@ -1,10 +1,10 @@
 """Segmentation: class ids of every pixel, of the model's input or laid back onto the frame."""
 
 from cloud.engines.engine import Outputs
-from cloud.manifest import Manifest
-from shared.geometry import UNSEEN, lay_back
-from shared.messages import FrameMessage
-from shared.results import Result
+from cloud.models.manifest import Manifest
+from shared.imaging.geometry import UNSEEN, lay_back
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Result
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:  # noqa: ARG001 - as every task.

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from cloud.engines.engine import Outputs
-from cloud.manifest import Manifest
+from cloud.models.manifest import Manifest
 from cloud.tasks import classification, detection, segmentation, tensors
-from shared.messages import FrameMessage
-from shared.model_card import Task
-from shared.results import Result
+from shared.messages.frame import FrameMessage
+from shared.messages.model_card import Task
+from shared.messages.results import Result
 
 # From one frame's outputs (by head, without the batch) to what its message wants.
 MakeResult = Callable[[Outputs, FrameMessage, Manifest], Result]

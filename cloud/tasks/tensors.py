@@ -1,9 +1,9 @@
 """Raw tensors: what the model gave, or those of its outputs that were asked for."""
 
 from cloud.engines.engine import Outputs
-from cloud.manifest import Manifest
-from shared.messages import FrameMessage
-from shared.results import Result, Tensors
+from cloud.models.manifest import Manifest
+from shared.messages.frame import FrameMessage
+from shared.messages.results import Result, Tensors
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:

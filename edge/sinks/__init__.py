@@ -1,1 +1,4 @@
-"""What becomes of masks at the vehicle: one file a kind of output."""
+"""Sinks: where results are written (PNG, video, bag, JSON lines, arrays).
+
+Start with `sink`, the contract and the table of sinks.
+"""

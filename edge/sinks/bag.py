@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge.sinks.sink import Answered
-from shared.geometry import UNSEEN, lay_back
-from shared.masks import Mask
-from shared.model_card import ModelCard
+from shared.imaging.geometry import UNSEEN, lay_back
+from shared.imaging.mask_codecs import Mask
+from shared.messages.model_card import ModelCard
+from shared.messages.results import Detections, noun
 from shared.registry import Entry, load
-from shared.results import Detections, noun
 
 _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 

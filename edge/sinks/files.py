@@ -5,7 +5,7 @@ from typing import Any
 
 from edge.sinks.sink import SinkError
 from shared.errors import unwritable_message
-from shared.opencv import cv2
+from shared.imaging.opencv import cv2
 
 
 def write_file(path: Path, data: bytes) -> None:

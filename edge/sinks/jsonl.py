@@ -10,11 +10,11 @@ import numpy as np
 
 from edge.sinks.files import unwritable
 from edge.sinks.sink import Answered
-from shared.geometry import UNSEEN, Geometry
-from shared.labels import Labels
-from shared.masks import Mask
-from shared.model_card import ModelCard
-from shared.results import Classification, Detections, Result, Tensors
+from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.labels import Labels
+from shared.imaging.mask_codecs import Mask
+from shared.messages.model_card import ModelCard
+from shared.messages.results import Classification, Detections, Result, Tensors
 
 RESULTS_NAME = "results.jsonl"
 _UNSEEN = "unseen"  # Of a mask laid back onto a frame whose margins were cut.

@@ -8,9 +8,9 @@ import numpy as np
 
 from edge.sinks.files import write_file
 from edge.sinks.sink import Answered
-from shared.model_card import ModelCard
-from shared.results import Tensors
-from shared.topics import camera_name
+from shared.messages.model_card import ModelCard
+from shared.messages.results import Tensors
+from shared.messages.topics import camera_name
 
 
 class NpzSink:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from edge.sinks.files import write_picture
+from edge.sinks.rendering import scaled, seen, told, view
 from edge.sinks.sink import Answered
-from edge.sinks.view import scaled, seen, told, view
-from shared.drawing import LEGIBLE_WIDTH
-from shared.model_card import ModelCard
-from shared.opencv import cv2
-from shared.topics import camera_name
+from shared.imaging.drawing import LEGIBLE_WIDTH
+from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import camera_name
 
 _OPACITY = 0.5
 _QUALITY = 80

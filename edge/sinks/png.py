@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from edge.sinks.files import write_picture
+from edge.sinks.rendering import seen, told, view
 from edge.sinks.sink import Answered
-from edge.sinks.view import seen, told, view
-from shared.labels import colourise
-from shared.model_card import ModelCard
-from shared.opencv import cv2
-from shared.topics import camera_name
+from shared.imaging.labels import colourise
+from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import camera_name
 
 _PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.ledger import Journey
+from edge.reliability.ledger import Journey
 from shared.errors import SkylaneError
-from shared.frames import Layout
-from shared.geometry import Geometry, apply
-from shared.messages import MaskMessage
-from shared.model_card import ModelCard, Task
-from shared.opencv import cv2
-from shared.results import Result
-from shared.threads import Handover, step_back
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Geometry, apply
+from shared.imaging.opencv import cv2
+from shared.messages.frame import MaskMessage
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.results import Result
+from shared.runtime.threads import Handover, step_back
 
 _REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
 _BACKLOG = 64

@@ -10,11 +10,11 @@ import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
 from edge.sinks.files import unwritable
+from edge.sinks.rendering import seen, told, view
 from edge.sinks.sink import Answered, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
-from edge.sinks.view import seen, told, view
-from shared.model_card import ModelCard
-from shared.topics import camera_name
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import camera_name
 
 _OPACITY = 0.55
 _TIME_BASE = Fraction(1, 1000)

@@ -1,1 +1,4 @@
-"""Where frames come from: one file a kind of source."""
+"""Sources of frames: bags, videos, folders of images, cameras.
+
+Start with `source`, the contract and the table of sources.
+"""

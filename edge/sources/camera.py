@@ -5,8 +5,8 @@ from typing import Any
 
 from edge.sources.source import SourceError
 from shared import clock
-from shared.frames import Frame, Layout, UnreadableFrame
-from shared.opencv import cv2
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.opencv import cv2
 
 
 class CameraSource:

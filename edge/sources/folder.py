@@ -7,8 +7,8 @@ from typing import Any
 
 from edge.sources.source import PICTURES, SourceError
 from shared import clock
-from shared.frames import Frame, Layout, UnreadableFrame
-from shared.opencv import cv2
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.opencv import cv2
 
 _RATE_HZ = 10.0  # Pictures carry no times; they are replayed as from a camera of this rate.
 _PERIOD_NS = round(1e9 / _RATE_HZ)

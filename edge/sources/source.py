@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.errors import SkylaneError
-from shared.frames import FrameSource
+from shared.imaging.frames import FrameSource
 from shared.registry import Entry, load
 
 SOURCES = {  # rosbag_tools by path: the two meet only where a bag is played.
-    "bag": Entry("rosbag_tools.reader:BagSource", "edge"),
+    "bag": Entry("rosbag_tools.reading.frames:BagSource", "edge"),
     "video": Entry("edge.sources.video:VideoSource", "edge"),
     "folder": Entry("edge.sources.folder:FolderSource", "edge"),
     "camera": Entry("edge.sources.camera:CameraSource", "edge"),

@@ -8,8 +8,8 @@ import av
 
 from edge.sources.source import SourceError
 from shared import clock
-from shared.frames import Frame, Layout, UnreadableFrame
 from shared.hashing import file_sha256
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 
 
 class VideoSource:

@@ -1,1 +1,4 @@
-"""How a frame reaches a worker: one file a transport."""
+"""Transports: how frames reach a worker and results come back.
+
+Start with `transport`, the contract and the table of transports.
+"""

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.clocks import Clocks
-from shared.compression import Buffer
-from shared.messages import FrameMessage, MaskMessage
-from shared.model_card import ModelCard
+from edge.reliability.worker_clocks import Clocks
+from shared.encoding.compression import Buffer
+from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.model_card import ModelCard
 from shared.registry import Entry
 
 MOST_REPLIES = 256  # That wait to be read.
 
 TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
-    "mqtt": Entry("edge.transports.mqtt:opened", "edge"),
-    "grpc": Entry("edge.transports.grpc_doors:native", "transports"),
-    "tfs-grpc": Entry("edge.transports.grpc_doors:tensorflow_serving", "transports"),
-    "oip-grpc": Entry("edge.transports.grpc_doors:open_inference", "transports"),
-    "oip-rest": Entry("edge.transports.http_doors:open_inference", "transports"),
-    "tfs-rest": Entry("edge.transports.http_doors:tensorflow_serving", "transports"),
+    "mqtt": Entry("edge.transports.mqtt.transport:opened", "edge"),
+    "grpc": Entry("edge.transports.grpc.transports:native", "transports"),
+    "tfs-grpc": Entry("edge.transports.grpc.transports:tensorflow_serving", "transports"),
+    "oip-grpc": Entry("edge.transports.grpc.transports:open_inference", "transports"),
+    "oip-rest": Entry("edge.transports.http.transports:open_inference", "transports"),
+    "tfs-rest": Entry("edge.transports.http.transports:tensorflow_serving", "transports"),
 }
 
 

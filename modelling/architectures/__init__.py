@@ -1,1 +1,1 @@
-"""The networks: MobileNetV3 backbones, the LR-ASPP and DeepLabV3+ heads, and the blocks they share."""
+"""Network architectures in Keras: MobileNetV3, EfficientNet, and their heads."""

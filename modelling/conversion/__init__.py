@@ -1,1 +1,4 @@
-"""Conversion of models from one format into another."""
+"""Converts a model to another file format and compares its answers with the original's.
+
+Start with `conversion`.
+"""

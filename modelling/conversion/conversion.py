@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud.agreement import agreement
 from cloud.engines.engine import FORMATS, Images, Placement, Precision
-from cloud.manifest import MANIFEST_NAME, Manifest
-from cloud.repository import Repository
+from cloud.models.agreement import agreement
+from cloud.models.manifest import MANIFEST_NAME, Manifest
+from cloud.models.repository import Repository
 from modelling.conversion.derivation import derived, finished, made_in
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.targets import TARGETS, check
@@ -122,7 +122,7 @@ def _written(path: Path, manifest: Manifest, target: str, file: Path, precision:
 
 
 def _from_tensorflow(path: Path, manifest: Manifest, target: str, file: Path, *, half: bool) -> dict[str, Any]:
-    import_module("cloud.engines.tensorflow_device")  # First, as it imports TensorFlow quietly.
+    import_module("cloud.engines.tensorflow.library")  # First, as it imports TensorFlow quietly.
     plain = import_module("modelling.conversion.plain_graph").plain_graph(path, manifest)
     tensors = {head: head for head in plain.heads}
     if target == "onnx":

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloud.engines.engine import Precision
-from cloud.manifest import Manifest, OutputKind
-from shared.labels import Labels
-from shared.model_card import Task
+from cloud.models.manifest import Manifest, OutputKind
+from shared.imaging.labels import Labels
+from shared.messages.model_card import Task
 
 _FINISHED = {"mask": OutputKind.CLASS_IDS, "scores": OutputKind.PROBABILITIES, "boxes": OutputKind.BOXES}
 _OF_THE_SOURCE = {"labels_file", "engine", "agreement", "signature"}  # Which the new model has none of, or its own.

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from cloud.engines.openvino_graph import IR_NAME, batch_of, read_whole, told
-from cloud.engines.openvino_library import core, ov
-from cloud.manifest import Manifest
+from cloud.engines.openvino.graph import IR_NAME, batch_of, read_whole, told
+from cloud.engines.openvino.library import core, ov
+from cloud.models.manifest import Manifest
 from modelling.conversion.errors import ConversionError
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from cloud.agreement import agreement
 from cloud.engines.engine import EngineError, Images, Outputs
-from cloud.engines.graph import FrozenModel
-from cloud.engines.graph_rewriting import freed
-from cloud.engines.graph_session import assemble, baked_batch
-from cloud.engines.tensorflow import READERS
-from cloud.engines.tensorflow_device import tf
-from cloud.manifest import Manifest
-from cloud.pictures import pictures
+from cloud.engines.tensorflow.engine import READERS
+from cloud.engines.tensorflow.graph_rewriting import freed
+from cloud.engines.tensorflow.graph_session import assemble, baked_batch
+from cloud.engines.tensorflow.graphdef import FrozenModel
+from cloud.engines.tensorflow.library import tf
+from cloud.models.agreement import agreement
+from cloud.models.manifest import Manifest
+from cloud.models.warmup_images import pictures
 
 IMAGES = "images"  # The input of every file that is written.
 

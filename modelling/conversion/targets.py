@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from cloud.engines.engine import Precision
-from cloud.manifest import Manifest
+from cloud.models.manifest import Manifest
 from modelling.conversion.errors import ConversionError
 
 _TENSORFLOW = ("frozen_graph", "saved_model", "keras")

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from modelling.conversion.errors import ConversionError
 from modelling.conversion.plain_graph import PlainGraph
 

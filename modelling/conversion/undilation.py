@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.graph import node_of
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.graphdef import node_of
+from cloud.engines.tensorflow.library import tf
 
 _BY_PIXEL = {  # What one pixel of the answer takes from one pixel of each operand.
     *("Identity", "Cast", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Neg", "Rsqrt"),

@@ -1,1 +1,4 @@
-"""What nodes use: CPU, memory, bytes, GPU; sampled beside a run."""
+"""Samples CPU, memory, network traffic and GPU use of the nodes during a run.
+
+Start with `sampler`.
+"""

@@ -18,7 +18,7 @@ from shared.resources.gpus import gpus
 from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.tcp_bytes import TcpTable
 from shared.resources.usage import USAGE_FIELDS, GoneError, Usage, Watched
-from shared.threads import ThreadGroup
+from shared.runtime.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
 COLUMNS = ("at_ns", "node", *USAGE_FIELDS)

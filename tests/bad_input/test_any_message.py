@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from bench.faults.mutations import STRANGE
-from shared import geometry
-from shared.control import ControlReply, Verb, pack_reply, pack_request, unpack_reply, unpack_request
+from bench.faults.hostile.mutations import STRANGE
+from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
-from shared.fields import MessageError
-from shared.frame_head import peek
-from shared.labels import Labels, LabelsError
-from shared.messages import pack_frame, pack_mask, unpack_frame, unpack_mask
-from shared.node_status import pack_status, unpack_status
-from shared.probes import pack_echo, pack_probe, unpack_echo, unpack_probe
+from shared.imaging import geometry
+from shared.imaging.labels import Labels, LabelsError
+from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
+from shared.messages.control import ControlReply, Verb, pack_reply, pack_request, unpack_reply, unpack_request
+from shared.messages.frame import pack_frame, pack_mask, unpack_frame, unpack_mask
+from shared.messages.frame_header import peek
+from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
 
 Place = tuple[Any, ...]

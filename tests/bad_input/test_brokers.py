@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker import Broker
+from shared.broker.broker import Broker
 from tests.bad_input.worker import bus_of, flags_of, working
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import skylane
-from shared.latency_log import JOURNAL_NAME, read_rows
-from shared.run_manifest import read_manifest, write_manifest
+from shared.runlog.latency_log import JOURNAL_NAME, read_rows
+from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.bad_input.worker import bus_of, flags_of, working
 from tests.full_disk import disk_of
 

@@ -29,7 +29,7 @@ def _repository(root: Path, graph: bytes = b"", **changes: Any) -> Path:
 
 def test_a_graph_without_the_named_tensors(fails: Callable[..., str], tmp_path: Path) -> None:
     """Told before any broker is asked for, with the nearest that there are."""
-    from cloud.engines.tensorflow_device import tf  # noqa: PLC0415 (slow, and only here)
+    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 (slow, and only here)
 
     graph = tf.Graph()
     with graph.as_default():

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.faults.mutations import STRANGE
+from bench.faults.hostile.mutations import STRANGE
+from bench.load.synthetic_run import Plan, write_run
 from bench.logs.audit import audit
 from bench.logs.run_log import load_run
-from bench.report.study_log import load_study
-from bench.synthetic_run import Plan, write_run
+from bench.report.data.study_log import load_study
 from shared.errors import SkylaneError
-from shared.latency_log import read_rows
-from shared.latency_table import summarise
-from shared.repair import repair, repair_all
+from shared.runlog.latency_log import read_rows
+from shared.runlog.latency_table import summarise
+from shared.runlog.repair import repair, repair_all
 from tests.bench.report.synthetic_study import write_study
 
 CELLS = (

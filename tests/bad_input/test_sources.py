@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rosbag_tools.writer import BagWriter
-from shared.latency_log import read_rows
-from shared.run_manifest import read_manifest
+from shared.runlog.latency_log import read_rows
+from shared.runlog.run_manifest import read_manifest
 from tests.bad_input.worker import HEIGHT, WIDTH, bus_of, flags_of, working
 
 

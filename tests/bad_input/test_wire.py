@@ -8,13 +8,13 @@ import msgpack
 import pytest
 from msgspec.structs import asdict, replace
 
-from edge.workers import Workers
-from shared import masks
-from shared.bus import Bus, MemoryBus, Properties
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
-from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+from edge.reliability.worker_directory import Workers
+from shared.imaging import mask_codecs
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+from shared.mqtt.bus import Bus, MemoryBus, Properties
 from tests.bad_input.worker import HEIGHT, WAIT_S, WIDTH, bus_of, working
 
 
@@ -56,7 +56,7 @@ class Sender:
         self.send(pack_frame(frame), correlation=str(frame.id).encode())
         answer = self.answer()
         assert answer.shape is not None
-        mask = masks.decode(answer.data, answer.codec, answer.shape)
+        mask = mask_codecs.decode(answer.data, answer.codec, answer.shape)
         return answer.id == frame.id and answer.status is Status.ANSWERED and mask.shape == (HEIGHT, WIDTH)
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import Outputs, Precision
-from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
-from cloud.model import Model
+from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from shared.address import Address
-from shared.bus import Bus, MemoryBus
-from shared.frames import Layout
-from shared.geometry import Resize
-from shared.labels import Labels
-from shared.model_card import ModelCard, Task
-from shared.mqtt import MqttBus
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
+from shared.imaging.labels import Labels
+from shared.messages.model_card import ModelCard, Task
+from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 HEIGHT, WIDTH = 16, 24
 WAIT_S = 60.0

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bench.instant import InstantSettings, InstantWorker
-from edge.arrivals import Arrivals
+from bench.load.null_worker import InstantSettings, InstantWorker
 from edge.cli import run
 from edge.config import EdgeConfig
+from edge.pacing.arrivals import Arrivals
 
 _FRAMES = 40
 _HEIGHT, _WIDTH = 16, 24

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shared.latency_log import COLUMNS, CSV_NAME
-from shared.run_manifest import MANIFEST_NAME
+from shared.runlog.latency_log import COLUMNS, CSV_NAME
+from shared.runlog.run_manifest import MANIFEST_NAME
 
 
 def lines(folder: Path, name: str = CSV_NAME) -> list[str]:

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench import clocks as clocks_bench
-from bench.clocks import Judged, judge
-from bench.clocks_cli import _print, clocks
-from bench.instant import ClockReading
-from shared.latency_log import milliseconds
-from shared.machine import machine
+from bench.clocks import clock_accuracy as clocks_bench
+from bench.clocks.cli import _print, clocks
+from bench.clocks.clock_accuracy import Judged, judge
+from bench.load.null_worker import ClockReading
+from shared.runlog.latency_log import milliseconds
+from shared.runtime.machine import machine
 
 MS = 10**6
 VEHICLE = ClockReading(monotonic_ns=0, now_ns=10**18)

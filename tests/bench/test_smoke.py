@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import bench
-from rosbag_tools.recording import Plan, record
+from rosbag_tools.drive.recording import Plan, record
 from tests.pipeline.conftest import models
 
 __all__ = ["models"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.model import Model
-from shared.address import Address
-from shared.opencv import cv2
+from cloud.models.model import Model
+from shared.imaging.opencv import cv2
+from shared.network.address import Address
 from shared.stages import CLOUD_STAGES
 from tests.clients.conftest import BUILD, CLIENTS, Picture, need, read_pgm, run
 from tests.pipeline.rig import worker

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.model import Model
+from cloud.models.model import Model
 from tests.clients.conftest import BUILD, CLIENTS, Picture, need, read_pgm, run
 from tests.cloud.gateway.rig import Doors, open_doors
 

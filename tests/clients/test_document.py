@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.model import Model
+from cloud.models.model import Model
 from tests.clients.conftest import Picture, need
 from tests.cloud.gateway.rig import Doors, open_doors
 

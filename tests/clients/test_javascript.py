@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.ports import free_ports
-from cloud.model import Model
-from shared import geometry
-from shared.mosquitto import find_mosquitto
-from shared.opencv import cv2
+from bench.harness.ports import free_ports
+from cloud.models.model import Model
+from shared.broker.mosquitto import find_mosquitto
+from shared.imaging import geometry
+from shared.imaging.opencv import cv2
 from shared.stages import CLOUD_STAGES
 from tests.bench.report.test_browser import browser
 from tests.clients.conftest import BUILD, CLIENTS, Picture, need, run

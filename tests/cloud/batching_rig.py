@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloud.admission import Admission
-from cloud.batching import Batcher
 from cloud.engines.engine import Outputs, Precision
-from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
-from cloud.model import Model
-from cloud.replies import Replier
-from cloud.request import Request
+from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
+from cloud.serving.admission import Admission
+from cloud.serving.batching import Batcher
+from cloud.serving.replies import Replier
+from cloud.serving.request import Request
 from shared import clock
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.messages import FrameMessage, MaskMessage, Status
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.topics import FrameId
+from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
-from shared.threads import ThreadGroup
-from shared.topics import FrameId
 from tests.cloud.channel import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0

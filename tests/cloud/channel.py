@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import Outputs, Precision
-from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
-from cloud.model import Model
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.labels import Labels
-from shared.messages import FrameMessage, Want
-from shared.model_card import ModelCard, Task
-from shared.topics import FrameId
+from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.frame import FrameMessage, Want
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.topics import FrameId
 
 HEIGHT, WIDTH = 4, 6
 CARD = ModelCard(

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 
-from cloud.engines.tensorflow_device import tf
-from cloud.repository import Repository
+from cloud.engines.tensorflow.library import tf
+from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
 
 HEIGHT, WIDTH, CLASSES = 8, 12, 5

@@ -7,15 +7,15 @@ from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any
 
-from cloud.model import Model
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from shared import topics
-from shared.bus import Bus, MemoryBus, Properties
-from shared.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.errors import SkylaneError, UnknownNameError
-from shared.messages import MaskMessage, pack_frame, unpack_mask
-from shared.model_card import ModelCard
-from shared.node_status import NodeStatus, unpack_status
+from shared.messages import topics
+from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
+from shared.messages.frame import MaskMessage, pack_frame, unpack_mask
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeStatus, unpack_status
+from shared.mqtt.bus import Bus, MemoryBus, Properties
 from tests.cloud.channel import Engine, frame, model
 
 WAIT_S = 60.0

@@ -15,19 +15,19 @@ import psutil
 import pytest
 
 import skylane
-from bench.worker import Worker, WorkerError
+from bench.load.worker_process import Worker, WorkerError
 from cloud.config import CloudConfig
-from cloud.engines.tensorflow_device import tf
-from shared import masks
-from shared.address import Address
+from cloud.engines.tensorflow.library import tf
 from shared.config import read_yaml
-from shared.frames import Layout
-from shared.geometry import Resize, plan
+from shared.imaging import mask_codecs
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
 from shared.log_lines import read_line
-from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
-from shared.mqtt import MqttBus
-from shared.node_status import NodeState, NodeStatus, unpack_status
-from shared.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.node_status import NodeState, NodeStatus, unpack_status
+from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 WAIT_S = 120.0
 HEIGHT, WIDTH = 8, 12
@@ -97,7 +97,7 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             bus.publish(FRAMES.of(model="tiny", vehicle=vehicle, camera="left"), pack_frame(frame), qos=1)
             answer = answers.get(timeout=WAIT_S)
             assert (answer.status, answer.shape) == (Status.ANSWERED, (HEIGHT, WIDTH))
-            mask = masks.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
+            mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
             os.kill(worker.pid, signal.SIGHUP)
             assert said.get(timeout=WAIT_S).state is NodeState.STOPPING

@@ -8,12 +8,12 @@ from rich.console import Console
 
 import skylane
 from cloud.control_cli import _models
-from shared import topics
-from shared.address import Address
-from shared.broker import Broker
-from shared.control import ControlReply, ModelEntry, ModelState
-from shared.mqtt import MqttBus
-from shared.node_status import NodeState, NodeStatus, pack_status
+from shared.broker.broker import Broker
+from shared.messages import topics
+from shared.messages.control import ControlReply, ModelEntry, ModelState
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 from tests.cloud.shelf import Place, Shelf, open_place
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cloud.frame_log import FrameLog, Summary
-from cloud.request import Request
-from shared.messages import MaskMessage, Status
+from cloud.serving.request import Request
+from shared.messages.frame import MaskMessage, Status
 from tests.cloud.channel import frame
 
 

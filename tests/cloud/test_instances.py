@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs, Placement, Precision
-from cloud.engines.tensorflow_device import instances, session_config
-from cloud.loader import Loader
-from cloud.model import InstancesError
-from cloud.repository import Repository
-from cloud.request import Request
+from cloud.engines.tensorflow.library import instances, session_config
+from cloud.models.loader import Loader
+from cloud.models.model import InstancesError
+from cloud.models.repository import Repository
+from cloud.serving.request import Request
 from shared import clock
 from tests.cloud.batching_rig import WAIT_S, Gated, Line
 from tests.cloud.channel import Engine, model

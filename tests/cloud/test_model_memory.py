@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shared.huge_pages import VARIABLE
+from shared.runtime.huge_pages import VARIABLE
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library has no malloc_trim"
@@ -16,7 +16,7 @@ _CHILD = """
 import os
 from pathlib import Path
 import numpy as np
-from cloud.repository import Repository, default_root
+from cloud.models.repository import Repository, default_root
 from shared import freed_memory
 def held():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.model import Model
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from shared import masks
-from shared.bus import MemoryBus
-from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
-from shared.node_status import NodeStatus, unpack_status
-from shared.topics import FRAMES, MASKS
+from shared.imaging import mask_codecs
+from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.node_status import NodeStatus, unpack_status
+from shared.messages.topics import FRAMES, MASKS
+from shared.mqtt.bus import MemoryBus
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
@@ -80,7 +80,7 @@ def test_every_frame_is_answered_with_its_own_mask(decoders: int) -> None:
         assert serving.node.counts == {"answered": 60}
     assert sorted(answer.id.sequence for answer in answers) == list(range(60))
     for answer in answers:
-        mask = masks.decode(answer.data, "raw", (HEIGHT, WIDTH))
+        mask = mask_codecs.decode(answer.data, "raw", (HEIGHT, WIDTH))
         np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), answer.id.sequence, np.uint8))
         assert [stamp.at_ns for stamp in answer.stamps] == sorted(stamp.at_ns for stamp in answer.stamps)
         assert {stamp.node for stamp in answer.stamps} == {"cloud/w/s9"}

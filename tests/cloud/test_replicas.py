@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 import skylane
-from shared.address import Address
-from shared.broker import Broker
-from shared.bus import Delivery
-from shared.mqtt import MqttBus
-from shared.node_status import NodeState, unpack_status
-from shared.topics import WORKER_STATUS
+from shared.broker.broker import Broker
+from shared.messages.node_status import NodeState, unpack_status
+from shared.messages.topics import WORKER_STATUS
+from shared.mqtt.bus import Delivery
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 WAIT_S = 120.0
 ALL_READY = "ready node=cloud worker=w replicas=2"

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import skylane
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from shared.log_lines import READY, LogLine, read_line
 
 WAIT_S = 240.0
@@ -149,10 +149,10 @@ _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
 from cloud.engines.engine import Placement
-from cloud.loader import Loader
+from cloud.models.loader import Loader
 from cloud.node import WorkerSettings
-from cloud.repository import Repository
-from shared.control import Verb
+from cloud.models.repository import Repository
+from shared.messages.control import Verb
 from tests.cloud.channel import model
 from tests.cloud.shelf import Place, _memory_bus
 

@@ -11,8 +11,8 @@ import pytest
 
 from cloud.config import CloudConfig
 from cloud.thread_budget import most_threads, warn_of_pids_limit
-from shared.machine import usable_cores
-from shared.threads import ThreadsExhaustedError, check_threads_available
+from shared.runtime.machine import usable_cores
+from shared.runtime.threads import ThreadsExhaustedError, check_threads_available
 
 WAIT_S = 120.0
 
@@ -22,8 +22,8 @@ import grpc
 from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
 from cloud.thread_budget import most_threads
-from shared.messages import pack_frame
-from shared.packed import pack
+from shared.messages.frame import pack_frame
+from shared.encoding.protobuf_wire import pack
 from tests.cloud.channel import Engine, frame, model
 from tests.cloud.gateway.rig import open_doors
 
@@ -101,7 +101,7 @@ def test_threads_that_are_allowed_are_all_ended_again() -> None:
 
 _NO_MORE_THREADS = """
 import os, resource
-from cloud.gateway.grpc_threads import GrpcThreads
+from cloud.gateway.grpc.threads import GrpcThreads
 
 pool = GrpcThreads(16)
 if os.getuid() == 0:

@@ -12,8 +12,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from shared.broker import Broker
-from shared.topics import PREFIX
+from shared.broker.broker import Broker
+from shared.messages.topics import PREFIX
 
 NOT_AUTHORIZED = 0x87
 TIMEOUT_S = 60.0

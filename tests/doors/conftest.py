@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.authority import Authority, Role
-from shared.broker import Broker
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
 from tests.conftest import need_mosquitto
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.authority import Authority, Role
-from shared.broker import Broker
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
 from tests.doors.client import TIMEOUT_S
 
 pytestmark = pytest.mark.mosquitto

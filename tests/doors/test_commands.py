@@ -15,10 +15,10 @@ from rich.console import Console
 
 from edge import cli
 from edge.config import EdgeConfig
-from shared.authority import Authority, Role
-from shared.broker import Broker
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
 from shared.errors import SkylaneError
-from shared.opencv import cv2
+from shared.imaging.opencv import cv2
 from tests.doors.client import Client
 
 pytestmark = pytest.mark.mosquitto

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from cloud.node import CloudNode, WorkerSettings
-from shared.address import Certificates
-from shared.broker import Broker
-from shared.bus import Bus
-from shared.messages import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
-from shared.name_claim import IdentityError
-from shared.topics import FrameId
+from shared.broker.broker import Broker
+from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.topics import FrameId
+from shared.mqtt.bus import Bus
+from shared.mqtt.name_guard import IdentityError
+from shared.network.address import Certificates
 from tests.cloud.channel import frame, model
 from tests.doors.client import NOT_AUTHORIZED, TIMEOUT_S, Client
 from tests.pipeline.rig import connect, serving

@@ -12,10 +12,10 @@ from rich.console import Console
 from cloud.control_cli import control
 from edge import cli
 from edge.config import EdgeConfig
-from shared.broker import Broker
-from shared.connection import Connection
-from shared.latency_log import Outcome, read_rows
-from shared.opencv import cv2
+from shared.broker.broker import Broker
+from shared.imaging.opencv import cv2
+from shared.network.broker_options import Connection
+from shared.runlog.latency_log import Outcome, read_rows
 from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.pipeline.rig import serving
 

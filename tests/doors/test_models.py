@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cloud.repository import Repository
-from shared.control import ControlError, ControlRequest, Verb, pack_request, unpack_request
+from cloud.models.repository import Repository
 from shared.errors import UnknownNameError
+from shared.messages.control import ControlError, ControlRequest, Verb, pack_request, unpack_request
 
 PATHS = (
     "../road-small",

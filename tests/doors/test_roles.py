@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shared import topics
-from shared.authority import Authority, Role
-from shared.broker import Broker
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
+from shared.messages import topics
+from shared.messages.topics import TopicKind
 from shared.package_data import shipped
-from shared.topics import TopicKind
 from tests.doors.client import Client
 
 pytestmark = pytest.mark.mosquitto

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.ledger import Journey
-from shared import masks
-from shared.frames import Frame, Layout
-from shared.geometry import Resize
-from shared.labels import Labels
-from shared.messages import MaskMessage, Status
-from shared.model_card import ModelCard, Task
+from edge.reliability.ledger import Journey
+from shared.imaging import mask_codecs
+from shared.imaging.frames import Frame, Layout
+from shared.imaging.geometry import Resize
+from shared.imaging.labels import Labels
+from shared.messages.frame import MaskMessage, Status
+from shared.messages.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
 HEIGHT, WIDTH = 8, 12
@@ -85,7 +85,9 @@ def answer() -> Callable[..., MaskMessage]:
             "status": status,
             "worker": "w",
             "shape": (HEIGHT, WIDTH) if status is Status.ANSWERED else None,
-            "data": masks.encode(np.ones((HEIGHT, WIDTH), np.uint8), "zstd") if status is Status.ANSWERED else b"",
+            "data": mask_codecs.encode(np.ones((HEIGHT, WIDTH), np.uint8), "zstd")
+            if status is Status.ANSWERED
+            else b"",
             "batch_size": 1,
             "stamps": journey.stamps + cloud,
         }

@@ -1,10 +1,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from edge.answer import Answerer
 from edge.frame_log import FrameLog
-from shared.latency_log import Outcome
-from shared.topics import FrameId
+from edge.reliability.reply_validation import Answerer
+from shared.messages.topics import FrameId
+from shared.runlog.latency_log import Outcome
 
 Lines = Callable[[], list[dict[str, Any]]]
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge import manifest
+from edge import run_record
+from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.hooks import Hooks
-from edge.ledger import Tally
 from edge.node import EdgeNode, PlaySettings
+from edge.pacing.replay import Pace, Schedule
 from edge.pipeline import Preparation
-from edge.replay import Pace, Schedule
-from edge.transports.mqtt import MqttTransport, vehicle_will
-from shared.bus import MemoryBus
+from edge.reliability.ledger import Tally
+from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
-from shared.frames import Frame, Layout, UnreadableFrame
-from shared.latency_log import LogWriter, Outcome, read_rows
-from shared.model_card import ModelCard
-from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.messages.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
+from shared.mqtt.bus import MemoryBus
+from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 
 WAIT_S = 60.0
 
@@ -162,16 +162,16 @@ def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card:
 def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> None:
     """And keeps no secret; its counts are of every outcome, nought included."""
     config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
-    begun = manifest.begun(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
+    begun = run_record.begun(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
     assert (begun["state"], begun["session"], begun["model"]["sha256"]) == ("running", "s1", card.sha256)
     assert begun["source"]["sha256"] == "ab"
     assert begun["configuration"]["codec"] == "jpeg"
     assert begun["host"]["python"]
-    ended = manifest.ended(begun, Tally(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
+    ended = run_record.ended(begun, Tally(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
     assert ended["outcomes"].keys() == set(Outcome)
     assert sum(ended["outcomes"].values()) == ended["frames_read"] == 3
     assert ended["state"] == "complete"
-    assert manifest.ended(begun, Tally(3, 0, {}, {}, None), 1)["state"] == "incomplete"
+    assert run_record.ended(begun, Tally(3, 0, {}, {}, None), 1)["state"] == "incomplete"
     assert "secret" not in json.dumps(ended)
 
 

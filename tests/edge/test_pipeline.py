@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.ledger import Journey, Ledger
 from edge.pipeline import Preparation, prepare
-from shared import geometry, images
-from shared.demosaic import to_colour
+from edge.reliability.ledger import Journey, Ledger
 from shared.errors import SkylaneError
-from shared.frames import Frame, Layout, Pixels
-from shared.geometry import Resize
-from shared.images import PictureLimits
-from shared.latency_log import LogWriter
-from shared.messages import FrameMessage
-from shared.model_card import ModelCard
+from shared.imaging import geometry, image_codecs
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Frame, Layout, Pixels
+from shared.imaging.geometry import Resize
+from shared.imaging.image_codecs import PictureLimits
+from shared.messages.frame import FrameMessage
+from shared.messages.model_card import ModelCard
+from shared.runlog.latency_log import LogWriter
 from shared.stages import Stage
 
 HEIGHT, WIDTH = 8, 12
@@ -42,7 +42,9 @@ def _frame(height: int, width: int, layout: Layout) -> Frame:
 
 
 def _sent(message: FrameMessage) -> Pixels:
-    return images.decode(message.data, message.codec, message.layout, message.shape, PictureLimits(), message.layout)
+    return image_codecs.decode(
+        message.data, message.codec, message.layout, message.shape, PictureLimits(), message.layout
+    )
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])

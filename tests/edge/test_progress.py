@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from edge.ledger import Tally
 from edge.node import EdgeNode
 from edge.progress import Summary, run_with_progress
-from shared.latency_log import Outcome
+from edge.reliability.ledger import Tally
 from shared.logs import configure_logging, get_logger
+from shared.runlog.latency_log import Outcome
 
 
 class Node:

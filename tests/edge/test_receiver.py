@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge.ledger import Journey, Ledger
 from edge.receiver import Receiver
-from edge.transports.mqtt import MqttTransport
+from edge.reliability.ledger import Journey, Ledger
+from edge.transports.mqtt.transport import MqttTransport
 from edge.transports.transport import Reply
-from shared import clock, masks
-from shared.bus import MemoryBus
-from shared.geometry import Resize, plan
-from shared.latency_log import LogWriter, read_rows
-from shared.messages import pack_mask, unpack_mask
-from shared.model_card import Task
+from shared import clock
+from shared.imaging import mask_codecs
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import pack_mask, unpack_mask
+from shared.messages.model_card import Task
+from shared.mqtt.bus import MemoryBus
+from shared.runlog.latency_log import LogWriter, read_rows
 
 Make = Callable[..., Any]
 WAIT_S = 60.0
@@ -118,7 +119,7 @@ def test_a_mask_that_cannot_be_used_is_a_failure(
 def test_a_mask_of_the_frames_own_size_is_taken(desk: Desk, frame: Make, send: Make, answer: Make) -> None:
     """It was asked for so."""
     journey = _sent(desk, frame, send, (30, 40))
-    data = masks.encode(np.zeros((30, 40), np.uint8), "rle")
+    data = mask_codecs.encode(np.zeros((30, 40), np.uint8), "rle")
     (row,) = desk.take(pack_mask(answer(journey, shape=(30, 40), data=data, codec="rle")))
     assert row["outcome"] == "answered"
     assert desk.masks[0][1].shape == (30, 40)

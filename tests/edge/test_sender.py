@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from edge.ledger import Journey, Ledger
 from edge.pipeline import Preparation, prepare
+from edge.reliability.ledger import Journey, Ledger
 from edge.sender import Sender, Window
-from edge.transports.mqtt import MqttTransport
+from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
-from shared.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
-from shared.frames import Frame
-from shared.latency_log import LogWriter, read_rows
-from shared.messages import unpack_frame
-from shared.model_card import ModelCard
-from shared.node_status import NodeState, NodeStatus, pack_status
+from shared.imaging.frames import Frame
+from shared.messages.frame import unpack_frame
+from shared.messages.model_card import ModelCard
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS
+from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
+from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import EDGE_STAGES, Stage
-from shared.topics import FRAMES, MASKS, WORKER_STATUS
 
 WAIT_S = 60.0
 

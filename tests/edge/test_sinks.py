@@ -8,20 +8,20 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.ledger import Journey
+from edge.reliability.ledger import Journey
 from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
 from edge.sinks.sink import Answered, SinkError, SinkFeed
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
-from shared.frames import Frame
-from shared.geometry import Resize, apply, lay_back, plan
-from shared.labels import colourise
-from shared.messages import MaskMessage, Status
-from shared.model_card import ModelCard
+from shared.imaging.frames import Frame
+from shared.imaging.geometry import Resize, apply, lay_back, plan
+from shared.imaging.labels import colourise
+from shared.messages.frame import MaskMessage, Status
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import FrameId
 from shared.stages import Stage
-from shared.topics import FrameId
 
 HEIGHT, WIDTH = 48, 64
 WAIT_S = 60.0

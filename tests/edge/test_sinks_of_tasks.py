@@ -17,13 +17,13 @@ from edge.sinks.npz import NpzSink
 from edge.sinks.png import PngSink
 from edge.sinks.sink import SINKS, Answered, Sink, SinkEntry, SinkError, check_sinks, default_sinks
 from edge.sources.source import open_source
-from rosbag_tools.bag import Bag
-from rosbag_tools.box_messages import read_boxes
-from rosbag_tools.records import Message
-from shared.geometry import Resize, plan
-from shared.labels import Labels
-from shared.model_card import ModelCard, Task
-from shared.results import Classification, Detections, Result, Tensors
+from rosbag_tools.messages.boxes import read_boxes
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Message
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.results import Classification, Detections, Result, Tensors
 from tests.full_disk import disk_of
 
 HEIGHT, WIDTH = 48, 64

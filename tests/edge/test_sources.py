@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from edge.sources.source import SourceError, kind_of, open_source
+from rosbag_tools.drive.recording import Plan, record
 from rosbag_tools.extraction import extract
-from rosbag_tools.recording import Plan, record
 from shared.errors import SkylaneError
-from shared.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 
 HEIGHT, WIDTH = 32, 48
 

@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from edge.transports.mqtt import MqttTransport
+from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
-from shared.address import Address
-from shared.broker import Broker
-from shared.mqtt import MqttBus
+from shared.broker.broker import Broker
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 WAIT_S = 60.0
 

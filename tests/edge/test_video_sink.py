@@ -25,10 +25,10 @@ from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
 from edge.sources.source import open_source
 from shared.config import read_yaml
 from shared.flags import override
-from shared.frames import Frame
-from shared.geometry import Resize, plan
-from shared.labels import Labels
-from shared.model_card import ModelCard
+from shared.imaging.frames import Frame
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.model_card import ModelCard
 from tests.bench.report.test_browser import browser
 
 __all__ = ["browser"]

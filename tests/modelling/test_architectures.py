@@ -12,7 +12,7 @@ from modelling.architectures.classifier import mobilenet_v3_large
 from modelling.architectures.efficientnet import efficientnet
 from modelling.frameworks import keras, tf
 from modelling.recipes import RECIPES, recipe
-from modelling.weights import assign, fold, unfold, variables, weights_of
+from modelling.training.weights import assign, fold, unfold, variables, weights_of
 from shared.errors import UnknownNameError
 
 

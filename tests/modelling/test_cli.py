@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from modelling.cli import model
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-from shared.pictures import read_picture, write_png
+from shared.imaging.image_files import read_picture, write_png
 
 _HEIGHT, _WIDTH = 40, 60
 

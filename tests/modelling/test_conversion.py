@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloud.engines.engine import Precision
-from cloud.repository import Repository
+from cloud.models.repository import Repository
 from modelling.cli import model as command
 from modelling.conversion.conversion import Converted, convert
 from modelling.conversion.errors import ConversionError

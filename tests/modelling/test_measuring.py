@@ -8,9 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from modelling.cli import model
-from rosbag_tools.recording import Plan, record
+from rosbag_tools.drive.recording import Plan, record
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 
@@ -73,7 +73,7 @@ def test_bench_sets_every_way_beside_the_reference(tmp_path: Path, drive: Path) 
 
 def test_bench_says_what_it_could_not_run(tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing engine must not look like one that was slow."""
-    for name in [name for name in sys.modules if name.startswith("cloud.engines.openvino")]:
+    for name in [name for name in sys.modules if name.startswith("cloud.engines.openvino.engine")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openvino", None)
     _add(tmp_path, "bright")

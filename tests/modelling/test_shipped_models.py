@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from cloud.engines.engine import Placement
-from cloud.repository import Repository, default_root
-from modelling.dataset import View, generator, seen
+from cloud.models.repository import Repository, default_root
 from modelling.recipes import recipe
-from modelling.scenes.scene_store import HEIGHT, WIDTH
-from rosbag_tools.scene import WEATHERS
+from modelling.training.dataset import View, generator, seen
+from modelling.training.scenes.scene_store import HEIGHT, WIDTH
+from rosbag_tools.drive.scene import WEATHERS
 
 SEED = 970_001  # Of no training and no validation.
 

@@ -10,27 +10,27 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs, Precision
-from cloud.manifest import DetectionSection, Manifest
-from cloud.model import Model
-from modelling import trial
-from modelling.evaluation import EvaluationError
-from modelling.judging import judged
-from modelling.object_evaluation import ObjectEvaluation
+from cloud.models.manifest import DetectionSection, Manifest
+from cloud.models.model import Model
+from modelling.evaluation.detection import ObjectEvaluation
+from modelling.evaluation.dispatch import judged
+from modelling.evaluation.segmentation import EvaluationError
+from modelling.inspection import trial
 from modelling.tables import evaluation_line, evaluation_table, result_table
-from rosbag_tools.bag import Bag
 from rosbag_tools.bag_format import BagFormat
-from rosbag_tools.box_messages import read_boxes
-from rosbag_tools.image_messages import MalformedMessageError
-from rosbag_tools.records import Message
-from rosbag_tools.scene import Box
+from rosbag_tools.drive.scene import Box
+from rosbag_tools.messages.boxes import read_boxes
+from rosbag_tools.messages.images import MalformedMessageError
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import UnknownNameError
-from shared.frames import Layout
-from shared.geometry import Resize
-from shared.labels import Labels
-from shared.model_card import ModelCard, Task
-from shared.pictures import read_picture
-from shared.results import Classification, Detections, Tensors
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
+from shared.imaging.image_files import read_picture
+from shared.imaging.labels import Labels
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.results import Classification, Detections, Tensors
 
 HEIGHT, WIDTH = 80, 120
 CAR = Box("car", 20, 30, 40, 30)

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.engines.graph import read_graph
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.graphdef import read_graph
+from cloud.engines.tensorflow.library import tf
 from modelling.conversion.plain_graph import folded
 from modelling.conversion.undilation import undilated
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.tensorflow_device import tf
-from cloud.model import Model
-from cloud.repository import Repository
+from cloud.engines.tensorflow.library import tf
+from cloud.models.model import Model
+from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
 from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH, noise
 

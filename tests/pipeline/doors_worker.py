@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.instant import InstantSettings, instant_model
+from bench.load.null_worker import InstantSettings, instant_model
 from cloud.gateway.settings import GatewaySettings
 from cloud.node import CloudNode, WorkerSettings
-from shared.bus import MemoryBus
+from shared.mqtt.bus import MemoryBus
 
 HEIGHT, WIDTH, THINK_MS = 64, 96, 20.0
 

@@ -17,21 +17,21 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from cloud.intake import worker_will
-from cloud.model import Model
+from cloud.frontends.mqtt import worker_will
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge import cli
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, PlaySettings
+from edge.pacing.replay import Pace, Schedule
 from edge.pipeline import Preparation
-from edge.replay import Pace, Schedule
 from edge.sources.source import open_source
-from edge.transports.mqtt import MqttTransport
-from shared.address import Address
-from shared.bus import Bus, MemoryBus
-from shared.latency_log import LogWriter, Outcome, read_rows
-from shared.messages import Want
-from shared.mqtt import MqttBus
+from edge.transports.mqtt.transport import MqttTransport
+from shared.messages.frame import Want
+from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
+from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12

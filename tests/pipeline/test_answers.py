@@ -10,15 +10,15 @@ import cv2
 import numpy as np
 import pytest
 
-from cloud.model import Model
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge.sources.source import open_source
 from rosbag_tools.writer import BagWriter
-from shared import geometry
-from shared.demosaic import to_colour
-from shared.frames import Layout
-from shared.latency_log import Outcome, read_rows
-from shared.run_manifest import read_manifest
+from shared.imaging import geometry
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Layout
+from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import (
     HEIGHT,
     WAIT_S,

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from bench.clocks import judge
-from bench.instant import ClockReading, InstantProcess, InstantSettings
-from cloud.model import Model
-from shared.bus import Bus
-from shared.latency_log import Outcome
+from bench.clocks.clock_accuracy import judge
+from bench.load.null_worker import ClockReading, InstantProcess, InstantSettings
+from cloud.models.model import Model
+from shared.mqtt.bus import Bus
+from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, serving, worker
 
 

@@ -14,13 +14,13 @@ from uuid import uuid4
 
 import pytest
 
-from bench.worker import Worker
-from cloud.model import Model
-from edge.outcome import NOTHING_ANSWERED
-from shared.broker import Broker
-from shared.latency_log import Outcome, read_rows
-from shared.repair import repair
-from shared.run_manifest import read_manifest
+from bench.load.worker_process import Worker
+from cloud.models.model import Model
+from edge.run_summary import NOTHING_ANSWERED
+from shared.broker.broker import Broker
+from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.repair import repair
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, play, skylane, worker
 
 

@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import pytest
 
-from bench.instant import InstantProcess, InstantSettings
+from bench.load.null_worker import InstantProcess, InstantSettings
 from bench.logs.audit import audit
-from edge import manifest
+from edge import run_record
 from edge.config import EdgeConfig
-from edge.transports.mqtt import MqttTransport
-from edge.workers import NoWorkerError
-from shared.latency_log import Outcome
-from shared.run_manifest import write_manifest
+from edge.reliability.worker_directory import NoWorkerError
+from edge.transports.mqtt.transport import MqttTransport
+from shared.runlog.latency_log import Outcome
+from shared.runlog.run_manifest import write_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, Vehicle, connect, count_outcomes
 
 WORKERS = 3
@@ -155,10 +155,10 @@ def test_the_log_of_a_run_with_retries_is_sound(
     tally = vehicle.tally()
     assert tally.retried > 0
     card = vehicle.card
-    begun = manifest.begun(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
-    write_manifest(vehicle.out, manifest.ended(begun, tally, 0))
+    begun = run_record.begun(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
+    write_manifest(vehicle.out, run_record.ended(begun, tally, 0))
     assert audit(vehicle.out) == ()
-    told = manifest.ended(begun, tally, 0)
+    told = run_record.ended(begun, tally, 0)
     assert told["retries"] == {"retried": tally.retried, "won": tally.retry_won}
     assert sum(by["frames"] for by in told["answered_by"]) == tally.outcomes[Outcome.ANSWERED]
     assert {by["sha256"] for by in told["answered_by"]} == {card.sha256}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.model import Model
-from shared.broker import Broker
+from cloud.models.model import Model
+from shared.broker.broker import Broker
 from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, serving, worker
 
 pytestmark = pytest.mark.mosquitto

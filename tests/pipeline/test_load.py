@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.engines.tensorflow_device import tf
-from cloud.model import Model
-from cloud.repository import Repository
-from edge.arrivals import Arrivals, poisson_ns
-from edge.replay import Pace
-from shared import clock, geometry
+from cloud.engines.tensorflow.library import tf
+from cloud.models.model import Model
+from cloud.models.repository import Repository
+from edge.pacing.arrivals import Arrivals, poisson_ns
+from edge.pacing.replay import Pace
+from shared import clock
 from shared.hashing import tree_sha256
-from shared.latency_log import read_rows
-from shared.run_manifest import read_manifest
+from shared.imaging import geometry
+from shared.runlog.latency_log import read_rows
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import (
     HEIGHT,
     WAIT_S,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cloud.model import Model
-from edge.replay import Pace
+from cloud.models.model import Model
+from edge.pacing.replay import Pace
 from shared import clock
-from shared.latency_log import Outcome
+from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, serving, worker
 
 

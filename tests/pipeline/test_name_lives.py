@@ -12,15 +12,15 @@ from uuid import uuid4
 
 import pytest
 
-from bench.faults.middleman import Middleman, Packet
-from shared.address import Address
-from shared.broker import Broker
-from shared.bus import Delivery, Will
+from bench.faults.rig.mqtt_proxy import Middleman, Packet
+from shared.broker.broker import Broker
 from shared.errors import SkylaneError
-from shared.mqtt import MqttBus
-from shared.name_claim import NameClaim, NameTakenError, client_id
-from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.topics import VEHICLE_STATUS
+from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.messages.topics import VEHICLE_STATUS
+from shared.mqtt.bus import Delivery, Will
+from shared.mqtt.name_guard import NameClaim, NameTakenError, client_id
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 from tests.pipeline.rig import WAIT_S, connect
 
 NAME = "car-1"

@@ -14,15 +14,15 @@ from uuid import uuid4
 
 import pytest
 
-from bench.instant import InstantProcess, InstantSettings, InstantWorker
-from cloud.model import Model
-from shared import topics
-from shared.bus import Bus, Delivery
+from bench.load.null_worker import InstantProcess, InstantSettings, InstantWorker
+from cloud.models.model import Model
 from shared.errors import SkylaneError
-from shared.latency_log import read_rows
-from shared.name_claim import NameClaim
-from shared.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.run_manifest import read_manifest
+from shared.messages import topics
+from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.mqtt.bus import Bus, Delivery
+from shared.mqtt.name_guard import NameClaim
+from shared.runlog.latency_log import read_rows
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, worker
 
 
@@ -67,7 +67,17 @@ def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: s
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with instant(mosquitto_url, worker=name, model=name) as first:
-        command = [sys.executable, "-m", "bench.instant", "--broker", mosquitto_url, "--worker", name, "--model", name]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.load.null_worker",
+            "--broker",
+            mosquitto_url,
+            "--worker",
+            name,
+            "--model",
+            name,
+        ]
         second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert second.returncode == 1
         assert f"worker '{name}' runs already (session {first.session}" in second.stderr

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from bench.instant import InstantProcess, InstantSettings
-from edge.arrivals import Arrivals
-from edge.replay import Pace
-from shared.latency_log import Outcome
+from bench.load.null_worker import InstantProcess, InstantSettings
+from edge.pacing.arrivals import Arrivals
+from edge.pacing.replay import Pace
+from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes
 
 WINDOW = 2

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloud.model import Model
-from edge.replay import Pace
-from shared.run_manifest import read_manifest
+from cloud.models.model import Model
+from edge.pacing.replay import Pace
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, count_outcomes, memory_bus, play, serving, worker
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.worker import Worker
+from bench.load.worker_process import Worker
 from edge.cli import READY
-from shared.authority import Authority, Role
-from shared.broker import Broker
-from shared.latency_log import Outcome, read_rows
-from shared.mosquitto import Listener, configuration
+from shared.broker.broker import Broker
+from shared.broker.certificate_authority import Authority, Role
+from shared.broker.mosquitto import Listener, configuration
+from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import WAIT_S
 
 USER = "fleet"

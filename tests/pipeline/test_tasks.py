@@ -16,21 +16,21 @@ import yaml
 from rich.console import Console
 
 from bench.report.document import write_report
-from cloud.engines.tensorflow_device import tf
-from cloud.model import Model
-from cloud.repository import Repository
+from cloud.engines.tensorflow.library import tf
+from cloud.models.model import Model
+from cloud.models.repository import Repository
 from cloud.tasks.task import TASKS
 from edge import cli
 from edge.config import EdgeConfig
-from shared import geometry
 from shared.errors import SkylaneError
-from shared.frames import Layout
-from shared.geometry import Resize
 from shared.hashing import tree_sha256
-from shared.latency_log import read_rows
-from shared.messages import FrameMessage, Want
-from shared.results import Classification, Detections, Tensors
-from shared.topics import FrameId
+from shared.imaging import geometry
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
+from shared.messages.frame import FrameMessage, Want
+from shared.messages.results import Classification, Detections, Tensors
+from shared.messages.topics import FrameId
+from shared.runlog.latency_log import read_rows
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
 
 NAMES = ("car", "person", "bicycle", "sign")

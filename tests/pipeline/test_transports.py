@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from cloud.gateway.settings import GatewaySettings
-from cloud.model import Model
+from cloud.models.model import Model
 from edge import cli
 from edge.config import EdgeConfig
-from shared.latency_log import Outcome, read_rows
-from shared.run_manifest import read_manifest
+from shared.runlog.latency_log import Outcome, read_rows
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.doors_worker import doors_worker
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, check, count_outcomes, direct, memory_bus, noise, serving
 

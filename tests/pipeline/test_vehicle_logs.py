@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from cloud.model import Model
+from cloud.models.model import Model
 from cloud.node import CloudNode
-from edge.outcome import NOTHING_ANSWERED
-from shared.broker import Broker
-from shared.run_manifest import read_manifest
+from edge.run_summary import NOTHING_ANSWERED
+from shared.broker.broker import Broker
+from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, worker
 
 Line = Mapping[str, Any]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench.faults.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
-from cloud.model import Model
-from shared.latency_log import read_rows
+from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
+from cloud.models.model import Model
+from shared.runlog.latency_log import read_rows
 from tests.pipeline.rig import WAIT_S, check, worker
 
 HOUR_S = 3600

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rosbag_tools.writer import BagWriter
-from shared.frames import Pixels
+from shared.imaging.frames import Pixels
 
 START_NS = 1_600_000_000_000_000_000
 PERIOD_NS = 100_000_000

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from rosbag_tools.bag import Bag
 from rosbag_tools.cli import bag
+from rosbag_tools.reading.bag import Bag
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 

@@ -12,15 +12,15 @@ from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rosbag_tools.bag import Bag, DamagedBagError
-from rosbag_tools.decompression import MAX_MESSAGE_BYTES, DecompressionError, decompress
 from rosbag_tools.editing import rewrite
 from rosbag_tools.inspection import inspect
-from rosbag_tools.reader import BagSource
-from rosbag_tools.records import Message
+from rosbag_tools.reading.bag import Bag, DamagedBagError
+from rosbag_tools.reading.decompression import MAX_MESSAGE_BYTES, DecompressionError, decompress
+from rosbag_tools.reading.frames import BagSource
+from rosbag_tools.reading.records import Message
 from rosbag_tools.verification import verify
 from shared.errors import SkylaneError
-from shared.frames import Frame, UnreadableFrame
+from shared.imaging.frames import Frame, UnreadableFrame
 
 WriteDrive = Callable[..., Any]
 Drive = Any

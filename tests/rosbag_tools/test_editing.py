@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from rosbags.highlevel import AnyReader
 
-from rosbag_tools.bag import Bag
 from rosbag_tools.bag_format import BagFormat, BagPathError
 from rosbag_tools.editing import Part, rewrite
 from rosbag_tools.extraction import extract
-from rosbag_tools.image_messages import Wire
-from rosbag_tools.records import Channel, Message
-from rosbag_tools.ros_types import own_types
+from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.ros_types import own_types
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Channel, Message
 from rosbag_tools.writer import BagWriter
-from shared.demosaic import to_colour
 from shared.errors import SkylaneError, UnknownNameError
-from shared.frames import Layout
-from shared.opencv import cv2
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Layout
+from shared.imaging.opencv import cv2
 
 FindBag = Callable[[str], Path]
 WriteDrive = Callable[..., Any]

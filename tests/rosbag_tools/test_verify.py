@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rosbag_tools.bag_format import BagFormat
-from rosbag_tools.image_messages import Wire
-from rosbag_tools.records import Channel
-from rosbag_tools.ros_types import own_types
+from rosbag_tools.messages.images import Wire
+from rosbag_tools.messages.ros_types import own_types
+from rosbag_tools.reading.records import Channel
 from rosbag_tools.verification import Finding, verify
 from rosbag_tools.writer import BagWriter
 

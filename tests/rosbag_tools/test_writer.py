@@ -12,10 +12,10 @@ import pytest
 from rosbags.highlevel import AnyReader
 
 from rosbag_tools import writer as writer_module
-from rosbag_tools.bag import Bag
 from rosbag_tools.bag_format import BagFormat, BagPathError
-from rosbag_tools.image_messages import read_image
-from rosbag_tools.records import Message
+from rosbag_tools.messages.images import read_image
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.records import Message
 from rosbag_tools.writer import BagWriteError, BagWriter
 from shared.errors import UnknownNameError
 

@@ -14,19 +14,19 @@ from jsonschema import Draft7Validator
 from jsonschema.validators import extend
 from msgspec.structs import replace
 
-from shared import control, messages, node_status, probes, tensors, topics
-from shared.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+from shared.encoding.field_types import MAX_NS
 from shared.errors import SkylaneError
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.kinds import MAX_NS
-from shared.labels import Labels
-from shared.messages import MAX_SIDE, FrameMessage, MaskMessage, Status, Want
-from shared.model_card import ModelCard, Task
-from shared.node_status import NodeState, NodeStatus
-from shared.probes import Echo, Probe
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages import clock_probes, control, frame, node_status, tensors, topics
+from shared.messages.clock_probes import Echo, Probe
+from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
+from shared.messages.frame import MAX_SIDE, FrameMessage, MaskMessage, Status, Want
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.node_status import NodeState, NodeStatus
+from shared.messages.topics import FrameId, TopicKind
 from shared.stages import Stamp
-from shared.topics import FrameId, TopicKind
 
 DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "asyncapi.yaml").read_text("utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -58,13 +58,13 @@ class Spoken(NamedTuple):
 
 
 SPOKEN = {
-    "frame": Spoken(messages.pack_frame(_FRAME), messages.unpack_frame),
-    "mask": Spoken(messages.pack_mask(_MASK), messages.unpack_mask),
+    "frame": Spoken(frame.pack_frame(_FRAME), frame.unpack_frame),
+    "mask": Spoken(frame.pack_mask(_MASK), frame.unpack_mask),
     "status": Spoken(
         node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
     ),
-    "probe": Spoken(probes.pack_probe(Probe("s1", 1, 2)), probes.unpack_probe),
-    "echo": Spoken(probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), probes.unpack_echo),
+    "probe": Spoken(clock_probes.pack_probe(Probe("s1", 1, 2)), clock_probes.unpack_probe),
+    "echo": Spoken(clock_probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), clock_probes.unpack_echo),
     "request": Spoken(
         control.pack_request(ControlRequest("me", "n1", Verb.LOAD, "inside", "2")),
         lambda payload: control.unpack_request(payload, Verb.LOAD),
@@ -181,12 +181,12 @@ def test_the_limits_are_the_codes() -> None:
     assert SCHEMAS["frame"]["properties"]["shape"]["items"]["maximum"] == MAX_SIDE
     assert SCHEMAS["result"]["properties"]["tensors"]["maxItems"] == tensors.MAX_TENSORS
     contents = {name: told.get("contentType") for name, told in DOCUMENT["components"]["messages"].items()}
-    assert contents["frame"] == messages.FRAME_CONTENT_TYPE
-    assert contents["mask"] == messages.MASK_CONTENT_TYPE
+    assert contents["frame"] == frame.FRAME_CONTENT_TYPE
+    assert contents["mask"] == frame.MASK_CONTENT_TYPE
     assert contents["request"] == contents["reply"] == control.CONTROL_CONTENT_TYPE
 
 
 def test_an_answer_of_another_task_has_no_shape() -> None:
     """The one key whose need depends on another."""
     answer = replace(_MASK, task=Task.DETECTION, shape=None)
-    assert messages.unpack_mask(messages.pack_mask(answer)) == answer
+    assert frame.unpack_mask(frame.pack_mask(answer)) == answer

@@ -12,12 +12,12 @@ import pytest
 
 from bench.link.link import Link, LinkSpec
 from shared import clock
-from shared.address import Address
-from shared.broker import Broker
-from shared.bus import LINK_JAMMED, Ack, Delivery
-from shared.mqtt import MqttBus
-from shared.mqtt_times import MqttTimes
-from shared.mqtt_watchdog import NetworkThreadError
+from shared.broker.broker import Broker
+from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery
+from shared.mqtt.paho_bus import MqttBus
+from shared.mqtt.times import MqttTimes
+from shared.mqtt.watchdog import NetworkThreadError
+from shared.network.address import Address
 
 WAIT_S = 60.0
 pytestmark = pytest.mark.mosquitto
@@ -108,7 +108,7 @@ def test_nothing_grows_at_qos_0_while_a_broker_stands_still(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody acknowledges these: only what is still to be written tells that they go nowhere."""
-    monkeypatch.setattr("shared.unacknowledged.MOST_WAITING_BYTES", 20_000_000)
+    monkeypatch.setattr("shared.mqtt.inflight.MOST_WAITING_BYTES", 20_000_000)
     with _bus(mosquitto_broker.url) as bus, _stopped(mosquitto_broker):
         for _ in range(100):
             bus.publish("test/jam", bytes(1_000_000), qos=0)
@@ -157,7 +157,7 @@ def test_every_wait_before_another_try_is_drawn_anew(mosquitto_broker: Broker, m
             held.put(held_s)
             return 0.01
 
-    monkeypatch.setattr("shared.mqtt_client.BackOff", Drawn)
+    monkeypatch.setattr("shared.mqtt.paho_client.BackOff", Drawn)
     connected: queue.SimpleQueue[None] = queue.SimpleQueue()
     with _bus(mosquitto_broker.url, on_connected=lambda: connected.put(None)) as bus:
         connected.get(timeout=WAIT_S)

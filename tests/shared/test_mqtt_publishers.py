@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.bus import Delivery
-from shared.connection import Connection
-from shared.mqtt import MqttBus
+from shared.mqtt.bus import Delivery
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.broker_options import Connection
 
 WAIT_S = 60
 

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench.faults.cli import faults
+from bench.load.synthetic_run import Plan, write_run
 from bench.report.cli import report
 from bench.study.cli import study
-from bench.synthetic_run import Plan, write_run
 from shared.terminal_table import Table
 from tests.bench.report.synthetic_study import write_study
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from bench.peers.floor_call import METHOD, OPTIONS, TOOK_BYTES
-from bench.peers.function import Function
+from bench.peers.clients.floor_call import METHOD, OPTIONS, TOOK_BYTES
+from bench.peers.rig.function import Function
 
 _THREADS = 8
 

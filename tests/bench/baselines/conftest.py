@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosbag_tools.recording import Plan, record
+from rosbag_tools.drive.recording import Plan, record
 from tests.pipeline.conftest import models
 
 __all__ = ["bag", "models"]

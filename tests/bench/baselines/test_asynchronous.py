@@ -5,11 +5,11 @@ import pytest
 
 from bench.baselines import asynchronous
 from bench.baselines.asynchronous import Stopwatch
-from bench.baselines.palette import Palette, painted
-from cloud.engines.tensorflow_device import tf
-from cloud.pictures import pictures
-from cloud.repository import Repository
-from shared.masks import Mask
+from bench.baselines.mqtt.palette import Palette, painted
+from cloud.engines.tensorflow.library import tf
+from cloud.models.repository import Repository
+from cloud.models.warmup_images import pictures
+from shared.imaging.mask_codecs import Mask
 
 
 def test_the_same_mask_is_painted_whether_or_not_work_is_queued(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from bench.baselines.child import Child, serve
-from bench.overhead import BenchError
+from bench.performance.overhead import BenchError
 
 
 def test_errands_are_answered_in_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +18,7 @@ def test_errands_are_answered_in_order(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_a_process_that_ends_tells_its_last_words() -> None:
     """Half a minute into a bench, a reason is worth more than a broken pipe."""
-    with Child("bench.baselines.mqtt_vehicle", port=1) as child, pytest.raises(BenchError, match="Missing option"):
+    with Child("bench.baselines.mqtt.vehicle", port=1) as child, pytest.raises(BenchError, match="Missing option"):
         child.wait()
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from bench.baselines.detection_sender import DetectionSender
-from bench.overhead import BenchError
-from cloud.repository import Repository
+from bench.performance.overhead import BenchError
+from cloud.models.repository import Repository
 from tests.cloud.gateway.rig import open_doors
 
 

@@ -6,24 +6,24 @@ import cv2
 import numpy as np
 import pytest
 
-from bench.baselines import bare_mqtt
+from bench.baselines.catalogue import MqttBaseline
 from bench.baselines.child import file_of
-from bench.baselines.contenders import MqttBaseline
-from bench.baselines.mqtt_cloud import CallbackNode
-from bench.baselines.mqtt_vehicle import Publisher
-from bench.baselines.palette import kept
-from bench.baselines.pictures import fitted
-from bench.overhead import BenchError, Plan
-from bench.ports import free_port
-from cloud.repository import Repository
-from shared.broker import Broker
+from bench.baselines.mqtt import plain_client
+from bench.baselines.mqtt.cloud_node import CallbackNode
+from bench.baselines.mqtt.images import fitted
+from bench.baselines.mqtt.palette import kept
+from bench.baselines.mqtt.vehicle import Publisher
+from bench.harness.ports import free_port
+from bench.performance.overhead import BenchError, Plan
+from cloud.models.repository import Repository
+from shared.broker.broker import Broker
 
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """The port of a Mosquitto with all its defaults."""
     found = free_port()
-    with Broker.start(config=bare_mqtt.broker_config(tmp_path, found)):
+    with Broker.start(config=plain_client.broker_config(tmp_path, found)):
         yield found
 
 
@@ -31,7 +31,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 def test_a_frame_comes_back_as_a_painted_mask(port: int, models: Path, bag: Path, tmp_path: Path) -> None:
     """The baseline must really do the work that it is timed for: decode, cut, infer, paint, and send back."""
     node = CallbackNode(models, "tiny")
-    client = bare_mqtt.connected(port, bare_mqtt.FRAMES, node.answer)
+    client = plain_client.connected(port, plain_client.FRAMES, node.answer)
     vehicle = Publisher(port, bag, 2)
     with Repository(models).load("tiny") as model:
         for frame in (0, 1):
@@ -74,4 +74,4 @@ def test_what_cannot_start_says_why(models: Path, tmp_path: Path) -> None:
 def test_nobody_at_the_port_is_told_at_once() -> None:
     """The library would try for ever."""
     with pytest.raises(OSError, match="refused"):
-        bare_mqtt.connected(free_port(), bare_mqtt.MASKS, lambda *_: None)
+        plain_client.connected(free_port(), plain_client.MASKS, lambda *_: None)

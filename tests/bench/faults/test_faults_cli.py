@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.accounts import Accounts
 from bench.faults import cli
-from bench.faults.place import place
-from bench.faults.rig import Rig, RigError
+from bench.faults.rig.rig import Rig, RigError
+from bench.faults.rig.working_folder import place
 from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.harness.frame_accounting import Accounts
 from shared.errors import SkylaneError
 
 
@@ -132,7 +132,7 @@ def test_two_benches_do_not_play_in_one_folder(monkeypatch: pytest.MonkeyPatch, 
 
 def test_without_mosquitto_nothing_is_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Twenty failures, some after minutes, would all say the same."""
-    monkeypatch.setattr("shared.mosquitto.find_mosquitto", lambda: None)
+    monkeypatch.setattr("shared.broker.mosquitto.find_mosquitto", lambda: None)
     result = _faults(monkeypatch, tmp_path, ["holds"])
     assert isinstance(result.exception, SkylaneError)
     assert "apt-get install mosquitto" in str(result.exception)

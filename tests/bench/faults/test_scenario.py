@@ -1,7 +1,7 @@
 """What makes a scenario red: a figure over its limit, one that could not be measured, a promise, the accounts."""
 
-from bench.accounts import NO_MASKS, Accounts
 from bench.faults.scenario import Figure, Finding
+from bench.harness.frame_accounting import NO_MASKS, Accounts
 
 
 def test_a_figure_holds_within_its_limit_and_without_one() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.vehicle import negatives, open_frames, untrue_offsets
-from shared.latency_log import LogWriter, Outcome, Row
+from bench.faults.scenarios.vehicle import negatives, open_frames, untrue_offsets
+from shared.runlog.latency_log import LogWriter, Outcome, Row
 
 
 def test_a_negative_duration_is_seen_whichever_it_is() -> None:

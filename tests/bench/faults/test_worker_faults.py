@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bench.faults.workers import answered_since
+from bench.faults.scenarios.workers import answered_since
 
 _MS = 10**6
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from bench.link.link import PROFILES, Link, LinkCounts, LinkError, LinkSpec
-from shared.address import Address
-from shared.broker import Broker
-from shared.compression import Buffer
+from shared.broker.broker import Broker
 from shared.config import ConfigError, validate
-from shared.mqtt import MqttBus
+from shared.encoding.compression import Buffer
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
 
 WAIT_S = 60.0
 BULK = random.Random(1).randbytes(300_000)

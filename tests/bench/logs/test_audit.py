@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.logs.audit import audit, checks
-from shared.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row
-from shared.repair import repair
-from shared.run_manifest import MANIFEST_NAME, write_manifest
+from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row
+from shared.runlog.repair import repair
+from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 from shared.stages import Stage
 from tests.bench import damage
 from tests.bench.damage import change, change_manifest, later, longer

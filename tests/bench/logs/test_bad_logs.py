@@ -12,9 +12,9 @@ import pytest
 from bench.logs.audit import audit
 from bench.logs.problems import SHOWN
 from bench.logs.run_log import RunLog, load_run
-from shared.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.resources.sampler import RESOURCES_NAME
-from shared.run_manifest import MANIFEST_NAME
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
+from shared.runlog.run_manifest import MANIFEST_NAME
 from tests.bench import damage
 from tests.bench.damage import change, later
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from bench.logs.run_log import load_run, load_runs
-from shared.latency_log import COLUMNS, Outcome
 from shared.resources.sampler import COLUMNS as RESOURCES
+from shared.runlog.latency_log import COLUMNS, Outcome
 from tests.bench import damage
 
 

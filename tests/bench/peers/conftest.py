@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.peers.work import Job
-from shared.frames import Layout
-from shared.geometry import Resize, plan
-from shared.messages import FrameMessage
-from shared.topics import FrameId
+from bench.peers.rig.workload import Job
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import FrameMessage
+from shared.messages.topics import FrameId
 
 SHAPE = (4, 6)
 

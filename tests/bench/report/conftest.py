@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.synthetic_run import Plan, write_run
 from bench.report.content import Report
+from bench.report.data.subject import open_subject
 from bench.report.document import report_of
-from bench.report.subject import open_subject
-from bench.synthetic_run import Plan, write_run
 
 
 @pytest.fixture(scope="session")

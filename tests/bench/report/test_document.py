@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.synthetic_run import Plan, write_run
 from bench.logs.run_log import load_run
 from bench.report.content import Caution, Chart, Prose, Report, Section, Table
+from bench.report.data.subject import SubjectError, open_subject
 from bench.report.document import ReportError, report_of, write_report
-from bench.report.drawing import to_json
-from bench.report.numerals import text
-from bench.report.page import render
-from bench.report.subject import SubjectError, open_subject
-from bench.report.terminal import show
-from bench.synthetic_run import Plan, write_run
-from shared.latency_log import LogError
-from shared.percentiles import NOTE
+from bench.report.output.charts import to_json
+from bench.report.output.number_format import text
+from bench.report.output.page import render
+from bench.report.output.terminal import show
+from shared.runlog.latency_log import LogError
+from shared.runlog.percentiles import NOTE
 from tests.bench import damage
 from tests.bench.report.synthetic_study import write_study
 

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from bench.report.chapters.cost import Tariff
+from bench.load.synthetic_run import Plan, write_run
+from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
+from bench.report.data.study_log import run_folders
+from bench.report.data.subject import open_subject
 from bench.report.document import ReportError, report_of, write_report
-from bench.report.page import render
-from bench.report.plain import plain
-from bench.report.study_log import run_folders
-from bench.report.subject import open_subject
-from bench.synthetic_run import Plan, write_run
+from bench.report.output.json_data import plain
+from bench.report.output.page import render
 from tests.bench import damage
 from tests.bench.report.synthetic_study import write_study
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.cost import throughput_hz
 from bench.logs.run_log import load_run
+from bench.offloading.cost import throughput_hz
 from bench.report.content import Report, Table
 from bench.statistics.description import Estimate
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.report import drawing
+from bench.load.synthetic_run import Plan, write_run
 from bench.report.cli import report
-from bench.synthetic_run import Plan, write_run
-from shared.latency_log import LogError
+from bench.report.output import charts
+from shared.runlog.latency_log import LogError
 from tests.bench.report.synthetic_study import write_study
 
 
@@ -93,7 +93,7 @@ def test_a_study_is_shown(tmp_path: Path) -> None:
 
 def test_tables_are_written_where_no_browser_is(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says what is missing and how to get it; the tables do not wait for it."""
-    monkeypatch.setattr(drawing, "_BROWSERS", ())
+    monkeypatch.setattr(charts, "_BROWSERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
     ended = called(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")

@@ -9,16 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.load.synthetic_run import Plan, write_run
 from bench.logs.run_log import load_run
-from bench.report.chapters import bursts, offloading, overhead, utilisation
-from bench.report.chapters import study as study_chapters
-from bench.report.chapters.cost import Tariff
+from bench.report.chapters.comparisons import offloading, overhead
+from bench.report.chapters.comparisons import study as study_chapters
+from bench.report.chapters.comparisons.cost import Tariff
+from bench.report.chapters.run import bursts, utilization
 from bench.report.content import Prose, Section, Table
+from bench.report.data.study_log import StudyLog, load_study
+from bench.report.data.subject import Subject
 from bench.report.document import of_study
-from bench.report.plain import plain
-from bench.report.study_log import StudyLog, load_study
-from bench.report.subject import Subject
-from bench.synthetic_run import Plan, write_run
+from bench.report.output.json_data import plain
 
 _SCENARIO = {"scenario": "offline"}
 
@@ -66,7 +67,7 @@ def test_utilisation_is_tested_by_runs(tmp_path: Path) -> None:
     """A run's samples follow one another: by them alone every difference would be a sure one."""
     cells = {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}
     folder = _study(tmp_path, cells, {"b": 30.0})
-    (row,) = _rows(folder, utilisation.chapter, "utilisation_codec")
+    (row,) = _rows(folder, utilization.chapter, "utilisation_codec")
     assert (row["figure"], row["of"], row["against"]) == ("worker CPU %", "raw", "jpeg")
     assert (row["mean of"], row["mean against"], row["runs"]) == (142.0, 102.0, "3 and 3")
     assert (row["± of"], row["± against"]) == (1.0, 1.0)

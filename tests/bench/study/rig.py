@@ -7,16 +7,16 @@ from typing import Any
 
 import yaml
 
-from bench.study.cell import Cell, WorkerSetup
-from bench.study.plan import Plan, read_plan
-from bench.study.runner import Run
-from bench.study.runs import Result
-from bench.study.scenarios import Load
-from bench.study.session import RESOURCES
+from bench.study.execution.runner import Run
+from bench.study.execution.runs import Result
+from bench.study.execution.session import RESOURCES
+from bench.study.plan.cell import Cell, WorkerSetup
+from bench.study.plan.plan import Plan, read_plan
+from bench.study.plan.scenarios import Load
 from shared.clock import Offset
 from shared.errors import SkylaneError
-from shared.latency_log import LogWriter, Outcome, Row
-from shared.run_manifest import write_manifest
+from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 ORIGIN_NS = 1_800_000_000_000_000_000

@@ -8,22 +8,22 @@ from shutil import copytree
 import pytest
 from click.testing import CliRunner
 
-from bench.study.cell import WorkerSetup
 from bench.study.cli import study
-from bench.study.devices import missing
-from bench.study.doors import Doors, are_wanted
-from bench.study.fleet import Fleet, RunError
-from bench.study.folder import StudyFolder
-from bench.study.footage import footage
-from bench.study.plan import cells
-from bench.study.provenance import begun
-from bench.study.runner import Runner
-from bench.study.scenarios import Footage
-from bench.study.variants import ModelMissingError, Variant, Variants
-from cloud.repository import MODELS_VARIABLE, Repository
-from modelling.quantize_cli import quantize
+from bench.study.execution.fleet import Fleet, RunError
+from bench.study.execution.gateway_addresses import Doors, are_wanted
+from bench.study.execution.runner import Runner
+from bench.study.plan.cell import WorkerSetup
+from bench.study.plan.devices import missing
+from bench.study.plan.plan import cells
+from bench.study.plan.sample_drives import footage
+from bench.study.plan.scenarios import Footage
+from bench.study.plan.variants import ModelMissingError, Variant, Variants
+from bench.study.results.folder import StudyFolder
+from bench.study.results.provenance import begun
+from cloud.models.repository import MODELS_VARIABLE, Repository
+from modelling.quantization.cli import quantize
 from shared.config import ConfigError
-from shared.pictures import read_picture
+from shared.imaging.image_files import read_picture
 from tests.bench.study.rig import plan_file, plan_of
 
 MODELS = Path(__file__).parents[3] / "models"

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import yaml
 
-from cloud.engines.tensorflow_device import tf
-from cloud.model import Model
+from cloud.engines.tensorflow.library import tf
+from cloud.models.model import Model
 from tests.cloud.engines.tiny import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")

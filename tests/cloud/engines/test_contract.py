@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from cloud.agreement import agreement
 from cloud.engines.engine import ENGINES, DeviceError, EngineError, InferenceError, Outputs, Placement
-from cloud.manifest import MANIFEST_NAME, REMOTE_FORMATS
-from cloud.repository import Repository
+from cloud.models.agreement import agreement
+from cloud.models.manifest import MANIFEST_NAME, REMOTE_FORMATS
+from cloud.models.repository import Repository
 from modelling.conversion.conversion import convert
 from shared import registry
 from shared.errors import MissingExtraError

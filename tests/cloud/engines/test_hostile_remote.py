@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from cloud.engines.engine import EngineError, InferenceError, Placement
-from cloud.engines.tf_serving import TfServingEngine
-from cloud.engines.triton import TritonEngine
-from cloud.manifest import Manifest
-from shared.bounded_messages import MAX_LIST_BYTES
-from shared.protocol_buffers import message_class
-from shared.tensors import MAX_BYTES
+from cloud.engines.remote.tf_serving import TfServingEngine
+from cloud.engines.remote.triton import TritonEngine
+from cloud.models.manifest import Manifest
+from shared.encoding.bounded_protobuf import MAX_LIST_BYTES
+from shared.encoding.protobuf import message_class
+from shared.messages.tensors import MAX_BYTES
 
 grpc: Any = import_module("grpc")
 

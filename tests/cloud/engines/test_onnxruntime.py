@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.engine import EngineError, Placement, Precision
-from cloud.repository import Repository
+from cloud.models.repository import Repository
 from tests.cloud.engines import foreign, tiny
 
 pytest.importorskip("onnxruntime")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from bench.peers.client import PeerError
-from bench.peers.environments import environment
-from bench.peers.server import Server
-from bench.ports import free_ports
+from bench.harness.ports import free_ports
+from bench.peers.clients.client import PeerError
+from bench.peers.rig.environments import environment
+from bench.peers.rig.server import Server
 from cloud.engines.engine import EngineError, InferenceError, UnavailableError
-from cloud.model import Model
-from cloud.repository import Repository
+from cloud.models.model import Model
+from cloud.models.repository import Repository
 from tests.cloud.engines.remote_servers import await_line
 from tests.cloud.engines.tiny import CLASSES, HEIGHT, WIDTH, noise
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from cloud.manifest import REMOTE_FORMATS
-from cloud.repository import Repository
-from shared.geometry import Resize, plan
-from shared.messages import MaskMessage, Status, pack_frame, unpack_mask
-from shared.packed import pack, unpack
+from cloud.models.manifest import REMOTE_FORMATS
+from cloud.models.repository import Repository
+from shared.encoding.protobuf_wire import pack, unpack
+from shared.imaging.geometry import Resize, plan
+from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
 from tests.cloud.channel import frame
 from tests.cloud.engines import remote_servers, tiny
 from tests.cloud.gateway.rig import open_doors

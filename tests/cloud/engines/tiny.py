@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from shared.hashing import tree_sha256
 
 keras: Any = import_module("keras")

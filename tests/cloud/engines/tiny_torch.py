@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from cloud.manifest import MANIFEST_NAME
-from cloud.repository import Repository
+from cloud.models.manifest import MANIFEST_NAME
+from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
 from tests.cloud.engines import tiny
 

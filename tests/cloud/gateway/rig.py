@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cloud.gateway.door import Answered, Door
 from cloud.gateway.settings import GatewaySettings
-from cloud.loader import Loader
-from cloud.model import Model
+from cloud.gateway.submission import Answered, Door
+from cloud.models.loader import Loader
+from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from shared.bus import MemoryBus
+from shared.mqtt.bus import MemoryBus
 
 WAIT_S = 60.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from cloud.gateway.gateway import GatewayError, check
 from cloud.gateway.settings import GatewaySettings
-from shared.authority import Authority
-from shared.expiry import ExpiredError
+from shared.broker.certificate_authority import Authority
+from shared.network.certificate_expiry import ExpiredError
 
 
 def test_a_locked_key_is_told_and_its_password_not_asked_for(tmp_path: Path) -> None:

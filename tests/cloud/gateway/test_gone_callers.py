@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from shared.messages import pack_frame
-from shared.packed import pack
-from shared.protocol_buffers import message_class
+from shared.encoding.protobuf import message_class
+from shared.encoding.protobuf_wire import pack
+from shared.messages.frame import pack_frame
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import WAIT_S, open_doors, watch
 

@@ -14,13 +14,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from cloud.gateway.grpc_calls import TokenBucket
-from cloud.gateway.grpc_server import MAX_METADATA_BYTES, MAX_STREAMS
-from cloud.gateway.grpc_stream import MAX_REFUSALS
-from cloud.gateway.listening import ListenError
+from cloud.gateway.bind import ListenError
+from cloud.gateway.grpc.limits import TokenBucket
+from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
+from cloud.gateway.grpc.stream import MAX_REFUSALS
 from cloud.gateway.settings import GatewaySettings
-from shared.messages import pack_frame
-from shared.packed import pack
+from shared.encoding.protobuf_wire import pack
+from shared.messages.frame import pack_frame
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 

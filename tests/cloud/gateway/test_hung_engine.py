@@ -8,8 +8,8 @@ _WORKER = """
 import threading
 import grpc
 from cloud.gateway.settings import GatewaySettings
-from shared.messages import pack_frame
-from shared.packed import pack
+from shared.messages.frame import pack_frame
+from shared.encoding.protobuf_wire import pack
 from tests.cloud.channel import Engine, frame, model
 from tests.cloud.gateway.rig import WAIT_S, open_doors
 

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from cloud.engines.engine import Placement
-from cloud.engines.tensorflow_device import tf
+from cloud.engines.tensorflow.library import tf
 from cloud.gateway.settings import GatewaySettings
-from cloud.loader import Loader
-from cloud.model import Model
-from shared import images, masks
-from shared.endpoint import is_loopback
-from shared.frames import Layout
+from cloud.models.loader import Loader
+from cloud.models.model import Model
+from shared.imaging import image_codecs, mask_codecs
+from shared.imaging.frames import Layout
+from shared.network.endpoint import is_loopback
 from tests.cloud import channel
 from tests.cloud.channel import HEIGHT, WIDTH
 from tests.cloud.conftest import Workshop
@@ -171,14 +171,14 @@ def test_encoded_pictures_come_back_as_outputs_or_as_finished_results(face: Face
         answer = client.infer("tiny", tensors, outputs=face.outputs("result_bytes"), parameters=parameters)
         assert answer.as_numpy("mask") is None  # What is not asked for is not sent.
         for packed, picture in zip(answer.as_numpy("result_bytes"), pictures, strict=True):
-            np.testing.assert_array_equal(masks.decode(packed, codec, (HEIGHT, WIDTH)), picture[..., 0])
+            np.testing.assert_array_equal(mask_codecs.decode(packed, codec, (HEIGHT, WIDTH)), picture[..., 0])
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
 def test_pixels_may_be_folded(face: Face, client: Any, codec: str) -> None:
     """By a parameter, for links on which a JPEG would cost what the model sees."""
     picture = noise(1)[0]
-    folded = face.images(bytes(images.encode(picture, Layout.RGB8, codec, 90)))
+    folded = face.images(bytes(image_codecs.encode(picture, Layout.RGB8, codec, 90)))
     answer = client.infer("tiny", [folded], parameters={"codec": codec})
     np.testing.assert_array_equal(answer.as_numpy("mask")[0], picture[..., 0])
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from cloud.engines.engine import Placement
-from cloud.engines.tensorflow_device import tf
-from cloud.gateway.grpc_stream import MAX_PENDING
+from cloud.engines.tensorflow.library import tf
+from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
-from shared.messages import pack_frame
+from shared.messages.frame import pack_frame
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs
-from cloud.engines.tensorflow_device import tf
-from cloud.manifest import InputSection, Manifest, OutputKind, OutputSection
-from cloud.model import Model
-from shared.model_card import Task
+from cloud.engines.tensorflow.library import tf
+from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
+from shared.messages.model_card import Task
 from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine
 from tests.cloud.gateway.rig import Doors, open_doors
 

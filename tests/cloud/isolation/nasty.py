@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, Limits
-from cloud.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 

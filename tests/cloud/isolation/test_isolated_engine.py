@@ -16,8 +16,8 @@ import pytest
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
 from cloud.isolation.process import ProcessLostError
-from shared.address import SECRETS
-from shared.tokens import TOKENS
+from shared.network.address import SECRETS
+from shared.network.env_names import TOKENS
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
 
@@ -49,7 +49,7 @@ def test_it_answers_what_the_engine_itself_answers(
     workshop: Workshop, pictures: npt.NDArray[np.uint8], batch: int
 ) -> None:
     """Bit for bit, of a real TensorFlow graph, in whatever batches."""
-    from cloud.engines.tensorflow_device import tf  # noqa: PLC0415 - only this test needs it.
+    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 - only this test needs it.
 
     workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
     repository = workshop.repository

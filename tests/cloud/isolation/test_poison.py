@@ -4,7 +4,7 @@ from typing import Any, cast
 import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, Placement
-from shared.messages import Status
+from shared.messages.frame import Status
 from tests.cloud.batching_rig import WAIT_S, Line
 from tests.cloud.isolation import nasty
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from cloud.manifest import Manifest
-from shared.frames import Layout
-from shared.geometry import Geometry, Resize, plan
-from shared.labels import Labels
-from shared.messages import FrameMessage, Want
-from shared.model_card import ModelCard, Task
-from shared.topics import FrameId
+from cloud.models.manifest import Manifest
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Geometry, Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.frame import FrameMessage, Want
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.topics import FrameId
 
 HEIGHT, WIDTH = 40, 60
 LABELS = ("car", "person", "bicycle")

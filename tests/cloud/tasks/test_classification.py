@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cloud.tasks.classification import result
-from shared.messages import Want
-from shared.model_card import Task
-from shared.results import Classification
+from shared.messages.frame import Want
+from shared.messages.model_card import Task
+from shared.messages.results import Classification
 from tests.cloud.tasks.parts import manifest, message
 
 SCORES = hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(0, 1, width=32))

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud.tasks.detection import result
-from shared import boxes
-from shared.geometry import Geometry, Resize, plan
-from shared.model_card import Task
-from shared.results import Detections, decode, encode
+from shared.imaging import boxes
+from shared.imaging.geometry import Geometry, Resize, plan
+from shared.messages.model_card import Task
+from shared.messages.results import Detections, decode, encode
 from tests.cloud.tasks.parts import HEIGHT, WIDTH, manifest, message
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from cloud.tasks.tensors import result
-from shared.messages import Want
-from shared.model_card import Task
-from shared.results import Tensors
+from shared.messages.frame import Want
+from shared.messages.model_card import Task
+from shared.messages.results import Tensors
 from tests.cloud.tasks.parts import manifest, message
 
 OUTPUTS: dict[str, Any] = {"depth": np.arange(6, dtype=np.float16).reshape(2, 3), "flow": np.arange(4, dtype=np.int64)}

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloud.gateway.settings import GatewaySettings
-from edge.outcome import NOTHING_ANSWERED
-from edge.sending.caller import NodeLostError
-from edge.sending.cli import UnwritableError, send
-from edge.sending.grpc_caller import SendSettings
-from edge.sending.http_caller import HttpCaller
-from shared.pictures import write_png
+from edge.run_summary import NOTHING_ANSWERED
+from edge.upload.cli import UnwritableError, send
+from edge.upload.client import NodeLostError
+from edge.upload.grpc_client import SendSettings
+from edge.upload.http_client import HttpCaller
+from shared.imaging.image_files import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.hooks import Hooks
-from edge.transports.opening import open_transport
+from edge.transports.factory import open_transport
 from edge.transports.transport import Transport
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from shared import clock
-from shared.node_status import NodeState, NodeStatus, pack_status
-from shared.packed import pack, unpack
-from shared.probes import Echo, pack_echo, unpack_probe
+from shared.encoding.protobuf_wire import pack, unpack
+from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from tests.cloud.channel import CARD
 
 grpc: Any = import_module("grpc")

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from cloud.engines.engine import InferenceError
 from cloud.gateway.settings import GatewaySettings
-from edge.clocks import Clocks
+from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.transport import Reply, Transport
-from edge.workers import NoWorkerError
-from shared import clock, masks
-from shared.authority import Authority
-from shared.messages import FrameMessage, MaskMessage, Status, Want
+from shared import clock
+from shared.broker.certificate_authority import Authority
+from shared.imaging import mask_codecs
+from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
 from shared.stages import Stage, Stamp
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
@@ -65,7 +66,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
-            mask = masks.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
+            mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
             assert (answer.codec, answer.worker, answer.batch_size) == ("zstd", "w", 1)
             assert answer.stamps[0] == sent

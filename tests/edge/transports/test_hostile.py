@@ -13,20 +13,20 @@ import pytest
 from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
-from edge.transports.grpc_line import GrpcLine
-from edge.transports.http_line import HttpLine
-from edge.transports.http_pool import connections
-from edge.transports.line import Line, LineError, Outcome, Silent
-from edge.transports.native import Native
-from edge.transports.security import Security
-from edge.transports.tensorflow_serving import RestPredict
+from edge.reliability.worker_directory import NoWorkerError
+from edge.transports.channel import Line, LineError, Outcome, Silent
+from edge.transports.credentials import Security
+from edge.transports.grpc.channel import GrpcLine
+from edge.transports.http.channel import HttpLine
+from edge.transports.http.connection_pool import connections
+from edge.transports.protocols.skylane import Native
+from edge.transports.protocols.tensorflow_serving import RestPredict
 from edge.transports.transport import Parcel, Transport
-from edge.workers import NoWorkerError
-from shared.endpoint import Endpoint
-from shared.fields import MAX_MESSAGE_BYTES
-from shared.messages import MaskMessage, Status, pack_mask
-from shared.packed import pack
-from shared.topics import FrameId
+from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
+from shared.encoding.protobuf_wire import pack
+from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.topics import FrameId
+from shared.network.endpoint import Endpoint
 from tests.cloud.channel import HEIGHT, WIDTH, frame
 from tests.edge.transports.conftest import WAIT_S, Open, await_problem
 from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rosbag_tools.bag import Bag
-from rosbag_tools.reader import BagSource
-from rosbag_tools.records import Damage, Message
+from rosbag_tools.reading.bag import Bag
+from rosbag_tools.reading.frames import BagSource
+from rosbag_tools.reading.records import Damage, Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-from shared.frames import Frame, UnreadableFrame
+from shared.imaging.frames import Frame, UnreadableFrame
 
 MAX_BYTES = 1 << 16
 _NAMES = {b"#ROSBAG": "drive.bag", b"SQLite ": "drive.db3", b"\x89MCAP0": "drive.mcap"}

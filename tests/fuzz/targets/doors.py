@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.gateway import oip_json, oip_messages, tfs_json, tfs_messages
-from cloud.gateway.multipart import parts_of
-from cloud.gateway.refusal import RefusedError
-from shared import mqtt_properties, mqtt_publication
-from shared.bus import Properties
-from shared.packed import PackedError, pack, unpack
-from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import to_tensor_proto
+from cloud.gateway.common.errors import RefusedError
+from cloud.gateway.http.multipart import parts_of
+from cloud.gateway.open_inference import grpc_messages as oip_messages
+from cloud.gateway.open_inference import json_messages as oip_json
+from cloud.gateway.tf_serving import grpc_messages as tfs_messages
+from cloud.gateway.tf_serving import json_messages as tfs_json
+from shared.encoding.protobuf import message_class
+from shared.encoding.protobuf_wire import PackedError, pack, unpack
+from shared.encoding.tensorflow_tensors import to_tensor_proto
+from shared.mqtt import properties, publish_packet
+from shared.mqtt.bus import Properties
 
 MAX_BYTES = 1 << 13
 
@@ -83,11 +86,11 @@ def _infer_seeds() -> Iterator[bytes]:
 
 def _publication(data: bytes) -> object:
     """A packet's first byte, and then the packet."""
-    return mqtt_publication.read(data[0], memoryview(data[1:]), has_properties=True) if data else None
+    return publish_packet.read(data[0], memoryview(data[1:]), has_properties=True) if data else None
 
 
 def _publication_seeds() -> Iterator[bytes]:
-    beside = mqtt_properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
+    beside = properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
     yield b"\x30\0\1t" + beside + b"payload"
     yield b"\x32\0\1t\0\7" + beside + b"payload"
 
@@ -101,7 +104,7 @@ _READERS = (
     _Reader(unpack, lambda: iter([pack(b"message")])),
     _Reader(_publication, _publication_seeds),
 )
-_OURS = (RefusedError, PackedError, mqtt_publication.MalformedError, mqtt_properties.MalformedError)
+_OURS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
 
 
 def seeds() -> Iterator[bytes]:

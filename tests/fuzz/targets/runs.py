@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from shared.errors import SkylaneError
-from shared.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row, outcomes, read_rows
-from shared.lost_rows import LOST_NAME
-from shared.repair import repair
-from shared.run_manifest import MANIFEST_NAME, write_manifest
+from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row, outcomes, read_rows
+from shared.runlog.repair import repair
+from shared.runlog.reserved_rows import LOST_NAME
+from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 
 MAX_BYTES = 1 << 13
 

@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.engines.remote_line import RemoteError, parsed
-from edge.transports import open_inference, tensorflow_serving
-from edge.transports.beside import MASK_HEADER, MASK_KEY, RESULT
-from edge.transports.line import Returned
-from edge.transports.native import Native
+from cloud.engines.remote.channel import RemoteError, parsed
+from edge.transports.channel import Returned
+from edge.transports.frame_metadata import MASK_HEADER, MASK_KEY, RESULT
+from edge.transports.protocols import open_inference, tensorflow_serving
+from edge.transports.protocols.skylane import Native
+from shared.encoding.open_inference_tensors import from_contents, from_raw
+from shared.encoding.protobuf import message_class
+from shared.encoding.protobuf_wire import pack
+from shared.encoding.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.errors import SkylaneError
-from shared.messages import MaskMessage, Status, pack_mask
-from shared.model_card import Task
-from shared.open_inference_tensors import from_contents, from_raw
-from shared.packed import pack
-from shared.protocol_buffers import message_class
-from shared.tensorflow_tensors import from_tensor_proto, to_tensor_proto
-from shared.tensors import TensorsError
-from shared.topics import FrameId
+from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.model_card import Task
+from shared.messages.tensors import TensorsError
+from shared.messages.topics import FrameId
 
 MAX_BYTES = 1 << 13
 

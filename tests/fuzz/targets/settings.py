@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.study.plan import Plan
+from bench.study.plan.plan import Plan
 from cloud.config import CloudConfig
-from cloud.manifest import Manifest
+from cloud.models.manifest import Manifest
 from edge.config import EdgeConfig
 from shared.config import Section, read_yaml
 from shared.errors import SkylaneError
-from shared.labels import MAX_LABELS, Labels, read_labels
+from shared.imaging.labels import MAX_LABELS, Labels, read_labels
 
 MAX_BYTES = 1 << 13
 _ROOT = Path(__file__).resolve().parents[3]

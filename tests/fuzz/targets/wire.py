@@ -11,20 +11,28 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from bench.faults.mutations import Mutator
-from cloud.admission import Admission
-from cloud.decoding import Decoder
-from cloud.echoes import Echoes
-from cloud.replies import Replier
-from cloud.request import Request
-from cloud.serving import Lane, Serving
-from edge.clocks import Clocks
-from edge.probing import Probes
-from edge.workers import Workers
-from shared import clock, geometry, images, results, tensors, topics
-from shared.bus import Delivery, MemoryBus
-from shared.compression import Buffer
-from shared.control import (
+from bench.faults.hostile.mutations import Mutator
+from cloud.frontends.clock_responder import Echoes
+from cloud.serving.admission import Admission
+from cloud.serving.decoding import Decoder
+from cloud.serving.replies import Replier
+from cloud.serving.request import Request
+from cloud.serving.served_models import Lane, Serving
+from edge.reliability.clock_sync import Probes
+from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_directory import Workers
+from shared import clock
+from shared.encoding.compression import Buffer
+from shared.encoding.msgpack_reader import MessageError
+from shared.errors import SkylaneError
+from shared.imaging import geometry, image_codecs
+from shared.imaging.frames import Layout
+from shared.imaging.image_codecs import IMAGE_CODECS, PictureLimits
+from shared.imaging.labels import Labels
+from shared.imaging.mask_codecs import MASK_CODECS
+from shared.messages import results, tensors, topics
+from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
+from shared.messages.control import (
     ControlReply,
     ControlRequest,
     ModelEntry,
@@ -35,20 +43,23 @@ from shared.control import (
     unpack_reply,
     unpack_request,
 )
-from shared.errors import SkylaneError
-from shared.fields import MessageError
-from shared.frame_head import peek
-from shared.frames import Layout
-from shared.images import IMAGE_CODECS, PictureLimits
-from shared.labels import Labels
-from shared.masks import MASK_CODECS
-from shared.messages import FrameMessage, MaskMessage, Status, Want, pack_frame, pack_mask, unpack_frame, unpack_mask
-from shared.model_card import ModelCard, Task
-from shared.node_status import NodeState, NodeStatus, pack_status
-from shared.probes import Echo, Probe, pack_echo, pack_probe
-from shared.results import Classification, Detections, Result, Tensors
+from shared.messages.frame import (
+    FrameMessage,
+    MaskMessage,
+    Status,
+    Want,
+    pack_frame,
+    pack_mask,
+    unpack_frame,
+    unpack_mask,
+)
+from shared.messages.frame_header import peek
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.messages.topics import FrameId
+from shared.mqtt.bus import Delivery, MemoryBus
 from shared.stages import Stage, Stamp
-from shared.topics import FrameId
 
 HEIGHT, WIDTH = 8, 12
 MAX_BYTES = 1 << 14
@@ -210,7 +221,7 @@ def _frame_of(codec: str, layout: Layout) -> FrameMessage:
         codec=codec,
         geometry=geometry.plan(geometry.Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=5,
-        data=bytes(images.encode(pixels, layout, codec, 50)),
+        data=bytes(image_codecs.encode(pixels, layout, codec, 50)),
         budget_ms=100,
         version="1",
         want=Want(top_k=2),

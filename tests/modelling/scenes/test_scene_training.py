@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloud.repository import default_root
+from cloud.models.repository import default_root
 from modelling.building import shipped_weights
-from modelling.dataset import HELD_OUT_WEATHER, training_views, validation_views
 from modelling.recipes import Output, recipe
-from modelling.scenes.scene_store import HEIGHT, WIDTH, SceneStore
-from modelling.scenes.training import COURSES, Report, learn
-from modelling.scenes.weather_batches import WeatherLoader
-from modelling.weights import Weights, read_weights, unfold
-from rosbag_tools.scene import WEATHERS
+from modelling.training.dataset import HELD_OUT_WEATHER, training_views, validation_views
+from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
+from modelling.training.scenes.training import COURSES, Report, learn
+from modelling.training.scenes.weather_batches import WeatherLoader
+from modelling.training.weights import Weights, read_weights, unfold
+from rosbag_tools.drive.scene import WEATHERS
 
 
 @pytest.fixture(scope="module")

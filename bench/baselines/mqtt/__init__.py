@@ -1,0 +1,1 @@
+"""Reproduction of an earlier system's MQTT path: its vehicle, its cloud node, and its image and mask encoding."""

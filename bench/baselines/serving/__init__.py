@@ -1,0 +1,1 @@
+"""Reproduction of an earlier system's clients of TensorFlow Serving."""

@@ -1,0 +1,153 @@
+"""Messages that nobody should send: what a worker or a vehicle is meant to read, damaged, from a seed."""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from bench.faults.hostile.mutations import Mutator
+from shared.imaging import image_codecs, mask_codecs
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.imaging.mask_codecs import MASK_CODECS
+from shared.messages import topics
+from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
+from shared.messages.control import ControlRequest, Verb, pack_request
+from shared.messages.frame import (
+    FRAME_CONTENT_TYPE,
+    MASK_CONTENT_TYPE,
+    FrameMessage,
+    MaskMessage,
+    Status,
+    pack_frame,
+    pack_mask,
+)
+from shared.messages.topics import FrameId
+from shared.mqtt.bus import Properties
+from shared.stages import Stamp
+
+_CAMERA, _SESSION = "left", "s1"
+_VERBS = (Verb.LIST, Verb.METADATA, Verb.READY)  # A load that is valid would be done.
+_QUALITY = 80
+_PROBING = 500
+
+
+class Publication(NamedTuple):
+    """A message, and where and how it is published."""
+
+    topic: str
+    payload: bytes
+    properties: Properties
+
+
+class _Template(NamedTuple):
+    """A valid message, and a topic that it may come by."""
+
+    topic: str
+    payload: bytes
+    correlation: bytes | None = None
+    response_topic: str | None = None
+    content_type: str | None = None
+
+
+def for_worker(seed: int, *, worker: str, model: str, vehicle: str, height: int, width: int) -> Iterator[Publication]:
+    """Frames, retries, probes and control requests for a worker, without end; some few are left as they should be.
+
+    `height`, `width`: of the model's input, pixels.
+    """
+    frames = [
+        (FrameId(vehicle, _CAMERA, _SESSION, number), payload)
+        for number, payload in enumerate(_frames(model, vehicle, height, width))
+    ]
+    names = {"model": model, "vehicle": vehicle, "camera": _CAMERA}
+    reply_topic = topics.MASKS.of(vehicle=vehicle, camera=_CAMERA)
+    by_group = [
+        _Template(topics.FRAMES.of(**names), payload, str(frame_id).encode(), reply_topic, FRAME_CONTENT_TYPE)
+        for frame_id, payload in frames
+    ]
+    retried = [each._replace(topic=topics.RETRIES.of(worker=worker, **names)) for each in by_group]
+    probes = [  # Of many vehicles: each of them may probe so often and no more.
+        _Template(topics.PROBES.of(worker=worker, vehicle=f"{vehicle}-{number}"), pack_probe(Probe(_SESSION, 1, 5)))
+        for number in range(_PROBING)
+    ]
+    control = [
+        _Template(
+            topics.CONTROL.of(worker=worker, verb=verb), pack_request(ControlRequest("operator", "n1", verb, model))
+        )
+        for verb in _VERBS
+    ]
+    return _damaged(seed, (by_group, by_group, by_group, retried, probes, control))
+
+
+def for_vehicle(seed: int, *, vehicle: str, worker: str, answers: Sequence[bytes]) -> Iterator[Publication]:
+    """Answers and echoes for a vehicle, without end; `answers` are valid ones, of frames that are under way."""
+    answered = [
+        _Template(topics.MASKS.of(vehicle=vehicle, camera=_CAMERA), payload, content_type=MASK_CONTENT_TYPE)
+        for payload in answers
+    ]
+    echo = Echo(_SESSION, 0, 5, 10, 20, f"cloud/{worker}/{_SESSION}")
+    echoes = [_Template(topics.ECHOES.of(vehicle=vehicle, worker=worker), pack_echo(echo))]
+    return _damaged(seed, (answered, answered, answered, echoes))
+
+
+def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], height: int, width: int) -> list[bytes]:
+    """Valid answers to a frame in every codec, and refusals of every kind."""
+    mask = np.zeros((height, width), np.uint8)
+    answered = MaskMessage(frame_id, 1, Status.ANSWERED, "worker", shape=(height, width), stamps=stamps)
+    given = [replace(answered, codec=codec, data=mask_codecs.encode(mask, codec)) for codec in MASK_CODECS]
+    refused = [
+        MaskMessage(frame_id, 1, status, "worker", reason="so it is", stamps=stamps)
+        for status in Status
+        if status is not Status.ANSWERED
+    ]
+    return [pack_mask(message) for message in (*given, *refused)]
+
+
+def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes]:
+    pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
+    for number, codec in enumerate(IMAGE_CODECS):
+        yield pack_frame(
+            FrameMessage(
+                id=FrameId(vehicle, _CAMERA, _SESSION, number),
+                model=model,
+                layout=Layout.RGB8,
+                shape=pixels.shape,
+                codec=codec,
+                geometry=plan(Resize.STRETCH, height, width, height, width),
+                frame_stamp_ns=5,
+                data=bytes(image_codecs.encode(pixels, Layout.RGB8, codec, _QUALITY)),
+                budget_ms=60_000,
+                stamps=(Stamp("due", f"edge/{vehicle}/{_SESSION}", 1), Stamp("sent", f"edge/{vehicle}/{_SESSION}", 2)),
+            )
+        )
+
+
+def _damaged(seed: int, kinds: Sequence[Sequence[_Template]]) -> Iterator[Publication]:
+    """Templates of the kinds by turns of chance: the payload mutated, and at times what stands beside it as well."""
+    chance, mutator = random.Random(seed), Mutator(seed)
+    while True:
+        kind = chance.choice(kinds)
+        template, other = chance.choice(kind), chance.choice(chance.choice(kinds))
+        payload = mutator.mutated(template.payload, other.payload)
+        yield Publication(_topic(chance, template.topic), payload, _properties(chance, template, other))
+
+
+def _topic(chance: random.Random, topic: str) -> str:
+    """The topic, or one of the same kind that names what no name may be: a subscription's `+` takes it in all the same."""
+    if chance.random() > 0.02:
+        return topic
+    return topic.rpartition("/")[0] + chance.choice(("/ ", "/ä", "/" + "x" * 65, "/"))
+
+
+def _properties(chance: random.Random, template: _Template, other: _Template) -> Properties:
+    kept = chance.random() < 0.7
+    foreign = (None, b"", b"\xff", b"other/left/s1/1", b"x" * 1000, other.correlation)
+    elsewhere = (None, "skylane/v1/masks/other/left", other.response_topic)
+    return Properties(
+        content_type=template.content_type,
+        correlation=template.correlation if kept else chance.choice(foreign),
+        response_topic=template.response_topic if kept else chance.choice(elsewhere),
+    )

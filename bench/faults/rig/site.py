@@ -1,0 +1,154 @@
+"""A site: a broker, workers, and vehicles behind links of their own, that stay there whatever is done to them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bench.faults.rig.rig import Rig, kill, vehicle_truth
+from bench.faults.rig.vehicle_process import VehicleProcess
+from bench.harness.frame_accounting import Accounts
+from bench.harness.process_log import ProcessLog
+from bench.link.link import Link
+from bench.load.null_worker import InstantProcess
+from shared.broker.broker import Broker
+from shared.errors import SkylaneError
+from shared.runlog.latency_log import Outcome
+
+_THINK_MS = 60.0  # So that frames are under way whenever something happens.
+_PICTURES = 200
+_DEADLINE_MS = 1500.0
+_ENDING_S = 60.0
+
+
+class Site:
+    """Starts what a soak needs, replaces what was killed, and keeps what every vehicle's life left on the disk.
+
+    Vehicles and workers are called by their role and number; a new one takes the name of the one before it.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        log: ProcessLog,
+        *,
+        vehicles: int,
+        workers: int,
+        rate_hz: float,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Start all of it. `rate_hz`: frames a second of each vehicle. `wait` lets so many seconds pass."""
+        self.rig = rig
+        self.wait = wait
+        self.broken: list[str] = []  # Who ended though nobody asked for it, and how.
+        self._log = log
+        self._rate_hz = rate_hz
+        self._lives: list[tuple[VehicleProcess, bool]] = []  # Each vehicle that has ended, and whether it was killed.
+        self._births: Counter[str] = Counter()
+        self.broker = self._opened(0)
+        self.worker_names = tuple(f"worker-{each + 1}" for each in range(workers))
+        self.vehicle_names = tuple(f"vehicle-{each + 1}" for each in range(vehicles))
+        self.workers = {name: self._worker(name) for name in self.worker_names}
+        self.links: dict[str, Link] = {}
+        self.vehicles: dict[str, VehicleProcess] = {}
+        for name in self.vehicle_names:
+            self.links[name] = rig.link(self.broker)
+            log.watch("link", f"link of {name}", self.links[name].pid)
+            self.vehicles[name] = self._vehicle(name)
+
+    def kill_broker(self, away_s: float) -> None:
+        """Kill the broker, and start it on the same port after a while."""
+        kill(self.broker.pid)
+        self.broker.stop()
+        self.wait(away_s)
+        self.broker = self._opened(self.broker.listener.port)
+
+    def kill_worker(self, name: str, away_s: float) -> None:
+        """Kill a worker, and start it again after a while."""
+        kill(self.workers.pop(name).pid)
+        self.wait(away_s)
+        self.workers[name] = self._worker(name)
+
+    def drain_worker(self, name: str, away_s: float) -> None:
+        """Ask a worker to end, and start it again after a while."""
+        code = self.workers.pop(name).drain()
+        if code:
+            self.broken.append(f"{name} was asked to end and did with exit code {code}")
+        self.wait(away_s)
+        self.workers[name] = self._worker(name)
+
+    def kill_vehicle(self, name: str, away_s: float) -> None:
+        """Kill a vehicle, and start it again after a while."""
+        vehicle = self.vehicles.pop(name)
+        kill(vehicle.pid)
+        vehicle.wait()
+        self._lives.append((vehicle, True))
+        self.wait(away_s)
+        self.vehicles[name] = self._vehicle(name)
+
+    def tend(self) -> None:
+        """Start again who ended though nobody asked for it, which breaks a promise and is told; and who is missing.
+
+        Raises:
+            SkylaneError: one cannot be started.
+        """
+        for name in self.worker_names:
+            if name in self.workers and not self.workers[name].is_running:
+                self.broken.append(f"{name} ended by itself")
+                del self.workers[name]
+            if name not in self.workers:
+                self.workers[name] = self._worker(name)
+        for name in self.vehicle_names:
+            if name in self.vehicles and not self.vehicles[name].is_running:
+                vehicle = self.vehicles.pop(name)
+                self.broken.append(f"{name} ended by itself with exit code {vehicle.wait()}: {vehicle.last_words}")
+                self._lives.append((vehicle, True))
+            if name not in self.vehicles:
+                self.vehicles[name] = self._vehicle(name)
+
+    def end(self) -> Accounts:
+        """See that all vehicles have answers again, end them, and tell what became of every frame of every life."""
+        with self.noted():
+            self.rig.wait_for_frames(list(self.vehicles.values()), 10, Outcome.ANSWERED)
+        for vehicle in self.vehicles.values():
+            vehicle.stop()
+        for vehicle in self.vehicles.values():
+            with self.noted():
+                vehicle.end(_ENDING_S)
+            self._lives.append((vehicle, vehicle.is_running))
+        accounts = Accounts()
+        for vehicle, was_killed in self._lives:
+            with self.noted():
+                accounts.add(vehicle.folder, vehicle_truth(vehicle.source, only_written=was_killed))
+        return accounts
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """What goes wrong in the block is told at the end, and the soak goes on."""
+        try:
+            yield
+        except SkylaneError as error:
+            self.broken.append(str(error))
+
+    def _opened(self, port: int) -> Broker:
+        broker = self.rig.broker(port=port)
+        self._log.watch("broker", "broker", broker.pid)
+        return broker
+
+    def _worker(self, name: str) -> InstantProcess:
+        worker = self.rig.worker(self.broker.url, name, think_ms=_THINK_MS)
+        self._log.watch("worker", name, worker.pid)
+        return worker
+
+    def _vehicle(self, name: str) -> VehicleProcess:
+        self._births[name] += 1
+        vehicle = self.rig.vehicle(
+            self.links[name].url,
+            f"{name}-life-{self._births[name]}",
+            vehicle=name,
+            pictures=_PICTURES,
+            rate_hz=self._rate_hz,
+            flags=["--loop", "--deadline-ms", f"{_DEADLINE_MS:g}", "--connect-timeout", "60"],
+        )
+        self._log.watch("vehicle", name, vehicle.pid)
+        return vehicle

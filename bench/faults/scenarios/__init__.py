@@ -1,0 +1,1 @@
+"""The fault scenarios, grouped by the part that fails."""

@@ -1,0 +1,262 @@
+"""Faults of senders: messages that are broken in every way, and such as would unfold into gigabytes."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from bench.faults.hostile.bombs import bombs
+from bench.faults.hostile.messages import for_worker
+from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig, RigError, rss_bytes
+from bench.faults.scenario import Figure, Finding, Scenario
+from bench.load.null_worker import InstantProcess, InstantSettings
+from shared.errors import SkylaneError
+from shared.messages import topics
+from shared.messages.control import ControlRequest, Verb, pack_request
+from shared.messages.frame import Status, unpack_mask
+from shared.messages.topics import FrameId
+from shared.mqtt.bus import Delivery, Properties
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
+
+_WORKER_CASES = 450_100  # To each of two workers, as fast as they are answered,
+_FLOOD_CASES = 40_000  # faster than a worker can answer,
+_VEHICLE_CASES = 40_000  # to a vehicle,
+_BROKER_CASES = 20_000  # and through a real broker beside a good vehicle: more than a million.
+_UNDER_WAY = 32  # Messages to a worker through the broker that it may not have read.
+_ROOT = Path(__file__).resolve().parents[3]
+_GROWTH_MB = 64
+_RATE_HZ = 5.0  # Of the good vehicle.
+_BOMB_GROWTH_MB = (
+    128  # A message may hold a million values, which take 50 bytes each, and is held more than once itself.
+)
+_ANSWER_S = 30.0
+_REFUSAL_S = 5.0
+_SENDER, _CAMERA, _ASKER = "hostile", "left", "asker"
+
+
+def broken_messages(rig: Rig) -> Finding:
+    """A million mutated messages: into workers and a vehicle alone, and through Mosquitto beside a good vehicle."""
+    seeds = [rig.chance.randrange(1 << 31) for _ in range(5)]
+    rig.say(f"{_WORKER_CASES:,} messages to each of two workers")
+    commands = [("worker", _WORKER_CASES, ()), ("worker", _WORKER_CASES, ())]
+    tolls = _storms(rig.folder, [(*command, seed) for command, seed in zip(commands, seeds[:2], strict=True)])
+    rig.say("a flood to a worker, and answers to a vehicle")
+    more = [("worker", _FLOOD_CASES, ("--flood",), seeds[2]), ("vehicle", _VEHICLE_CASES, (), seeds[3])]
+    tolls += _storms(rig.folder, more)
+    rig.say(f"{_BROKER_CASES:,} messages through the broker, beside a good vehicle")
+    broker = rig.broker()
+    worker = _worker(rig, broker.url)
+    vehicle = rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
+    before_bytes = rss_bytes(worker.pid)
+    answered = _publish(broker.url, worker.worker, seeds[4])
+    grown_mb = max(0.0, (rss_bytes(worker.pid) - before_bytes) / 1e6)
+    vehicle.end()
+    came = sum(toll["came"] for toll in tolls)
+    seconds = max(toll["seconds"] for toll in tolls[:2])
+    crashes = int(not worker.is_running)
+    return Finding(
+        (
+            Figure("messages", came + _BROKER_CASES),
+            Figure("crashes", crashes, most=0),
+            Figure("neither answered nor counted", sum(abs(toll["unaccounted"]) for toll in tolls), most=0),
+            Figure("answered or counted", sum(toll["came"] for toll in tolls[:2]) / seconds, "a second"),
+            Figure("memory grew by", max(grown_mb, *(toll["rss_growth_mb"] for toll in tolls)), "MB", most=_GROWTH_MB),
+        ),
+        rig.accounts(vehicle),
+        remarks=(_accounted(tolls), f"through the broker: {answered} of {_BROKER_CASES:,} got an answer"),
+    )
+
+
+def unfolding_messages(rig: Rig) -> Finding:
+    """Each bomb to a real worker, which must refuse it, and go on, before it has taken memory for it."""
+    broker = rig.broker()
+    worker = _worker(rig, broker.url)
+    vehicle = rig.vehicle(broker.url, pictures=600, rate_hz=_RATE_HZ)
+    rig.wait_for_frames([vehicle], 10)
+    answers: dict[int, tuple[Status, str]] = {}
+    heard = threading.Condition()
+
+    def returned(delivery: Delivery) -> None:
+        message = unpack_mask(delivery.payload)
+        with heard:
+            answers[message.id.sequence] = (message.status, message.reason)
+            heard.notify_all()
+
+    took: dict[str, tuple[float, float]] = {}  # By bomb: the memory that it cost and the seconds until it was refused.
+    broken = []
+    bus = rig.enter(_Client(broker.url))
+    bus.subscribe(topics.MASKS.filter(vehicle=_SENDER), 1, returned)
+    topic = topics.FRAMES.of(model=MODEL, vehicle=_SENDER, camera=_CAMERA)
+    for bomb in bombs(FrameId(_SENDER, _CAMERA, "s1", 0), MODEL, HEIGHT, WIDTH):
+        sequence = bomb.frame_id.sequence
+        rig.say(bomb.name)
+        before_mb, began_s = _begin_peak(worker.pid), time.monotonic()
+        bus.publish(topic, bomb.payload, qos=1, properties=Properties(correlation=str(bomb.frame_id).encode()))
+        with heard:
+            if not heard.wait_for(lambda: sequence in answers, _ANSWER_S):  # noqa: B023  Waited for here.
+                broken.append(f"{bomb.name}: no answer within {_ANSWER_S:g} s")
+                break
+        status, reason = answers[sequence]
+        grown_mb = _peak_mb(worker.pid) - before_mb
+        if status is not Status.REJECTED:
+            broken.append(f"{bomb.name} was {status}: {reason}")
+        took[bomb.name] = (grown_mb, time.monotonic() - began_s)
+    vehicle.end()
+    return Finding(
+        (
+            Figure("bombs refused", len(took)),
+            Figure(
+                "memory grew at most by", max((mb for mb, _ in took.values()), default=None), "MB", most=_BOMB_GROWTH_MB
+            ),
+            Figure(
+                "slowest refusal", max((seconds for _, seconds in took.values()), default=None), "s", most=_REFUSAL_S
+            ),
+        ),
+        rig.accounts(vehicle),
+        remarks=(f"memory by bomb: {', '.join(f'{name} {mb:.1f} MB' for name, (mb, _) in took.items() if mb >= 1)}",),
+        broken=tuple(broken),
+    )
+
+
+class _Client(MqttBus):
+    """A sender that is no node of ours."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Address.parse(url), "hostile")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _worker(rig: Rig, url: str) -> InstantProcess:
+    """A worker whose picture decoders may complain as much as they like."""
+    settings = InstantSettings(
+        worker="worker-1", model=MODEL, height=HEIGHT, width=WIDTH, think_ms=1.0, labels_from_pixels=True
+    )
+    return rig.enter(InstantProcess(url, settings, log=rig.folder / "worker-1.log"))
+
+
+def _storms(folder: Path, commands: Sequence[tuple[str, int, Sequence[str], int]]) -> list[dict[str, Any]]:
+    """Storm nodes, each in a process of its own, all at a time; what each came to.
+
+    Raises:
+        RigError: a node was ended by what it got; its last words are told.
+    """
+    processes = []
+    for number, (node, count, flags, seed) in enumerate(commands):
+        log = folder / f"storm-{number}-{node}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as errors:
+            command = [
+                sys.executable,
+                "-m",
+                "bench.faults.hostile.storm",
+                node,
+                f"--count={count}",
+                f"--seed={seed}",
+                *flags,
+            ]
+            processes.append(
+                (log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT))
+            )
+    told = [(log, process, process.communicate()[0]) for log, process in processes]
+    for log, process, _ in told:
+        if process.returncode:
+            raise RigError(f"a storm ended with code {process.returncode}: {log.read_text(errors='replace')[-500:]}")
+    return [json.loads(line) for _, _, line in told]
+
+
+def _publish(url: str, worker: str, seed: int) -> int:
+    """Send broken messages through the broker, a few at a time; how many answers of any kind came.
+
+    The worker is asked after every few whether it has come so far: what waits for it in the broker beyond 256 messages
+    the broker throws away, anybody's, and tells nobody.
+    """
+    answers: Counter[str] = Counter()
+    with _Client(url) as bus:
+        for topic_filter in (topics.MASKS.filter(vehicle=_SENDER), topics.ECHOES.filter()):
+            bus.subscribe(topic_filter, 1, lambda delivery: answers.update((delivery.topic.split("/")[2],)))
+        asking = _Asking(bus, worker)
+        messages = for_worker(seed, worker=worker, model=MODEL, vehicle=_SENDER, height=HEIGHT, width=WIDTH)
+        for number, each in enumerate(itertools.islice(messages, _BROKER_CASES), start=1):
+            with suppress(SkylaneError, ValueError):  # MQTT itself carries no such topic.
+                bus.publish(each.topic, each.payload, qos=1, properties=each.properties)
+            if number % _UNDER_WAY == 0:
+                asking.ask()
+        asking.ask()
+    return answers.total()
+
+
+class _Asking:
+    """Asks a worker whether it is there: what was sent before the question has been read when the answer comes."""
+
+    def __init__(self, bus: MqttBus, worker: str) -> None:
+        self._bus = bus
+        self._topic = topics.CONTROL.of(worker=worker, verb=Verb.READY)
+        self._answered = threading.Event()
+        self._nonces = itertools.count()
+        bus.subscribe(topics.REPLIES.filter(operator=_ASKER), 1, lambda _: self._answered.set())
+
+    def ask(self) -> None:
+        """Ask until there is an answer: where too many others asked, it is told to ask later.
+
+        Raises:
+            RigError: none comes.
+        """
+        self._answered.clear()
+        for _ in range(round(_ANSWER_S)):
+            self._bus.publish(
+                self._topic, pack_request(ControlRequest(_ASKER, f"n{next(self._nonces)}", Verb.READY)), qos=1
+            )
+            if self._answered.wait(1.0):
+                return
+        raise RigError(f"the worker did not answer for {_ANSWER_S:g} s")
+
+
+def _accounted(tolls: Sequence[dict[str, Any]]) -> str:
+    """All the ways in which messages ended, added up."""
+    total: Counter[str] = Counter()
+    for toll in tolls:
+        total.update(toll["accounted"])
+    return ", ".join(f"{name} {number:,}" for name, number in total.most_common() if number)
+
+
+def _begin_peak(pid: int) -> float:
+    """Have a process's peak of memory begin anew; what it has resident now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
+    return _peak_mb(pid)
+
+
+def _peak_mb(pid: int) -> float:
+    """The most memory that a process had resident since then."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
+
+
+SCENARIOS = (
+    Scenario(
+        15,
+        "broken-messages",
+        "a million messages cut, flipped, spliced and lied in, to workers and a vehicle",
+        "each is answered or counted, and a good vehicle beside them is served",
+        broken_messages,
+    ),
+    Scenario(
+        16,
+        "bombs",
+        "pictures and messages that would unfold into gigabytes",
+        "each is refused before memory is taken, and a good vehicle beside them is served",
+        unfolding_messages,
+    ),
+)

@@ -1,0 +1,166 @@
+"""Faults of links: half open, and up and down."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bench.faults.rig.connections import established
+from bench.faults.rig.namespaces import Namespace
+from bench.faults.rig.radio import Air
+from bench.faults.rig.rig import Rig
+from bench.faults.rig.vehicle_process import VehicleProcess
+from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.link.link import LOOPBACK, LinkSpec
+from shared import clock
+from shared.mqtt.times import KEEPALIVE_S
+from shared.runlog.latency_log import Outcome
+
+_DARK = LinkSpec(half_open_after_s=0)
+_DARK_S = 35.0
+# What has frames in flight knows by their silence; others learn it by the pings alone.
+_KEEPALIVES = {"worker": 2.0, "idle": 2.0, "busy": 1.5, "air": 1.5}
+_AGAIN = 20  # Answers that tell that a vehicle goes on.
+_FLAPS = 6
+_FLAP_S = 5.0
+_RATE_HZ = 20.0
+NO_NAMESPACE = "without network namespaces (they take root, iproute2 and /dev/net/tun): over the fault proxy alone"
+
+
+def half_open(rig: Rig) -> Finding:
+    """Links of a busy vehicle, of an idle one and of a worker swallow all for 35 s and close nothing."""
+    space = namespace(rig)
+    broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
+    links = {name: rig.link(broker) for name in ("worker-1", "busy", "idle")}
+    workers = [rig.worker(links["worker-1"].url, "worker-1"), rig.worker(broker.url, "worker-2")]
+    near = rig.vehicle(broker.url, "near", pictures=800, rate_hz=10)
+    busy = rig.vehicle(links["busy"].url, "busy", pictures=800, rate_hz=10)
+    idle = rig.vehicle(links["idle"].url, "idle", pictures=100, waits_for_go=True)
+    vehicles = [near, busy, idle]
+    if space:
+        vehicles.append(rig.vehicle(broker.url, "air", pictures=800, rate_hz=10, wrapper=space.wrapper))
+    moving = [vehicle for vehicle in vehicles if vehicle is not idle]
+    rig.wait(lambda: all(vehicle.closed() > _AGAIN for vehicle in moving), "frames of every vehicle that has begun")
+    for link in links.values():
+        link.set(_DARK)
+    if space:
+        space.radio.air = Air(is_dark=True)
+    rig.say("all is dark")
+    watched = {"worker": workers[0].pid, **{each.name: each.pid for each in vehicles if each is not near}}
+    noticed_s = _closed_after(rig, watched)
+    for link in links.values():
+        link.set(LinkSpec())
+    if space:
+        space.radio.air = Air()
+    light_ns = clock.now_ns()
+    idle.go()
+    rig.say("there is light again")
+    rig.wait(lambda: all(_answers(vehicle, light_ns) >= _AGAIN for vehicle in vehicles), "all vehicles go on")
+    rig.wait(lambda: _answers(near, light_ns, "worker-1"), "the worker goes on")
+    for vehicle in vehicles:
+        vehicle.end()
+    lost = sum(row["outcome"] != Outcome.ANSWERED and row["attempts"] != "0" for row in near.rows())
+    return Finding(
+        (
+            *(
+                Figure(f"{name} notices", noticed_s.get(name), "s", most=_KEEPALIVES[name] * KEEPALIVE_S)
+                for name in watched
+            ),
+            Figure("sent over a good link and not answered", lost, most=0),
+        ),
+        rig.accounts(*vehicles),
+        () if space else (NO_NAMESPACE,),
+    )
+
+
+def flapping(rig: Rig) -> Finding:
+    """For a minute a link is up for 5 s and down for 5 s: its connections broken in one kind, kept in the other."""
+    space = namespace(rig)
+    broker = rig.broker(host=space.outside if space else LOOPBACK, open_to_network=True)
+    rig.worker(broker.url)
+    link = rig.link(broker)
+    pictures = round(_RATE_HZ * (2 * _FLAPS + 1) * _FLAP_S)
+    options: dict[str, Any] = {"pictures": pictures, "rate_hz": _RATE_HZ, "flags": ("--deadline-ms", "2000")}
+    vehicles = [rig.vehicle(link.url, "broken", **options)]
+    ways: list[tuple[Callable[[], None], Callable[[], None]]] = [
+        (lambda: link.set(LinkSpec(reset_after_s=0)), lambda: link.set(LinkSpec()))
+    ]
+    if space:
+        vehicles.append(rig.vehicle(broker.url, "kept", wrapper=space.wrapper, **options))
+        ways.append((space.cut, space.mend))
+    rig.wait(lambda: all(vehicle.closed() > _AGAIN for vehicle in vehicles), "frames of every vehicle")
+    ups = []
+    for _ in range(_FLAPS):
+        for down, _up in ways:
+            down()
+        time.sleep(_FLAP_S)
+        for _down, up in ways:
+            up()
+        began_ns = clock.now_ns()
+        time.sleep(_FLAP_S)
+        ups.append((began_ns, clock.now_ns()))
+    for vehicle in vehicles:
+        vehicle.end()
+    figures = []
+    for vehicle in vehicles:
+        counts = _in_each(vehicle, ups)
+        figures += [
+            Figure(f"goodput of a {vehicle.name} link while up", sum(counts) / len(ups) / _FLAP_S, "/s"),
+            Figure(f"times a {vehicle.name} link was up without an answer", counts.count(0), most=0),
+        ]
+    return Finding(tuple(figures), rig.accounts(*vehicles), () if space else (NO_NAMESPACE,))
+
+
+def namespace(rig: Rig) -> Namespace | None:
+    """A network of a vehicle's own; None where this machine, or this user, can make none."""
+    try:
+        return rig.enter(Namespace(rig.chance))
+    except UnavailableError:
+        return None
+
+
+def _closed_after(rig: Rig, pids: Mapping[str, int]) -> dict[str, float]:
+    """Watch processes for as long as it is dark; after how many seconds each closed a connection that it had."""
+    held = {name: established(pid) for name, pid in pids.items()}
+    began_s = time.monotonic()
+    after_s: dict[str, float] = {}
+
+    def is_over() -> bool:
+        for name, pid in pids.items():
+            if name not in after_s and held[name] - established(pid):
+                after_s[name] = time.monotonic() - began_s
+        return time.monotonic() - began_s > _DARK_S
+
+    rig.wait(is_over, "35 s of darkness", limit_s=2 * _DARK_S)
+    return after_s
+
+
+def _answers(vehicle: VehicleProcess, since_ns: int, worker: str = "") -> int:
+    """How many frames that left a vehicle since then were answered, by one worker or by all."""
+    answered = [
+        row for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED and row["worker"].startswith(worker)
+    ]
+    return sum(int(row["t_sent_ns"]) > since_ns for row in answered)
+
+
+def _in_each(vehicle: VehicleProcess, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """How many answers came in each span of time."""
+    came_ns = [int(row["t_mask_decoded_ns"]) for row in vehicle.rows() if row["outcome"] == Outcome.ANSWERED]
+    return [sum(began_ns <= at_ns < ended_ns for at_ns in came_ns) for began_ns, ended_ns in spans]
+
+
+SCENARIOS = (
+    Scenario(
+        8,
+        "half-open",
+        "links that swallow all for 35 s: of a busy vehicle, of an idle one, of a worker",
+        "noticed within two keepalives; all go on afterwards",
+        half_open,
+    ),
+    Scenario(
+        9,
+        "flapping",
+        "a link goes down and up every 5 s for a minute, its connections broken or kept",
+        "answers come whenever it is up",
+        flapping,
+    ),
+)

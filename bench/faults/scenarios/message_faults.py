@@ -1,0 +1,148 @@
+"""Faults of messages between: repeated, out of order, without acknowledgement, too large."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.faults.rig.connections import reconnects
+from bench.faults.rig.mqtt_proxy import PUBACK, Middleman, Packet
+from bench.faults.rig.rig import Rig
+from bench.faults.scenario import Figure, Finding, Scenario
+from bench.link.link import LOOPBACK
+from shared.broker.mosquitto import Listener, write_config
+from shared.messages.topics import PREFIX
+from shared.runlog.latency_log import Outcome
+
+_TIMES = 3
+_STEP = 60  # Frames of each part of the run.
+_SWALLOWED = 12  # Acknowledgements; a broker lets 20 messages wait for theirs.
+_LIMIT_BYTES = 100_000
+_LARGER = (240, 320)  # Pixels: raw, more than twice the limit.
+
+
+class Disorder:
+    """Messages of one kind of topic, each repeated, and every two of them swapped; all others as they are."""
+
+    def __init__(self, kind: str, times: int) -> None:
+        """`kind`: the topic's first level, such as `masks`."""
+        self.is_on = False
+        self.repeated = 0  # Copies beside the message itself.
+        self.passed = 0
+        self._prefix = f"{PREFIX}/{kind}/"
+        self._times = times
+        self._held: list[Packet] = []
+
+    def __call__(self, packet: Packet) -> Sequence[Packet]:
+        """The rule of a middleman."""
+        if not packet.topic.startswith(self._prefix):
+            return (packet,)
+        held, self._held = self._held, []
+        copies = [packet] * (self._times if self.is_on else 1)
+        self.repeated += len(copies) - 1
+        if self.is_on and not held:
+            self._held = copies
+            return ()
+        self.passed += len(copies) + len(held)
+        return [*copies, *held]
+
+
+def repeated(rig: Rig) -> Finding:
+    """A middleman swallows acknowledgements and hangs up; then repeats and swaps all frames and all masks."""
+    broker = rig.broker()
+    rig.worker(broker.url)
+    middleman = rig.enter(Middleman((broker.listener.host, broker.listener.port)))
+    frames, masks = Disorder("frames", 2), Disorder("masks", _TIMES)
+    middleman.to_broker, middleman.to_client = frames, masks
+    vehicle = rig.vehicle(middleman.url, pictures=6 * _STEP)
+    rig.wait_for_frames([vehicle], _STEP)
+    swallowed = []
+
+    def without_acknowledgements(packet: Packet) -> Sequence[Packet]:
+        if packet.kind != PUBACK:
+            return masks(packet)
+        swallowed.append(packet)
+        return ()
+
+    middleman.to_client = without_acknowledgements
+    rig.wait(lambda: len(swallowed) >= _SWALLOWED, "acknowledgements to swallow")
+    middleman.hang_up()
+    middleman.to_client = masks
+    rig.wait_for_frames([vehicle], _STEP)
+    frames.is_on = masks.is_on = True
+    rig.wait_for_frames([vehicle], 2 * _STEP)
+    frames.is_on = masks.is_on = False
+    vehicle.finish()
+    accounts = rig.accounts(vehicle)
+    taken = accounts.outcomes[Outcome.ANSWERED]
+    return Finding(
+        (
+            Figure("acknowledgements swallowed", len(swallowed)),
+            Figure("frames repeated", frames.repeated),
+            Figure("masks repeated", masks.repeated),
+            Figure("masks that came", masks.passed),
+            Figure("duplicates removed", accounts.ignored.total()),
+            Figure("masks neither taken nor removed", abs(masks.passed - taken - accounts.ignored.total()), most=0),
+            Figure("frames not answered", accounts.read - taken, most=0),
+        ),
+        accounts,
+        broken=() if frames.repeated and masks.repeated else ("nothing was repeated: the fault did not happen",),
+    )
+
+
+def too_large(rig: Rig) -> Finding:
+    """Every other frame is larger than the broker takes; of one broker that tells its limit, of one that does not."""
+    source = rig.pictures(40)
+    for picture in rig.pictures(40, *_LARGER).iterdir():
+        (source / f"{picture.stem}~larger.png").write_bytes(picture.read_bytes())
+    vehicles, came_again = [], 0
+    for name, setting in (("told", "max_packet_size"), ("not-told", "message_size_limit")):
+        log = rig.folder / f"broker-{name}.log"
+        broker = rig.broker(config=_limited(rig.folder / f"broker-{name}.conf", setting), log=log)
+        rig.worker(broker.url, f"worker-{name}")
+        vehicle = rig.vehicle(broker.url, name, source=source, flags=("--resize-at", "cloud", "--resize", "stretch"))
+        vehicle.finish()
+        vehicles.append(vehicle)
+        came_again += reconnects(log, f"skylane-vehicle-{name}")
+    rows = [row for vehicle in vehicles for row in vehicle.rows()]
+    small = [row for row in rows if int(row["frame_index"]) % 2 == 0]
+    larger = [row for row in rows if int(row["frame_index"]) % 2]
+    before = sum(row["reason"].startswith("too_large") and row["attempts"] == "0" for row in larger)
+    by_broker = sum(row["reason"].startswith("broker_refused") for row in larger)
+    return Finding(
+        (
+            Figure("refused before publishing", before),
+            Figure("refused by a broker", by_broker),
+            Figure("larger frames not refused", len(larger) - before - by_broker, most=0),
+            Figure("smaller frames not answered", sum(row["outcome"] != Outcome.ANSWERED for row in small), most=0),
+            Figure("reconnects", came_again, most=0),
+        ),
+        rig.accounts(*vehicles),
+    )
+
+
+def _limited(path: Path, setting: str) -> Path:
+    """A broker's configuration with one of its two limits made small."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    lines = write_config(path, Listener(LOOPBACK, port)).read_text(encoding="utf-8").splitlines()
+    lines = [f"{setting} {_LIMIT_BYTES}" if line.startswith(f"{setting} ") else line for line in lines]
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return path
+
+
+SCENARIOS = (
+    Scenario(
+        13,
+        "repeated",
+        "acknowledgements swallowed, frames sent twice, masks three times, and all of them out of order",
+        "one mask a frame is taken, every other one is counted",
+        repeated,
+    ),
+    Scenario(
+        14,
+        "too-large",
+        "every other frame is larger than the broker takes",
+        "refused without a reconnect; the smaller ones flow",
+        too_large,
+    ),
+)

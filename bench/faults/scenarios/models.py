@@ -1,0 +1,111 @@
+"""Faults of models: what a graph does to the process that runs it, and to the vehicles beside."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from bench.faults.hostile.trigger_pixels import MODEL, Mark
+from bench.faults.rig.rig import HEIGHT, WIDTH, Rig, RigError
+from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.harness.process_log import children
+from bench.harness.recovery_time import longest_gap_ms
+from bench.load.worker_process import Worker
+from shared.imaging.opencv import cv2
+from shared.runlog.latency_log import Outcome
+
+_MS = 1e3  # In a second.
+_PICTURES = 30
+_NASTY = {"raising": {8: Mark.RAISE, 16: Mark.NAN}, "ending": {6: Mark.HANG, 13: Mark.MEMORY, 20: Mark.CRASH}}
+_ENDS_PROCESS = (Mark.HANG, Mark.MEMORY, Mark.CRASH)
+_ATTEMPTS = 2
+_FLAGS = ("--isolate", "--isolate-hang-s", "4", "--isolate-memory-mb", "1024", "--max-wait-ms", "20")
+_LIMIT_S = 300.0
+
+
+def nasty_model(rig: Rig) -> Finding:
+    """A good vehicle and two whose frames make a TensorFlow model raise, answer NaN, hang, take memory and crash."""
+    if find_spec("tensorflow") is None:
+        raise UnavailableError("no TensorFlow: pip install 'skylane[cloud]'")
+    models = rig.folder / "models"
+    rig.say("making the model")
+    command = [sys.executable, "-m", "bench.faults.hostile.nasty_graph", str(models), str(HEIGHT), str(WIDTH)]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode:
+        raise RigError(f"the model could not be made: {made.stderr.strip().splitlines()[-1]}")
+    broker = rig.broker()
+    rig.say("starting the worker")
+    worker = rig.enter(
+        Worker(
+            broker.url,
+            models=models,
+            model=MODEL,
+            name="worker-1",
+            device="cpu",
+            flags=_FLAGS,
+            log=rig.folder / "worker-1.log",
+        )
+    )
+    flags = ("--model", MODEL, "--answer-timeout", "120")
+    good = rig.vehicle(broker.url, "vehicle-good", pictures=60, flags=[*flags, "--loop", "--window", "2"])
+    rig.wait_for_frames([good], 20, Outcome.ANSWERED)
+    bad = {
+        name: rig.vehicle(broker.url, f"vehicle-{name}", source=_marked(rig, name, marks), flags=flags)
+        for name, marks in _NASTY.items()
+    }
+    engines: set[int] = set()
+
+    def have_ended() -> bool:
+        engines.update(children(worker.pid, "cloud.isolation.engine_process"))
+        return not any(vehicle.is_running for vehicle in bad.values())
+
+    rig.say("frames that break the model")
+    rig.wait(have_ended, "the vehicles whose frames break the model to have ended", _LIMIT_S)
+    rig.wait_for_frames([good], 20, Outcome.ANSWERED)
+    for vehicle in (good, *bad.values()):
+        vehicle.end()
+    of_good = rig.accounts(good)
+    marked = {(name, index): mark for name, marks in _NASTY.items() for index, mark in marks.items()}
+    fates = {(name, int(row["frame_index"])): row for name, vehicle in bad.items() for row in vehicle.rows()}
+    not_failed = [mark.name for place, mark in marked.items() if fates[place]["outcome"] != Outcome.FAILED]
+    poisonous = sum(mark in _ENDS_PROCESS for mark in marked.values())
+    beside = [row for place, row in fates.items() if place not in marked and row["outcome"] != Outcome.ANSWERED]
+    return Finding(
+        (
+            Figure("marked frames not failed", len(not_failed), most=0),
+            Figure("engine processes lost", len(engines) - 1, most=_ATTEMPTS * poisonous),
+            Figure("other vehicle's frames lost", of_good.unanswered, most=0),
+            Figure("it waited at most", longest_gap_ms(good.rows()) / _MS, "s"),
+            Figure("bad vehicles' other frames refused", len(beside)),
+        ),
+        rig.accounts(good, *bad.values()),
+        remarks=tuple(f"{mark.name.lower()}: {fates[place]['reason']}" for place, mark in marked.items()),
+        broken=tuple(f"a frame marked {name} was not failed" for name in not_failed),
+    )
+
+
+def _marked(rig: Rig, name: str, marks: Mapping[int, Mark]) -> Path:
+    """A folder of pictures of noise, some of them marked."""
+    folder = rig.folder / f"pictures-{name}"
+    folder.mkdir(parents=True)
+    noise = np.random.default_rng(len(name))
+    for index in range(_PICTURES):
+        picture = noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+        if index in marks:
+            picture[0, 0] = marks[index].pixel[::-1]  # OpenCV writes BGR.
+        cv2.imwrite(str(folder / f"{index:05d}.png"), picture)
+    return folder
+
+
+SCENARIOS = (
+    Scenario(
+        18,
+        "nasty-model",
+        "a TensorFlow model raises, answers NaN, hangs, takes all memory or crashes on some frames",
+        "they are failed after two attempts at most; the other vehicle loses no frame",
+        nasty_model,
+    ),
+)

@@ -1,0 +1,186 @@
+"""Faults of a vehicle and of its machine: killed, without room on its disk, with a wall clock that jumps."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench.faults.rig.rig import Rig, RigError, kill, vehicle_truth
+from bench.faults.rig.small_disk import small_disk
+from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, is_stepped
+from bench.faults.scenario import Figure, Finding, Scenario, UnavailableError
+from bench.harness.frame_accounting import Accounts
+from shared.runlog.latency_log import COLUMNS, JOURNAL_NAME, Outcome, read_lines, read_rows
+from shared.runlog.run_manifest import read_manifest
+
+_MS = 1e3  # In a second.
+_PICTURES = 600
+_THINK_MS = 40.0  # So that frames are under way when the vehicle is killed.
+_DISK_BYTES = 192 << 10
+_LOG_BYTES = 48 << 10  # Where no disk can be mounted: no file can be larger.
+_HOUR_S = 3600
+_STEP_MS = _HOUR_S * _MS / 2  # A duration with a step in it is longer than this.
+_DEADLINE_MS = 20_000.0
+_AHEAD_S = 7.25  # The worker's clock from the start on: an offset of zero could be right by chance.
+_SHOWN_S = 60.0  # By then a process has begun and has said what its clock shows.
+_SLACK_MS = 1.0  # Two processes read the wall clock apart.
+_SIGNED = frozenset({"clock_offset_ms"})  # The other times of a row are how long something took.
+
+
+def killed_vehicle(rig: Rig) -> Finding:
+    """A vehicle with frames under way is killed; the next one beside it closes its log."""
+    broker = rig.broker()
+    rig.worker(broker.url, think_ms=_THINK_MS)
+    killed = rig.vehicle(broker.url, "vehicle-killed", pictures=_PICTURES)
+    rig.wait_for_frames([killed], 30)
+    kill(killed.pid)
+    killed.wait()
+    before, answered = open_frames(killed.folder), killed.closed()
+    rig.say("started again")
+    restarted = rig.vehicle(broker.url, "vehicle-restarted", pictures=_PICTURES)
+    rig.wait_for_frames([restarted], 10)
+    restarted.end()
+    accounts = rig.accounts(restarted)
+    # A mask that was answered and not yet on the disk died with the vehicle: those that are there are looked at.
+    accounts.add(killed.folder, vehicle_truth(killed.source, only_written=True))
+    return Finding(
+        (
+            Figure("open frames at the kill", before),
+            Figure("open rows after the restart", open_frames(killed.folder), most=0),
+            Figure("closed as aborted", accounts.outcomes[Outcome.ABORTED]),
+            Figure("rows lost", max(0, answered - len(killed.rows())), most=0),
+        ),
+        accounts,
+        broken=() if before else ("no frame was under way when the vehicle was killed: the fault did not happen",),
+    )
+
+
+def full_disk(rig: Rig) -> Finding:
+    """A vehicle logs to a disk that has room for some of its rows."""
+    broker = rig.broker()
+    rig.worker(broker.url)
+    with _disk(rig.folder / "vehicle-1") as (wrapper, remark):
+        flags = ["--no-sinks", "--frames", str(_PICTURES)]
+        vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, wrapper=wrapper)
+        code = vehicle.wait()
+        manifest, rows = read_manifest(vehicle.folder), vehicle.rows()
+    if "frames_read" not in manifest:
+        raise RigError(f"{vehicle.name} could not write how its run ended: its manifest says {manifest['state']!r}")
+    read, lost = manifest["frames_read"], manifest["rows_lost"]
+    accounts = Accounts(read, abs(read - len(rows) - lost), outcomes=Counter(manifest["outcomes"]))
+    broken = [] if lost else ["no row was lost: the disk did not fill"]
+    if not code or f"{lost} rows of" not in vehicle.said:
+        broken.append(f"the vehicle ended with exit code {code} and did not say how many rows it lost")
+    return Finding(
+        (
+            Figure("rows lost", lost),
+            Figure("rows lost and not counted", accounts.unaccounted, most=0),
+            Figure("frames not answered", read - accounts.outcomes[Outcome.ANSWERED], most=0),
+        ),
+        accounts,
+        (remark, "its masks were not kept: their labels were not judged"),
+        tuple(broken),
+        keeps_masks=False,
+    )
+
+
+def stepped_clock(rig: Rig) -> Finding:
+    """The wall clocks of vehicle and worker jump an hour ahead, then to an hour behind, each at its own time."""
+    if LIBRARY is None:
+        raise UnavailableError(LIBRARY_MISSING)
+    broker = rig.broker()
+    walls = {node: WallClock(rig.folder / f"wall-clock-{node}") for node in ("vehicle", "worker")}
+    # Under libfaketime `time.sleep` fails, so this worker answers at once.
+    worker = rig.worker(broker.url, think_ms=0, clock_offset_s=_AHEAD_S, environment=walls["worker"].environment)
+    flags = ["--deadline-ms", f"{_DEADLINE_MS:g}"]  # An hour's jump that a deadline saw would expire every frame.
+    vehicle = rig.vehicle(broker.url, pictures=_PICTURES, flags=flags, environment=walls["vehicle"].environment)
+    steps = [(node, step_s) for step_s in (_HOUR_S, -_HOUR_S) for node in walls]
+    blind = [node for node, pid in (("vehicle", vehicle.pid), ("worker", worker.pid)) if not is_stepped(pid)]
+    for node, step_s in steps:
+        rig.wait_for_frames([vehicle], 30)
+        rig.say(f"the {node}'s wall clock {step_s:+d} s")
+        walls[node].step(step_s)
+        if abs(walls[node].shown_s() - step_s) > _SHOWN_S:
+            raise RigError(f"the {node}'s wall clock was not stepped: libfaketime does not do as it is told")
+    rig.wait_for_frames([vehicle], 30)
+    vehicle.end()
+    accounts, rows = rig.accounts(vehicle), vehicle.rows()
+    answered = [row for row in rows if row["outcome"] == Outcome.ANSWERED]
+    worst_ms, untrue = untrue_offsets(answered, _AHEAD_S * _MS)
+    return Finding(
+        (
+            Figure("negative durations", sum(negatives(row) for row in rows), most=0),
+            Figure("longest journey", max((float(row["total_ms"]) for row in answered), default=None), "ms", _STEP_MS),
+            Figure("offsets off by more than they say", untrue, most=0),
+            Figure("worst offset error", worst_ms, "ms"),
+            Figure("frames not answered", accounts.unanswered, most=0),
+        ),
+        accounts,
+        (f"{len(steps)} steps of up to {2 * _HOUR_S} s",),
+        tuple(f"libfaketime is not in the {node}: its clock was not stepped" for node in blind),
+    )
+
+
+def open_frames(run: Path) -> int:
+    """How many frames of a run were sent and have no row."""
+    sent = {row["sequence"] for row in read_lines(run / JOURNAL_NAME, header=COLUMNS)}
+    return len(sent - {row["sequence"] for row in read_rows(run)})
+
+
+def negatives(row: Mapping[str, str]) -> int:
+    """How many durations of a row are less than nothing."""
+    names = [name for name in row if name.endswith("_ms") and name not in _SIGNED]
+    return sum(row[name].startswith("-") for name in names)
+
+
+def untrue_offsets(rows: Iterable[Mapping[str, str]], truth_ms: float) -> tuple[float | None, int]:
+    """How far the worst offset of the worker's clock is off [ms], and how many are off by more than their error.
+
+    A row that tells no offset counts as one that is.
+    """
+    off_ms = [
+        (abs(float(row["clock_offset_ms"] or "inf") - truth_ms), float(row["clock_error_ms"] or 0)) for row in rows
+    ]
+    return max((off for off, _ in off_ms), default=None), sum(off > error + _SLACK_MS for off, error in off_ms)
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """A small disk at `folder`, or else a command under which no file can grow large; and which of the two it is."""
+    prlimit = shutil.which("prlimit")
+    command: tuple[str, ...] = ()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(small_disk(folder, _DISK_BYTES))
+            which = f"a disk of {_DISK_BYTES >> 10} KiB"
+        except UnavailableError as error:
+            if prlimit is None:
+                raise
+            command, which = (prlimit, f"--fsize={_LOG_BYTES}"), f"{error}; files of {_LOG_BYTES >> 10} KiB at most"
+        yield command, which
+
+
+SCENARIOS = (
+    Scenario(
+        7,
+        "killed-vehicle",
+        "kill -9 a vehicle with frames under way, start another beside it",
+        "the rows that were written stay, the open frames are closed as aborted",
+        killed_vehicle,
+    ),
+    Scenario(
+        19,
+        "full-disk",
+        "the disk that takes the log has room for some of the rows",
+        "frames are answered all the same; the rows that are missing are counted and told",
+        full_disk,
+    ),
+    Scenario(
+        20,
+        "stepped-clock",
+        "the wall clocks of vehicle and worker jump to an hour ahead and an hour behind",
+        "no duration is negative, and the offset between the two clocks stays true to its stated error",
+        stepped_clock,
+    ),
+)

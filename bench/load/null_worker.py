@@ -1,0 +1,324 @@
+"""A worker that thinks nothing, so that only the journey is measured: in threads of this process, or as its own.
+
+`python -m bench.load.null_worker --broker URL` runs one until SIGTERM, with a clock that is wrong by a known amount where that
+is asked for. When it takes frames it prints one line of JSON: its session and what its clock says.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from cloud.engines.engine import Images, Outputs, Precision
+from cloud.frontends.mqtt import worker_will
+from cloud.gateway.settings import GatewaySettings
+from cloud.models.manifest import Manifest
+from cloud.models.model import Model
+from cloud.node import CloudNode, WorkerSettings
+from shared import clock
+from shared.errors import SkylaneError
+from shared.flags import FiniteRange
+from shared.imaging.labels import read_labels
+from shared.messages.model_card import ModelCard
+from shared.mqtt.bus import Bus
+from shared.mqtt.name_guard import client_id
+from shared.network.broker_options import Connection
+from shared.package_data import shipped
+from shared.runtime.processes import end
+
+MODEL = "instant"
+LABELS = shipped("configs") / "labels" / "street12.yaml"
+_READINGS = 100
+LEVELS_PER_CLASS = 22  # Of red, so that 255 is the twelfth class.
+_STOP_S = 30.0
+_LOOK_S = 0.5
+
+
+class InstantError(SkylaneError):
+    """An instant worker did not get ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """What a process's clock says at a moment of the machine's CLOCK_MONOTONIC, which all processes here share."""
+
+    monotonic_ns: int
+    now_ns: int
+    drift_ppm: float = 0.0
+
+    @classmethod
+    def take(cls, drift_ppm: float = 0.0) -> Self:
+        """Read this process's clock, to within the time that reading it takes (less than a microsecond).
+
+        `drift_ppm`: what it is known to gain; the wrong clock of a bench, or 0.
+        """
+        best: tuple[int, int, int] | None = None
+        for _ in range(_READINGS):
+            before_ns, now_ns, after_ns = time.monotonic_ns(), clock.now_ns(), time.monotonic_ns()
+            if best is None or after_ns - before_ns < best[0]:
+                best = (after_ns - before_ns, (before_ns + after_ns) // 2, now_ns)
+        assert best is not None
+        return cls(best[1], best[2], drift_ppm)
+
+    def monotonic_at(self, stamp_ns: int) -> int:
+        """When it was, by the machine's clock, that this process stamped `stamp_ns`."""
+        return self.monotonic_ns + round((stamp_ns - self.now_ns) / (1 + self.drift_ppm / 1e6))
+
+    def now_at(self, monotonic_ns: int) -> int:
+        """What this process's clock says at a moment of the machine's."""
+        return self.now_ns + round((monotonic_ns - self.monotonic_ns) * (1 + self.drift_ppm / 1e6))
+
+
+def expected_labels(pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Class ids 0 to 11 that follow from a picture's red alone: uint8 …×H×W×3 in RGB to …×H×W. A wrong one shows."""
+    labels: npt.NDArray[np.uint8] = pictures[..., 0] // LEVELS_PER_CLASS
+    return labels
+
+
+class InstantEngine:
+    """An engine that finds road in every pixel, at once or after a wait."""
+
+    name = "instant"
+    device = "cpu"
+    precision = Precision.INT8
+    batch_size = 1
+
+    def __init__(self, think_ms: float = 0.0, *, labels_from_pixels: bool = False) -> None:
+        """`labels_from_pixels`: not road, but `expected_labels` of every picture."""
+        self._think_s = think_ms / 1e3
+        self._labels_from_pixels = labels_from_pixels
+
+    def infer(self, batch: Images) -> Outputs:
+        """See Engine."""
+        if self._think_s:
+            time.sleep(self._think_s)  # It stands for an accelerator: no core of this machine is busy meanwhile.
+        return {"mask": expected_labels(batch) if self._labels_from_pixels else np.zeros(batch.shape[:3], np.uint8)}
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstantSettings:
+    """What an instant worker is called and what it expects."""
+
+    worker: str = "instant"
+    model: str = MODEL
+    height: int = 608
+    width: int = 968
+    think_ms: float = 0.0
+    labels_from_pixels: bool = False
+    certs: Path | None = None  # The folder of its certificate, where the broker wants one.
+    http: str | None = None  # HOST:PORT of its HTTP endpoint, and
+    grpc: str | None = None  # of its gRPC endpoint; None: it has none.
+
+
+class InstantWorker(AbstractContextManager["InstantWorker"]):
+    """A worker with the instant engine in threads of this process, from the constructor to the end of the block."""
+
+    def __init__(self, broker: str, settings: InstantSettings) -> None:
+        """Start it.
+
+        Raises:
+            SkylaneError: the broker cannot be reached.
+        """
+        self.session = uuid.uuid4().hex[:12]
+        self.is_ready = False  # Whether it takes frames.
+        self._told = threading.Event()  # That it is ready, or never will be.
+        self._raised: BaseException | None = None
+        gateway = GatewaySettings(http=settings.http, grpc=settings.grpc) if settings.http or settings.grpc else None
+        self._node = CloudNode(
+            [instant_model(settings)],
+            WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
+        )
+        bus = Connection(broker, certs=settings.certs).open(
+            client_id("worker", settings.worker),
+            worker_will(settings.worker, self.session),
+            name=settings.worker,
+            on_connected=self._node.announce,
+            on_fault=self._node.fault,
+        )
+        self._thread = threading.Thread(target=self._serve, args=(bus,), name="instant-worker")
+        self._thread.start()
+
+    def wait_until_ready(self) -> bool:
+        """Wait until it takes frames; False where it never will."""
+        self._told.wait()
+        return self.is_ready
+
+    def stop(self) -> None:
+        """Ask it to drain and end; may be called from a signal handler."""
+        self._node.stop()
+
+    def join(self) -> None:
+        """Wait until it has ended.
+
+        Raises:
+            SkylaneError: why it did before it was asked to; or whatever else went wrong in it.
+        """
+        # Without an end to the wait, a signal that the system gave to another thread would be handled by nobody.
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_S)
+        if self._raised is not None:
+            raise self._raised
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+    def _serve(self, bus: Bus) -> None:
+        try:
+            self._node.serve(bus, lambda: None, self._ready)
+        except BaseException as error:  # noqa: BLE001 (whoever waits for its end raises it again)
+            self._raised = error
+        finally:
+            self._told.set()
+
+    def _ready(self) -> None:
+        self.is_ready = True
+        self._told.set()
+
+
+class InstantProcess(AbstractContextManager["InstantProcess"]):
+    """An instant worker in a process of its own; ready when the constructor returns, drained when the block ends."""
+
+    def __init__(
+        self,
+        broker: str,
+        settings: InstantSettings,
+        *,
+        clock_offset_s: float = 0.0,
+        clock_drift_ppm: float = 0.0,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """Start it, its clock ahead by so much and gaining so much. `environment`: added to this process's.
+
+        `log` takes what it says on standard error.
+
+        Raises:
+            InstantError: it ended before it was ready; it has told why on standard error, or in the log.
+        """
+        told = {**asdict(settings), "clock_offset_s": clock_offset_s, "clock_drift_ppm": clock_drift_ppm}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in told.items() if value is not None]
+        with log.open("ab") if log else nullcontext() as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "bench.load.null_worker", "--broker", broker, *flags],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **(environment or {})},
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.__exit__()
+            why = f": {log} says why" if log else ""
+            raise InstantError(f"the instant worker {settings.worker} ended with code {self._process.returncode}{why}")
+        ready: dict[str, Any] = json.loads(line)
+        self.worker = settings.worker
+        self.session: str = ready["session"]
+        self.clock = ClockReading(**ready["clock"])
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def drain(self, limit_s: float = _STOP_S) -> int:
+        """Ask it to finish what it holds and to end, and wait for that; its exit code.
+
+        Raises:
+            InstantError: it still runs after `limit_s`.
+        """
+        self._process.terminate()
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise InstantError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
+
+    def __exit__(self, *_: object) -> None:
+        end(self._process, _STOP_S)
+        if self._process.stdout is not None:
+            with suppress(OSError):
+                self._process.stdout.close()
+
+
+def instant_model(settings: InstantSettings) -> Model:
+    """The model that an instant worker serves."""
+    labels = read_labels(LABELS)
+    manifest = Manifest.model_validate(
+        {
+            "format": "frozen_graph",
+            "file": "none",
+            "sha256": "0" * 64,
+            "input": {"tensor": "input:0", "height": settings.height, "width": settings.width},
+            "output": {"tensor": "prediction:0", "kind": "class_ids"},
+            "labels": [
+                {"name": name, "colour": colour} for name, colour in zip(labels.names, labels.colours, strict=True)
+            ],
+        }
+    )
+    card = ModelCard(
+        name=settings.model,
+        version="1",
+        sha256=manifest.sha256,
+        task=manifest.task,
+        height=settings.height,
+        width=settings.width,
+        layout=manifest.input.layout,
+        resize=manifest.input.resize,
+        labels=labels,
+        trained=False,
+    )
+    return Model(manifest, card, InstantEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
+
+
+@click.command()
+@click.option("--broker", required=True)
+@click.option("--worker", default="instant", show_default=True)
+@click.option("--model", default=MODEL, show_default=True)
+@click.option("--height", type=click.IntRange(1), default=608, show_default=True)
+@click.option("--width", type=click.IntRange(1), default=968, show_default=True)
+@click.option("--think-ms", type=FiniteRange(0), default=0.0, help="What an inference takes: a wait, no work.")
+@click.option("--labels-from-pixels", type=bool, default=False, help="Masks that follow from the pictures.")
+@click.option("--certs", type=click.Path(path_type=Path), help="The folder of its certificate.")
+@click.option("--http", help="HOST:PORT of its HTTP endpoint.")
+@click.option("--grpc", help="HOST:PORT of its gRPC endpoint.")
+@click.option("--clock-offset-s", type=float, default=0.0, help="How far its clock is ahead.")
+@click.option("--clock-drift-ppm", type=float, default=0.0, help="What its clock gains from then on.")
+def main(broker: str, *, clock_offset_s: float, clock_drift_ppm: float, **settings: Any) -> None:
+    """Run an instant worker until SIGTERM or Ctrl-C."""
+    clock.set_wrong(round(clock_offset_s * 1e9), clock_drift_ppm)
+    reading = ClockReading.take(clock_drift_ppm)
+    worker = InstantWorker(broker, InstantSettings(**settings))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: worker.stop())
+    if worker.wait_until_ready():
+        click.echo(json.dumps({"session": worker.session, "clock": asdict(reading)}))
+    worker.join()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SkylaneError as error:
+        sys.exit(f"{MODEL}: {error}")

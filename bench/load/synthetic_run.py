@@ -1,0 +1,168 @@
+"""Made-up runs, as a vehicle would leave them: for reports of more frames than anybody can wait for."""
+
+import csv
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.clock import Offset
+from shared.imaging.opencv import cv2
+from shared.resources.sampler import COLUMNS as RESOURCES
+from shared.resources.sampler import RESOURCES_NAME
+from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.run_manifest import write_manifest
+from shared.runtime.machine import machine
+from shared.stages import Stage
+
+BEGAN_NS = 1_790_000_000_000_000_000
+CAMERA = "/sensors/camera/left/image_raw"
+_MS = 1_000_000
+_OFFSET_NS = 3_000 * _MS  # The worker's clock is three seconds ahead.
+_OUT = {Stage.TAKEN: 0.2, Stage.DEMOSAICED: 3.0, Stage.PREPROCESSED: 0.9, Stage.ENCODED: 2.4, Stage.SENT: 0.05}
+_AWAY = {
+    Stage.DEQUEUED: 0.3, Stage.DECODED: 2.8, Stage.BATCHED: 1.5, Stage.INFERRED: 118.0, Stage.POSTPROCESSED: 0.02,
+    Stage.MASK_ENCODED: 0.5, Stage.REPLIED: 0.01,
+}  # fmt: skip
+_CROSSING_MS = 4.0
+_SHARE_UNANSWERED = 0.02
+_SHARE_SLOW = 0.004  # Frames that meet something which has nothing to do with them.
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the run is to look like."""
+
+    frames: int = 400
+    seed: int = 0
+    session: str = "5e551014ab1e"
+    vehicle: str = "car"
+    slower_ms: float = 0.0  # In the engine, every frame.
+    hz: float = 7.0
+    unanswered: float = _SHARE_UNANSWERED
+    overlays: int = 0  # Frames whose picture is kept, from the first on.
+
+
+def write_run(folder: Path, plan: Plan) -> Path:
+    """Write log, manifest and resources of a run; returns its folder."""
+    noise = np.random.default_rng(plan.seed)
+    # One frame is much like the one before it: that is what makes a log of many frames tell less than it seems to.
+    wave = _follow(noise.normal(size=plan.frames), 0.7)
+    outcomes: Counter[Outcome] = Counter()
+    with LogWriter(folder) as log:
+        for sequence in range(plan.frames):
+            row = _row(plan, sequence, float(wave[sequence]), noise)
+            outcomes[row.outcome] += 1
+            if row.attempts:
+                log.open(replace(row, outcome=Outcome.ABORTED))
+            log.close(row)
+    _write_manifest(folder, plan, outcomes)
+    _write_resources(folder, plan, noise)
+    for sequence in range(plan.overlays):
+        picture = np.full((120, 192, 3), (40 + 3 * sequence % 200, 90, 60), np.uint8)
+        cv2.putText(picture, f"#{sequence}", (20, 70), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (255, 255, 255), 2)
+        (folder / "overlays").mkdir(exist_ok=True)
+        cv2.imwrite(str(folder / "overlays" / f"sensors_camera_left_image_raw_{sequence:06d}.jpg"), picture)
+    return folder
+
+
+def _follow(noise: npt.NDArray[np.float64], memory: float) -> npt.NDArray[np.float64]:
+    """Noise that remembers what it was a frame ago."""
+    series = np.empty_like(noise)
+    value = 0.0
+    for place, step in enumerate(noise):
+        value = memory * value + step
+        series[place] = value
+    return series
+
+
+def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> Row:
+    due_ns = BEGAN_NS + round(sequence / plan.hz * 1e9)
+    facts: dict[str, Any] = {
+        "vehicle": plan.vehicle,
+        "camera": CAMERA,
+        "session": plan.session,
+        "sequence": sequence,
+        "frame_index": sequence,
+        "frame_stamp_ns": due_ns,
+        "source_ns": due_ns,
+        "read_ns": round(25 * _MS * noise.uniform(0.8, 1.2)),
+        "model": "road-small",
+    }
+    fate = noise.random()
+    if fate < plan.unanswered / 2:
+        return Row(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
+    edge = {Stage.DUE: due_ns}
+    at_ns = due_ns
+    for stage, mean_ms in _OUT.items():
+        at_ns += round(mean_ms * _MS * noise.gamma(8, 1 / 8))
+        edge[stage] = at_ns
+    sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
+    if fate < plan.unanswered:
+        return Row(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
+    spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
+    uplink_ns, downlink_ns = (round(_CROSSING_MS / 2 * _MS * noise.gamma(6, 1 / 6)) for _ in range(2))
+    away_ns = at_ns + uplink_ns + _OFFSET_NS
+    cloud = {Stage.RECEIVED: away_ns}
+    for stage, mean_ms in _AWAY.items():
+        extra_ms = 6 * wave + spike_ms + plan.slower_ms if stage is Stage.INFERRED else 0.0
+        away_ns += max(1_000, round((mean_ms * noise.gamma(60, 1 / 60) + extra_ms) * _MS))
+        cloud[stage] = away_ns
+    edge[Stage.RETURNED] = away_ns - _OFFSET_NS + downlink_ns
+    edge[Stage.MASK_DECODED] = edge[Stage.RETURNED] + round(2.9 * _MS * noise.gamma(20, 1 / 20))
+    error_ns = round(_MS * (1.6 + 0.004 * (sequence % 64)))
+    return Row(
+        **facts,
+        **sent,
+        outcome=Outcome.ANSWERED,
+        model_version="1",
+        engine="tensorflow fp32",
+        worker="worker-1",
+        worker_session="a1b2c3d4e5f6",
+        batch_size=1,
+        bytes_down=int(noise.integers(13_000, 16_000)),
+        cloud_times=cloud,
+        clock=Offset(_OFFSET_NS + round(0.3 * _MS * np.sin(sequence / 90)), error_ns),
+    )
+
+
+def _write_manifest(folder: Path, plan: Plan, outcomes: Mapping[Outcome, int]) -> None:
+    manifest = {
+        "kind": "run",
+        "state": "complete",
+        "session": plan.session,
+        "vehicle": plan.vehicle,
+        "started_ns": BEGAN_NS - 500 * _MS,
+        "ended_ns": BEGAN_NS + round(plan.frames / plan.hz * 1e9) + 500 * _MS,
+        "source": {"kind": "bag", "path": "drive-2026", "format": "mcap", "sha256": "23a7b80c" * 8},
+        "model": {"name": "road-small", "version": "1", "sha256": "0e63b722" * 8, "trained": True},
+        "configuration": {"broker": "mqtt://127.0.0.1:1883", "codec": "jpeg", "quality": 85, "window": 4},
+        "host": machine(),
+        "commit": "0123456789ab",
+        "frames_read": plan.frames,
+        "outcomes": {outcome.value: outcomes.get(outcome, 0) for outcome in Outcome},
+        "rows_lost": 0,
+    }
+    write_manifest(folder, manifest)
+
+
+def _write_resources(folder: Path, plan: Plan, noise: np.random.Generator) -> None:
+    nodes = {"vehicle/car": (35, 180e6), "worker/worker-1": (160, 900e6), "broker": (4, 9e6), "machine": (205, 4e9)}
+    with (folder / RESOURCES_NAME).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, RESOURCES, restval="")
+        writer.writeheader()
+        for second in range(int(plan.frames / plan.hz) + 1):
+            for pid, (node, (cpu, rss)) in enumerate(nodes.items(), start=100):
+                sample = {
+                    "at_ns": BEGAN_NS + second * 1_000 * _MS,
+                    "node": node,
+                    "cpu_percent": f"{cpu * noise.uniform(0.8, 1.2):.2f}",
+                    "rss_bytes": int(rss * noise.uniform(0.98, 1.02)),
+                }
+                if node != "machine":
+                    sample |= {"pid": pid, "bytes_in": second * 560_000, "bytes_out": second * 105_000}
+                writer.writerow(sample)

@@ -1,0 +1,4 @@
+"""Clients of the compared servers.
+
+Start with `client`, the contract.
+"""

@@ -1,0 +1,51 @@
+"""A plain gRPC call, bytes there and back: the channel of a bare client, and the client of the floor's server."""
+
+from typing import Any
+
+import grpc
+import numpy as np
+
+from bench.peers.clients.client import PATIENCE_S, Answer, PeerError
+from bench.peers.clients.floor_call import METHOD, OPTIONS, TOOK_BYTES
+from bench.peers.rig.workload import Job
+
+
+class BareCall:
+    """A blocking call over a connection of its own."""
+
+    def __init__(self, address: str, method: str) -> None:
+        self._channel: Any = grpc.insecure_channel(address, options=OPTIONS)
+        self._call: Any = self._channel.unary_unary(method)
+
+    def __call__(self, data: bytes) -> bytes:
+        """The answer's bytes.
+
+        Raises:
+            PeerError: there is none.
+        """
+        try:
+            answer: bytes = self._call(data, timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            raise PeerError(f"no answer over gRPC: {error.details()}") from error
+        return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+class FloorClient:
+    """A client of `bench.peers.servers.grpcio_server`."""
+
+    def __init__(self, port: int) -> None:
+        self._call = BareCall(f"127.0.0.1:{port}", METHOD)
+
+    def ask(self, job: Job) -> Answer:
+        """As `Client.ask`."""
+        body = self._call(bytes(job.data))
+        mask = np.frombuffer(body, np.uint8, offset=TOOK_BYTES).reshape(job.mask.shape)
+        return Answer(mask, int.from_bytes(body[:TOOK_BYTES], "little"))
+
+    def close(self) -> None:
+        """As `Client.close`."""
+        self._call.close()

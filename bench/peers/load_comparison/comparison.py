@@ -1,0 +1,76 @@
+"""Every server in turn with the same pictures and the same load, in alternating rounds of one run.
+
+All servers are up from the start to the end, each in its own environment. Who is not being measured is stopped, with
+all of its processes, so that its idling costs nobody anything. What serving costs a call is the time that the client
+took for it less the time that this very call's inference took, as the server timed it.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from bench.peers.load_comparison.candidate import Contestant
+from bench.peers.load_comparison.load import Taken, many_at_a_time, one_in_flight
+from bench.peers.load_comparison.plan import Plan
+from bench.peers.load_comparison.startup import LineUp
+from bench.peers.rig.starter import Starter
+from bench.peers.rig.workload import Job, by_codec, jobs
+from bench.performance.overhead import Plan as Pictures
+from shared.errors import SkylaneError
+
+
+@dataclass(slots=True)
+class Turns:
+    """What a way's turns with one codec gave, a list a round."""
+
+    alone: list[list[Taken]] = field(default_factory=list)
+    crowded: list[list[Taken]] = field(default_factory=list)
+    answers_hz: list[float] = field(default_factory=list)  # With several clients.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run gave."""
+
+    turns: dict[str, dict[Contestant, Turns]]  # By codec.
+    skipped: dict[str, str]  # Servers, or ways to them, that were not measured to the end, and why.
+    versions: dict[str, str]
+
+
+def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
+    """Start all that can be started, and run the rounds; `on_step` is told before each.
+
+    Raises:
+        PeerError: none of them can be measured.
+        SkylaneError: the bag or the model cannot be used.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skylane-peers-")))
+        on_step("the pictures and their masks")
+        work = jobs(by_codec(Pictures(plan.bag, plan.models, plan.model, frames=plan.frames), plan.codecs))
+        starter = Starter(plan, work[plan.codecs[0]][0], folder)
+        lineup = LineUp(starter, work.values(), plan.turn_s, stack)
+        lineup.start(dict.fromkeys(plan.names), on_step)
+        turns = {codec: {contestant: Turns() for contestant in lineup.contestants} for codec in plan.codecs}
+        for number in range(plan.rounds):
+            for codec, contestant in product(plan.codecs, lineup.contestants):
+                if contestant.name in lineup.skipped:
+                    continue
+                on_step(f"round {number + 1} of {plan.rounds}, {codec}, {contestant.name}")
+                try:
+                    _turn(contestant, work[codec], plan, turns[codec][contestant])
+                except SkylaneError as error:
+                    lineup.skipped[contestant.name] = f"not from round {number + 1} on, {codec}: {error}"
+        return Outcome(turns, lineup.skipped, starter.versions)
+
+
+def _turn(contestant: Contestant, work: Sequence[Job], plan: Plan, turns: Turns) -> None:
+    with contestant.awake():
+        alone = one_in_flight(contestant.connect, work, plan.frames, plan.turn_s)
+        hz, crowded = many_at_a_time(contestant.connect, work, 2 * plan.frames, plan.clients, plan.turn_s)
+    turns.alone.append(alone)
+    turns.crowded.append(crowded)
+    turns.answers_hz.append(hz)

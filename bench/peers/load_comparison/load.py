@@ -1,0 +1,124 @@
+"""The load that every way gets alike: one picture in flight, then several clients at a time. Closed loops both."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from itertools import count, cycle, islice
+from statistics import median
+
+import numpy as np
+
+from bench.peers.clients.client import Client
+from bench.peers.rig.workload import Job
+from shared.runtime.threads import ThreadGroup
+
+Connect = Callable[[], Client]
+
+SETTLING = 3  # Calls at the start of a turn that are not counted: a server was stopped until now.
+_STEADY, _STEADY_RATIO, _WARM_UP_CALLS = 5, 1.1, 60
+_LEAST = 4  # Calls of a turn, however long they take.
+_END_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One call."""
+
+    total_ms: float  # From the picture's bytes to the mask's pixels, at the client.
+    inference_ms: float
+    wrong_pixels: int  # Of the mask, or bytes of the scores, against the direct call.
+
+    @property
+    def overhead_ms(self) -> float:
+        """What serving took."""
+        return self.total_ms - self.inference_ms
+
+
+def warm_up(connect: Connect, jobs: Sequence[Job], patience_s: float) -> int:
+    """Call until it goes no faster, or often enough; how often that was.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    took_ms: list[float] = []
+    with closing(connect()) as client:
+        for number in range(_WARM_UP_CALLS):
+            took_ms.append(_timed(client, jobs[number % len(jobs)]).total_ms)
+            if is_steady(took_ms) or (sum(took_ms) > 1e3 * patience_s and len(took_ms) >= _LEAST):
+                break
+    return len(took_ms)
+
+
+def is_steady(took_ms: Sequence[float]) -> bool:
+    """Whether the last few calls were hardly faster than the few before them."""
+    before, now = took_ms[-2 * _STEADY : -_STEADY], took_ms[-_STEADY:]
+    return len(before) == _STEADY and median(before) < _STEADY_RATIO * median(now)
+
+
+def one_in_flight(
+    connect: Connect,
+    jobs: Sequence[Job],
+    frames: int,
+    patience_s: float,
+    *,
+    settling: int = SETTLING,
+    meter: AbstractContextManager[object] | None = None,
+) -> list[Taken]:
+    """So many calls, one after the other over one connection; fewer of a server that takes longer than that for them.
+
+    `settling`: calls before them that do not count. `meter`: is entered after those, and left after the last call.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    with closing(connect()) as client:
+        for job in islice(cycle(jobs), settling):
+            _timed(client, job)
+        taken: list[Taken] = []
+        with meter or nullcontext():
+            until_s = time.monotonic() + patience_s
+            while len(taken) < frames and (len(taken) < _LEAST or time.monotonic() < until_s):
+                taken.append(_timed(client, jobs[len(taken) % len(jobs)]))
+    return taken
+
+
+def many_at_a_time(
+    connect: Connect, jobs: Sequence[Job], frames: int, clients: int, patience_s: float
+) -> tuple[float, list[Taken]]:
+    """Answers a second while so many clients call, each over its own connection; and all calls.
+
+    The first answers are not counted, one for each client. A slow server gets fewer calls, as by `one_in_flight`.
+
+    Raises:
+        PeerError: a call failed.
+    """
+    numbers = count()
+    answered: list[tuple[float, Taken]] = []
+    ended = threading.Event()
+    until_s = time.monotonic() + patience_s
+
+    def wanted() -> bool:
+        return len(answered) < clients + _LEAST or time.monotonic() < until_s
+
+    def call() -> None:
+        with closing(connect()) as client:  # Here: some clients know only the thread they were made in.
+            while not ended.is_set() and wanted() and (number := next(numbers)) < frames + clients:
+                taken = _timed(client, jobs[number % len(jobs)])
+                answered.append((time.perf_counter(), taken))
+
+    threads = ThreadGroup(ended.set)
+    for number in range(clients):
+        threads.start(f"client-{number}", call)
+    threads.join(_END_S)
+    ends_s = sorted(end_s for end_s, _ in answered)
+    return (len(ends_s) - clients) / (ends_s[-1] - ends_s[clients - 1]), [taken for _, taken in answered]
+
+
+def _timed(client: Client, job: Job) -> Taken:
+    begun_ns = time.perf_counter_ns()
+    answer = client.ask(job)
+    took_ns = time.perf_counter_ns() - begun_ns
+    wrong = int(np.count_nonzero(answer.mask != job.mask))
+    return Taken(took_ns / 1e6, answer.inference_ns / 1e6, wrong)

@@ -1,0 +1,4 @@
+"""Installs, starts, measures and stops the compared servers.
+
+Start with `catalogue` and `server`.
+"""

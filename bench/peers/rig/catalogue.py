@@ -1,0 +1,162 @@
+"""The peers: how each is started, as its own documentation has it, and by which ways a client reaches it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers.clients.client import Client, HttpClient
+from bench.peers.clients.open_inference import SharedMemoryClient, TensorClient
+from bench.peers.clients.plain_grpc import FloorClient
+from bench.peers.rig.environments import Environment
+from bench.peers.rig.function import MODEL
+
+_SERVERS = "bench.peers.servers"
+_OPEN_INFERENCE_READY = f"/v2/models/{MODEL}/ready"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one run gives one server."""
+
+    environment: Environment
+    folder: Path  # Its own, for settings, caches and its log.
+    ports: tuple[int, int, int, int]  # All free: for HTTP, for gRPC, and two for whatever else it opens.
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A client's path to a server."""
+
+    name: str  # "shm": shared memory.
+    connect: Callable[[Seat], Client]
+    over_tcp: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A serving system."""
+
+    title: str
+    library: str  # Whose version stands beside the figures.
+    command: Callable[[Seat], list[str]]
+    ways: tuple[Way, ...]
+    ready_path: str = ""  # Answers 200 over HTTP once the model is loaded, before it has inferred anything.
+    ready_word: str = ""  # And says this, where 200 alone tells nothing.
+    ready_port: int = 0  # Which of the seat's.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Of its environment.
+    is_alone: bool = False  # It listens on every address of the machine, and is run in a network of its own alone.
+    is_floor: bool = False  # No serving system, and nobody's rival: what a call of gRPC's own costs at the least.
+    is_torch: bool = False  # It serves the network as TorchScript: other arithmetic, and other last bits.
+
+
+def _module(name: str) -> Callable[[Seat], list[str]]:
+    """Run one of our server modules with its ports as arguments."""
+    return lambda seat: [str(seat.environment.python), "-m", f"{_SERVERS}.{name}", *map(str, seat.ports[:2])]
+
+
+def _bentoml(seat: Seat) -> list[str]:
+    served = ["serve", f"{_SERVERS}.bentoml_server:Road", "--host", "127.0.0.1", "--port", str(seat.ports[0])]
+    return [str(seat.environment.programs / "bentoml"), *served]
+
+
+def _mlserver(seat: Seat) -> list[str]:
+    http_port, grpc_port, *_ = seat.ports
+    settings = {
+        "host": "127.0.0.1",
+        "http_port": http_port,
+        "grpc_port": grpc_port,
+        "parallel_workers": 0,  # With more it does not start here: multiprocessing in its workers fails.
+        "metrics_endpoint": None,
+        "debug": False,
+    }
+    model = {"name": MODEL, "implementation": f"{_SERVERS}.mlserver_model.Road"}
+    (seat.folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    (seat.folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
+    return [str(seat.environment.programs / "mlserver"), "start", str(seat.folder)]
+
+
+def _torchserve(seat: Seat) -> list[str]:
+    archive = seat.folder / "store" / MODEL
+    (archive / "MAR-INF").mkdir(parents=True, exist_ok=True)
+    handler = ROOT.joinpath(*_SERVERS.split("."), "torchserve_handler.py")
+    (archive / handler.name).write_bytes(handler.read_bytes())
+    manifest = {"runtime": "python", "model": {"modelName": MODEL, "modelVersion": "1.0", "handler": handler.name}}
+    (archive / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest), encoding="utf-8")
+    settings = seat.folder / "config.properties"
+    http_port, grpc_port, other_http_port, other_grpc_port = seat.ports
+    addresses = {
+        "inference_address": f"http://127.0.0.1:{http_port}",
+        "management_address": f"http://127.0.0.1:{http_port}",
+        "metrics_address": f"http://127.0.0.1:{other_http_port}",
+        "grpc_inference_port": grpc_port,
+        "grpc_management_port": other_grpc_port,
+        "default_workers_per_model": 1,
+        "model_store": archive.parent,
+        "load_models": MODEL,
+    }
+    settings.write_text("".join(f"{key}={value}\n" for key, value in addresses.items()), encoding="utf-8")
+    command = [str(seat.environment.programs / "torchserve"), "--start", "--foreground", "--ncs"]
+    return [*command, "--disable-token-auth", "--ts-config", str(settings), "--models", f"{MODEL}={MODEL}"]
+
+
+def _http(path: str) -> Way:
+    return Way("http", lambda seat: HttpClient(seat.ports[0], path))
+
+
+PEERS = {
+    "triton": Peer(
+        "Triton",
+        "nvidia-pytriton",
+        _module("triton_server"),
+        (
+            Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1])),
+            Way("http", lambda seat: TensorClient("http", seat.ports[0])),
+            Way("shm", lambda seat: SharedMemoryClient(seat.ports[1]), over_tcp=False),
+        ),
+        _OPEN_INFERENCE_READY,
+    ),
+    "ray": Peer(
+        "Ray Serve",
+        "ray",
+        _module("ray_server"),
+        (_http("/"),),
+        "/ready",
+        variables={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+        ready_port=1,
+        is_alone=True,
+    ),
+    "bentoml": Peer(
+        "BentoML",
+        "bentoml",
+        _bentoml,
+        (_http("/predict"),),
+        "/readyz",
+        variables={"BENTOML_DO_NOT_TRACK": "True"},
+    ),
+    "litserve": Peer("LitServe", "litserve", _module("litserve_server"), (_http("/predict"),), "/health"),
+    "mlserver": Peer(
+        "MLServer",
+        "mlserver",
+        _mlserver,
+        (Way("grpc", lambda seat: TensorClient("grpc", seat.ports[1], as_element=True)),),
+        _OPEN_INFERENCE_READY,
+    ),
+    "torchserve": Peer(
+        "TorchServe",
+        "torchserve",
+        _torchserve,
+        (_http(f"/predictions/{MODEL}"),),
+        f"/models/{MODEL}",
+        '"READY"',
+        is_torch=True,
+    ),
+    "grpcio": Peer(
+        "bare gRPC",
+        "grpcio",
+        _module("grpcio_server"),
+        (Way("grpc", lambda seat: FloorClient(seat.ports[1])),),
+        is_floor=True,
+    ),
+}

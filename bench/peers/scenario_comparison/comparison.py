@@ -1,0 +1,109 @@
+"""Every server through the scenarios of the comparison of 2022, in alternating rounds of one run.
+
+Each server has one way here: its own first one over TCP; Skylane has its plain call, and MQTT as a vehicle uses it. In
+each round every server is started anew, with no other beside it, and goes through all scenarios: cold, then warm. So the
+rounds are independent, as the t-tests want them, and the memory of one large model at a time is enough.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from bench.peers.load_comparison.candidate import Contestant
+from bench.peers.load_comparison.load import SETTLING, Taken, one_in_flight, warm_up
+from bench.peers.load_comparison.plan import OURS, Plan
+from bench.peers.load_comparison.startup import nobody
+from bench.peers.rig.catalogue import PEERS
+from bench.peers.rig.resource_meter import Meter, Usage
+from bench.peers.rig.starter import Starter
+from bench.peers.rig.workload import Job, jobs
+from bench.peers.scenario_comparison.scenarios import SCENARIOS, pictures
+from shared.errors import SkylaneError
+
+OUR_WAYS = ("grpc", "mqtt")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One server in one scenario, in one round."""
+
+    scenario: str
+    server: str
+    way: str
+    number: int  # Of the round, from 0.
+    taken: Sequence[Taken]
+    usage: Usage
+
+    @property
+    def name(self) -> str:
+        """The contestant's."""
+        return f"{self.server} {self.way}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the runs gave."""
+
+    runs: list[Run] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # Servers, or ways to them, not measured to the end, and why.
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def run(plan: Plan, on_step: Callable[[str], None]) -> Outcome:
+    """Run the plan's scenarios; `on_step` is told before each run.
+
+    Raises:
+        PeerError: no server can be measured.
+        SkylaneError: the bag or the model cannot be used.
+    """
+    with tempfile.TemporaryDirectory(prefix="skylane-peers-") as folder:
+        on_step("the pictures and their masks")
+        work = jobs({name: pictures(plan, name) for name in plan.scenarios})
+        starter = Starter(plan, next(iter(work.values()))[0], Path(folder))
+        outcome = Outcome(versions=starter.versions)
+        seats = [(name, way) for name in plan.names for way in ways(name)]
+        for number, (server, way) in product(range(plan.rounds), seats):
+            if server in outcome.skipped:
+                continue
+            told = f"round {number + 1} of {plan.rounds}, {server} {way}"
+            on_step(f"{told}: starting")
+            try:
+                with ExitStack() as stack:
+                    (contestant,) = starter.start(server, stack, (way,), is_cold=True)
+                    with contestant.awake():
+                        for scenario in _in_order(plan.scenarios, contestant, work, plan.turn_s):
+                            on_step(f"{told}: {scenario}")
+                            outcome.runs.append(_measured(contestant, scenario, number, work[scenario], plan))
+            except SkylaneError as error:
+                outcome.skipped[server] = f"not from round {number + 1} on: {error}"
+        if not outcome.runs:
+            raise nobody(outcome.skipped)
+        return outcome
+
+
+def _in_order(
+    names: Sequence[str], contestant: Contestant, work: Mapping[str, Sequence[Job]], turn_s: float
+) -> Iterator[str]:
+    """The scenarios of a server that has inferred nothing yet: the cold ones, then, warmed up with their pictures, the others."""
+    yield from (name for name in names if SCENARIOS[name].is_cold)
+    warm = [name for name in names if not SCENARIOS[name].is_cold]
+    for name in warm:
+        warm_up(contestant.connect, work[name], turn_s)
+    yield from warm
+
+
+def _measured(contestant: Contestant, scenario: str, number: int, frames: Sequence[Job], plan: Plan) -> Run:
+    meter = Meter(contestant.tree)
+    settling = 0 if SCENARIOS[scenario].is_cold else SETTLING
+    taken = one_in_flight(contestant.connect, frames, plan.frames, plan.turn_s, settling=settling, meter=meter)
+    return Run(scenario, contestant.server, contestant.way, number, taken, meter.usage)
+
+
+def ways(server: str) -> tuple[str, ...]:
+    """The ways of a server of NAMES that are measured."""
+    if server == OURS:
+        return OUR_WAYS
+    return (next(way.name for way in PEERS[server].ways if way.over_tcp),)

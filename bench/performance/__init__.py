@@ -1,0 +1,4 @@
+"""Benchmarks of overhead, throughput and cost on one machine.
+
+Start with `overhead`.
+"""

@@ -1,0 +1,1 @@
+"""Chapters that compare runs, cells of a study, or machines."""

@@ -1,0 +1,1 @@
+"""Chapters about a single run."""

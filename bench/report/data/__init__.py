@@ -1,0 +1,4 @@
+"""What a report shows, read from the files of runs and studies.
+
+Start with `subject`.
+"""

@@ -1,0 +1,4 @@
+"""Output formats of a report: HTML page, charts, tables as files, terminal.
+
+Start with `page`.
+"""

@@ -1,0 +1,176 @@
+"""The page: one HTML file that carries everything it needs and asks for nothing."""
+
+import json
+from collections.abc import Iterable
+from html import escape
+from importlib import resources
+from typing import Final
+
+from bench.report.content import (
+    Caution,
+    Cell,
+    Chart,
+    Column,
+    Folded,
+    FrameList,
+    Kind,
+    Part,
+    Prose,
+    Report,
+    Section,
+    Table,
+)
+from bench.report.output.charts import library, to_json
+from bench.report.output.number_format import interval, number, text
+from bench.report.output.stage_styles import STAGES
+from bench.statistics.description import Estimate
+
+# Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
+_POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
+_WIDE: Final = 9  # Columns; a table of more gets smaller letters.
+_HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    charts = {chart.name: chart for chart in report.charts()}
+    return "\n".join((
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(report.title)}</title>",
+        '<link rel="icon" href="data:,">',
+        f"<style>{_static('report.css')}{_swatches()}</style>",
+        "</head>",
+        "<body>",
+        '<a class="skip" href="#main">Skip to the report</a>',
+        f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.sections))}</ol></nav>',
+        '<main id="main">',
+        f'<header><h1>{escape(report.title)}</h1><p class="verdict">{escape(report.verdict)}</p></header>',
+        *map(_section, report.sections),
+        "</main>",
+        '<aside id="frame" aria-live="polite" aria-label="One frame" hidden tabindex="-1"></aside>',
+        *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
+        _data("toggles", json.dumps({name: _toggles(chart) for name, chart in charts.items() if chart.toggles})),
+        _data("frames", json.dumps(report.frames)),
+        f"<script>{_script(library())}</script>",
+        f"<script>{_script(_static('report.js'))}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ))  # fmt: skip
+
+
+def _static(name: str) -> str:
+    return resources.files("bench.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _script(code: str) -> str:
+    """Code that cannot end its own element."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _data(name: str, text_of_json: str) -> str:
+    """JSON beside the code; `<` could end the element, and JSON has another spelling for it."""
+    return (
+        f'<script type="application/json" id="{escape(name)}">{text_of_json.replace("<", chr(92) + "u003c")}</script>'
+    )
+
+
+def _link(section: Section) -> str:
+    return f'<li><a href="#{section.anchor}">{escape(section.title)}</a></li>'
+
+
+def _section(section: Section) -> str:
+    parts = "\n".join(map(_part, section.parts))
+    return f'<section id="{section.anchor}" aria-labelledby="{section.anchor}-title"><h2 id="{section.anchor}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Prose(told):
+            return f"<p>{escape(told)}</p>"
+        case Caution(told):
+            return f'<p class="caution"><strong>Note.</strong> {escape(told)}</p>'
+        case Table():
+            return _table(part)
+        case Folded(told, table):
+            return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
+        case Chart():
+            return _chart(part)
+        case FrameList(heading, frames):
+            buttons = "".join(
+                f'<button type="button" data-frame="{place}">{escape(told)}</button>' for place, told in frames
+            )
+            return f'<div class="frames"><span>{escape(heading)}</span>{buttons}</div>'
+
+
+def _chart(chart: Chart) -> str:
+    name = escape(chart.name)
+    toggles = "".join(
+        f'<button type="button" data-chart="{name}" data-toggle="{place}" aria-pressed="{str(not place).lower()}">{escape(toggle.label)}</button>'
+        for place, toggle in enumerate(chart.toggles)
+    )
+    return (
+        f'<figure id="figure-{name}">'
+        + (f'<div class="toggles" role="group" aria-label="Scale">{toggles}</div>' if toggles else "")
+        + f'<div class="chart" id="plot-{name}" role="img" aria-labelledby="caption-{name}" style="height:{chart.height}px"></div>'
+        f'<figcaption id="caption-{name}">{escape(chart.caption)}</figcaption></figure>'
+    )
+
+
+def _toggles(chart: Chart) -> list[dict[str, object]]:
+    return [
+        {
+            "traces": {
+                name: [list(map(float, of_trace)) for of_trace in values] for name, values in toggle.traces.items()
+            },
+            "layout": toggle.layout,
+        }
+        for toggle in chart.toggles
+    ]
+
+
+def _table(table: Table) -> str:
+    headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
+    rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
+    dense = " dense" if len(table.columns) > _WIDE else ""
+    return (
+        f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption><span>{escape(table.caption)}</span></caption>'
+        f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
+    )
+
+
+def _cells(columns: Iterable[Column], row: Iterable[Cell]) -> Iterable[str]:
+    for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
+        inner = _cell(column, cell)
+        yield f'<th scope="row">{inner}</th>' if place == 0 else f"<td{_class(column)}>{inner}</td>"
+
+
+def _class(column: Column) -> str:
+    return ' class="number"' if column.kind is Kind.NUMBER else ""
+
+
+def _cell(column: Column, cell: Cell) -> str:
+    if column.kind is Kind.STAGE:
+        return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
+    if isinstance(cell, Estimate):
+        bounds = interval(cell, column.digits)
+        return number(cell.value, column.digits) + (f'<span class="interval">{bounds}</span>' if bounds else "")
+    return escape(text(cell, column.digits))
+
+
+def _swatches() -> str:
+    """A small square for each stage, in its colour and hatch."""
+    rules = []
+    for name, look in STAGES.items():
+        ground = look.colour
+        if look.hatch:
+            line = "rgba(0,0,0,.55)" if sum(bytes.fromhex(ground[1:])) > 3 * 128 else "rgba(255,255,255,.8)"
+            angle = _HATCHES[look.hatch]
+            ground = f"repeating-linear-gradient({angle}deg,{look.colour} 0 3px,{line} 3px 4px)"
+        rules.append(f".swatch-{name}{{background:{ground}}}")
+    return "".join(rules)

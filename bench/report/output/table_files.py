@@ -1,0 +1,117 @@
+"""The report's tables as files: CSV for programs, Markdown and LaTeX for papers."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from bench.report.content import Cell, Kind, Table
+from bench.report.output.number_format import text
+from bench.statistics.description import Estimate
+from shared.errors import SkylaneError
+
+_LATEX: Final = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$", "½": r"$\frac12$", "≤": r"$\le$",
+    "≥": r"$\ge$", "→": r"$\to$", "\N{NO-BREAK SPACE}": "~",
+})  # fmt: skip
+_MARKDOWN: Final = str.maketrans({"|": r"\|", "\n": " ", "<": "&lt;", ">": "&gt;"})
+_DECIMALS: Final = 6  # Of a float in CSV: a nanosecond, where it is a millisecond.
+
+
+class TablesError(SkylaneError):
+    """The tables cannot be written."""
+
+
+def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
+    """Write each table as `<name>.csv`, `<name>.md` and `<name>.tex` into a folder, which is made.
+
+    Raises:
+        TablesError: the folder does not take them.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in tables:
+            for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
+                path = folder / f"{table.name}{suffix}"
+                path.write_text(render(table), encoding="utf-8", errors="backslashreplace")
+                written.append(path)
+    except OSError as error:
+        raise TablesError(f"{folder} cannot be written: {error.strerror}: choose another --tables") from error
+    return written
+
+
+def to_csv(table: Table) -> str:
+    """The table for programs: plain numbers, an estimate as three columns, nothing where nothing was measured."""
+    estimates = [any(isinstance(row[place], Estimate) for row in table.rows) for place in range(len(table.columns))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        heading
+        for column, is_estimate in zip(table.columns, estimates, strict=True)
+        for heading in (
+            (column.heading, *(f"{column.heading} {end}" for end in ("low", "high")))[: 3 if is_estimate else 1]
+        )
+    )
+    for row in table.rows:
+        writer.writerow(
+            field for cell, is_estimate in zip(row, estimates, strict=True) for field in _fields(cell, is_estimate)
+        )
+    return out.getvalue()
+
+
+def _fields(cell: Cell, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
+    if isinstance(cell, Estimate):
+        return (_plain(cell.value), _plain(cell.low), _plain(cell.high))
+    return (_plain(cell), "", "") if is_estimate else (_plain(cell),)
+
+
+def _plain(cell: str | float | None) -> str:
+    if cell is None or isinstance(cell, str | int):
+        return "" if cell is None else str(cell)
+    return f"{cell:.{_DECIMALS}f}" if math.isfinite(cell) else ""
+
+
+def to_markdown(table: Table) -> str:
+    """The table as GitHub's Markdown, its caption above it."""
+    headings = [column.heading.translate(_MARKDOWN) for column in table.columns]
+    rule = ["---:" if column.kind is Kind.NUMBER else "---" for column in table.columns]
+    rows = [[text.translate(_MARKDOWN) for text in _texts(table, row)] for row in table.rows]
+    lines = (f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
+    return f"{table.caption}\n\n" + "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""The table for LaTeX; needs `\usepackage{booktabs}` and UTF-8."""
+    alignment = "".join("r" if column.kind is Kind.NUMBER else "l" for column in table.columns)
+    headings = [escaped(column.heading) for column in table.columns]
+    rows = [[escaped(cell) for cell in _texts(table, row)] for row in table.rows]
+    body = [f"    {' & '.join(cells)} \\\\" for cells in rows]
+    return "\n".join((
+        "\\begin{table}",
+        f"  \\caption{{{escaped(table.caption)}}}",
+        f"  \\label{{tab:{table.name}}}",
+        "  \\centering",
+        f"  \\begin{{tabular}}{{{alignment}}}",
+        "    \\toprule",
+        f"    {' & '.join(headings)} \\\\",
+        "    \\midrule",
+        *body,
+        "    \\bottomrule",
+        "  \\end{tabular}",
+        "\\end{table}",
+        "",
+    ))  # fmt: skip
+
+
+def escaped(text: str) -> str:
+    """Text in which nothing is a command to LaTeX."""
+    return " ".join(text.split()).translate(_LATEX)
+
+
+def _texts(table: Table, row: tuple[Cell, ...]) -> list[str]:
+    return [text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]

@@ -1,0 +1,4 @@
+"""Benchmarks of failures: worker failover, model swap under load, and long runs with random faults.
+
+Start with `failover`.
+"""

@@ -1,0 +1,4 @@
+"""Runs the cells of a study: brokers, workers and vehicles of each run.
+
+Start with `runner`.
+"""

@@ -1,0 +1,4 @@
+"""Engines that forward batches to another model server (TensorFlow Serving, Triton).
+
+Start with `engine`.
+"""

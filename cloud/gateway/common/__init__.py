@@ -1,0 +1,1 @@
+"""Code that all gateway protocols share: authentication, limits, errors, inference calls."""

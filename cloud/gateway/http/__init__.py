@@ -1,0 +1,4 @@
+"""The HTTP server of the gateway, its middleware, and the routes for health, metrics and Skylane's own messages.
+
+Start with `server`.
+"""

@@ -1,0 +1,47 @@
+"""The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from edge.config import EdgeConfig
+from edge.reliability.ledger import Tally
+from shared import clock
+from shared.messages.model_card import ModelCard
+from shared.runlog.latency_log import Outcome
+from shared.runlog.run_manifest import SCHEMA
+from shared.runtime.machine import commit, machine
+
+_SECRETS = {"tls_key"}
+
+
+def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
+    """The manifest as a run begins."""
+    return {
+        "kind": "run",
+        "schema": SCHEMA,
+        "state": "running",
+        "session": session,
+        "vehicle": config.vehicle,
+        "started_ns": clock.now_ns(),
+        "source": dict(source),
+        "model": {"name": card.name, "version": card.version, "sha256": card.sha256, "trained": card.trained},
+        "configuration": config.model_dump(mode="json", exclude=_SECRETS),
+        "seed": config.seed,
+        "host": machine(),
+        "commit": commit(),
+    }
+
+
+def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str, Any]:
+    """The manifest as a run ends: its counts sum to the frames read."""
+    return {
+        **manifest,
+        "state": "complete" if not rows_lost else "incomplete",
+        "ended_ns": clock.now_ns(),
+        "frames_read": tally.read,
+        "outcomes": {outcome.value: tally.outcomes.get(outcome, 0) for outcome in Outcome},
+        "ignored_answers": dict(tally.ignored_answers),
+        "retries": {"retried": tally.retried, "won": tally.retry_won},
+        "answered_by": [{**by._asdict(), "frames": frames} for by, frames in sorted(tally.answerers.items())],
+        "rows_lost": rows_lost,
+    }

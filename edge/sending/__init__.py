@@ -1,1 +1,0 @@
-"""Sending a folder of pictures to workers, spread over them by load."""

@@ -1,0 +1,1 @@
+"""The connection to a worker's gRPC server."""

@@ -1,0 +1,1 @@
+"""The MQTT transport, and clock probes over MQTT."""

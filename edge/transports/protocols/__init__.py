@@ -1,0 +1,1 @@
+"""How a frame is encoded for each gRPC or HTTP protocol: Skylane's own, Open Inference, TensorFlow Serving."""

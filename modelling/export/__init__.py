@@ -1,0 +1,1 @@
+"""Writes trained networks as frozen graphs, SavedModels and Keras files."""

@@ -1,0 +1,4 @@
+"""Post-training quantization of a model for OpenVINO.
+
+Start with `quantization`.
+"""

@@ -1,0 +1,1 @@
+"""Training of the weather classifier and the object detector."""

@@ -1,0 +1,1 @@
+"""Everything that the synthetic drive shows: street, buildings, plants, vehicles, people."""

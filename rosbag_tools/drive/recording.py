@@ -1,0 +1,89 @@
+"""Record a synthetic drive as a camera's recorder would: pixels, calibration, true labels and true boxes in a bag."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rosbag_tools.drive.scene import Drive
+from rosbag_tools.drive.sensor import Sensor
+from rosbag_tools.writer import BagWriter
+from shared.imaging.frames import Layout
+
+CAMERA = "/sensors/camera/left"
+FRAME_ID = "camera_left_optical"
+
+_START_NS = 1_700_000_000_000_000_000  # A date, so that viewers show one; the same for every drive.
+_DELAY_NS = 12_000_000  # From the exposure's stamp to the recorder: readout and transport.
+_JITTER_NS = 1_500_000
+_SPACING_NS = 100_000  # Between the messages of one frame.
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record; the same plan gives the same frames, whatever the format."""
+
+    seed: int = 0
+    frames: int = 300
+    rate_hz: float = 10.0
+    weather: str = "clear"
+    layout: Layout = Layout.BAYER_RGGB8
+    width: int = 1936
+    height: int = 1216
+    static_camera: bool = False
+
+
+def record(
+    path: Path,
+    plan: Plan,
+    *,
+    bag_format: str | None = None,
+    compression: str = "none",
+    overwrite: bool = False,
+    progress: Callable[[], None] | None = None,
+) -> None:
+    """Render and write a drive.
+
+    For every frame: `image_raw`, `camera_info`, `labels` (mono8, the true class ids) and `boxes` (the true boxes of
+    vehicles and persons), all with the sensor's stamp. The bag's time is later by a delay that varies, as a recorder's
+    does.
+
+    Raises:
+        SkylaneError: the bag cannot be written; what was written before can be read. Or there is no such weather.
+    """
+    drive = Drive(
+        plan.seed, width=plan.width, height=plan.height, weather=plan.weather, static_camera=plan.static_camera
+    )
+    sensor = Sensor(plan.seed, plan.layout)
+    delays = np.random.default_rng(plan.seed)
+    with BagWriter(path, bag_format, compression, overwrite=overwrite) as writer:
+        for index in range(plan.frames):
+            offset_s = index / plan.rate_hz
+            scene = drive.render(offset_s)
+            stamp_ns = _START_NS + round(offset_s * 1e9)
+            at_ns = stamp_ns + _DELAY_NS + int(delays.integers(_JITTER_NS))
+            writer.write_image(
+                f"{CAMERA}/image_raw", sensor.capture(scene.rgb, index), plan.layout.value, stamp_ns, at_ns, FRAME_ID
+            )
+            writer.write_camera_info(
+                f"{CAMERA}/camera_info",
+                plan.height,
+                plan.width,
+                drive.focal_px,
+                stamp_ns=stamp_ns,
+                received_ns=at_ns + _SPACING_NS,
+                frame_id=FRAME_ID,
+            )
+            writer.write_image(
+                f"{CAMERA}/labels", scene.class_ids, "mono8", stamp_ns, at_ns + 2 * _SPACING_NS, FRAME_ID
+            )
+            writer.write_boxes(
+                f"{CAMERA}/boxes",
+                scene.boxes,
+                stamp_ns=stamp_ns,
+                received_ns=at_ns + 3 * _SPACING_NS,
+                frame_id=FRAME_ID,
+            )
+            if progress is not None:
+                progress()

@@ -1,0 +1,173 @@
+"""The synthetic drive: a street rendered as a camera on a car sees it, with the true class of every pixel."""
+
+from dataclasses import dataclass
+from math import floor, sin
+from random import Random
+
+import numpy as np
+
+from rosbag_tools.drive.camera import Camera
+from rosbag_tools.drive.canvas import CLASSES, NONE, SKY, VEGETATION, Canvas, Image
+from rosbag_tools.drive.depth_sort import far_to_near
+from rosbag_tools.drive.objects import textures
+from rosbag_tools.drive.objects.ground import FARTHEST, Ground
+from rosbag_tools.drive.objects.street import plan
+from rosbag_tools.drive.rain_effect import Rain
+from rosbag_tools.drive.renderer import Painter
+from rosbag_tools.drive.traffic import Ego, movers
+from rosbag_tools.drive.view import FULL_WIDTH, View
+from rosbag_tools.drive.weather import WEATHERS, weather
+from rosbag_tools.drive.world import CHUNK, chunk
+
+__all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The visible extent of a vehicle, person or rider, in pixels from the picture's upper left corner."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class SceneFrame:
+    """A rendered moment: `rgb` H×W×3 uint8, `class_ids` H×W uint8 (places in `CLASSES`), and the boxes, far to near."""
+
+    rgb: Image
+    class_ids: Image
+    boxes: tuple[Box, ...]
+
+
+class Drive:
+    """An endless drive along a street, drawn from a seed.
+
+    The class rider covers a person together with the bicycle; posts' signs and lamps are poles; the car's own bonnet
+    is none. With `static_camera` the camera stands at the kerb and the traffic goes by.
+
+    Raises:
+        UnknownNameError: there is no such weather.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        width: int = 1936,
+        height: int = 1216,
+        weather: str = "clear",
+        static_camera: bool = False,
+    ) -> None:
+        rng = Random(f"drive/{seed}")
+        self._size = (width, height)
+        self._scale = width / FULL_WIDTH
+        self._street = plan(seed)
+        self._weather = _weather(weather, seed)
+        self._static = static_camera
+        lane = rng.randrange(self._street.lanes)
+        kerb = self._street.road + 0.35
+        own_lane = (lane + 0.5) * self._street.lane_width + rng.uniform(-0.15, 0.15)
+        self._ego = Ego(kerb if static_camera else own_lane, 0.0 if static_camera else self._street.speed)
+        self._focal = rng.uniform(1350, 1650) * self._scale
+        self._mast = rng.uniform(1.35, 1.75)
+        self._horizon = height * rng.uniform(0.42, 0.48)
+        self._bonnet = rng.uniform(0.035, 0.085)
+        self._paint = rng.choice(((30, 32, 36), (120, 122, 126), (90, 30, 32), (34, 52, 84), (170, 172, 174)))
+        self._shake = rng.uniform(0, 6.3)
+        self._sky = textures.sky(seed, self._weather, int(height * 0.5) + 2, width)
+        self._ground = Ground(self._street, self._weather, textures.asphalt(seed))
+        self._painter = Painter(seed, self._street, self._weather)
+        self._rain = Rain(seed)
+
+    @property
+    def focal_px(self) -> float:
+        """The camera's focal length in pixels; the principal point is not the centre but on the horizon."""
+        return float(self._focal)
+
+    def render(self, time_s: float) -> SceneFrame:
+        """The frame at `time_s` seconds; the same seed and time give the same bytes, in any order of asking."""
+        camera = self._camera(time_s)
+        canvas = Canvas(*self._size)
+        view = View(canvas, camera, self._weather)
+        first, last = floor((camera.z - 12.0) / CHUNK), floor((camera.z + FARTHEST) / CHUNK)
+        chunks = [chunk(self._street, index) for index in range(first, last + 1)]
+        moving = list(movers(self._street, self._ego, time_s))
+        self._paint_sky(canvas, camera)
+        self._ground.paint(canvas, camera, chunks, self._painter.shadows(view, chunks, moving))
+        for thing in far_to_near(self._painter.placed(view, chunks, moving)):
+            thing.paint()
+        if not self._static:
+            self._paint_bonnet(canvas)
+        boxes = tuple(_boxes(canvas))
+        self._rain.fall(view, time_s)
+        return SceneFrame(canvas.rgb, canvas.class_ids(), boxes)
+
+    def _camera(self, time_s: float) -> Camera:
+        width, height = self._size
+        z = self._ego.z(time_s)
+        pitch = 0.0 if self._static else 2.2 * sin(time_s * 5.1 + self._shake) + 1.4 * sin(time_s * 11.7)
+        return Camera(
+            width,
+            height,
+            self._focal,
+            width * (0.56 if self._static else 0.5),
+            self._horizon + pitch * self._scale,
+            self._ego.s,
+            self._mast,
+            z,
+            self._street.bend,
+        )
+
+    def _paint_sky(self, canvas: Canvas, camera: Camera) -> None:
+        width = self._size[0]
+        bottom = min(int(camera.horizon) + 2, canvas.rgb.shape[0])
+        turned = floor(width / 2 + camera.focal * self._street.bend.slope(camera.z))
+        left = min(max(turned, 0), self._sky.shape[1] - width)
+        sky = self._sky[-bottom:, left : left + width]
+        canvas.rgb[:bottom] = np.pad(sky, ((bottom - len(sky), 0), (0, 0), (0, 0)), mode="edge")
+        canvas.owners[:bottom] = SKY
+        below = int(camera.horizon + camera.focal * camera.h / FARTHEST * 1.6) + 2
+        hills = camera.focal * 0.012 * (1 + np.sin((np.arange(33) * width / 32 + turned) * 0.004 / self._scale))
+        colour = self._weather.paint((78, 100, 62), FARTHEST)
+        for at in range(32):
+            x0, x1 = at * width // 32, (at + 1) * width // 32
+            base = camera.horizon - camera.focal * 0.008
+            outline = np.array([[x0, base - hills[at]], [x1, base - hills[at + 1]], [x1, below], [x0, below]], np.int32)
+            canvas.fill(outline, colour, VEGETATION)
+
+    def _paint_bonnet(self, canvas: Canvas) -> None:
+        width, height = self._size
+        across = np.linspace(-0.05, 1.05, 33)
+        for share, light in ((1.0, 0.8), (0.82, 1.05), (0.5, 0.92)):
+            arch = height * (1 - self._bonnet * share * (1 - (2 * across - 1) ** 2 * 0.45))
+            top = np.stack((across * width, arch), axis=1)
+            outline = np.concatenate((top, [[width * 1.05, height + 2], [-width * 0.05, height + 2]])).astype(np.int32)
+            paint = [value * light for value in self._paint]
+            canvas.fill(outline, self._weather.paint(paint, 0.0, (0.0, 1.0, 0.0)), NONE)
+
+
+_weather = weather  # The parameter of the same name hides it.
+
+
+def _boxes(canvas: Canvas) -> list[Box]:
+    """The boxes of the things on a canvas, of what is visible of each."""
+    boxes = []
+    flat = canvas.owners.ravel()
+    places = np.flatnonzero(flat >= len(CLASSES))
+    rows, columns = np.divmod(places.astype(np.int32), np.int32(canvas.owners.shape[1]))
+    owners = flat[places].astype(np.intp) - len(CLASSES)
+    count = len(canvas.things)
+    low = np.full((count, 2), 1 << 30, np.int32)
+    high = np.full((count, 2), -1, np.int32)
+    for axis, values in enumerate((columns, rows)):
+        np.minimum.at(low[:, axis], owners, values)
+        np.maximum.at(high[:, axis], owners, values)
+    pixels = np.bincount(owners, minlength=count)
+    for at in np.flatnonzero(pixels >= 12).tolist():  # noqa: PLR2004 - fewer pixels show nothing.
+        x, y = low[at].tolist()
+        right, bottom = high[at].tolist()
+        boxes.append(Box(CLASSES[canvas.things[at]], float(x), float(y), float(right - x + 1), float(bottom - y + 1)))
+    return boxes

@@ -1,0 +1,183 @@
+"""Weathers: the light, the sky, the haze and the wetness that a drive is painted with."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from rosbag_tools.drive.canvas import Colour, Image
+from shared.errors import UnknownNameError
+
+WEATHERS = ("clear", "overcast", "dusk", "fog", "rain")
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What the light does. Colours are RGB, 0 to 255; factors multiply colours."""
+
+    name: str
+    ambient: Triple  # The light from all sides.
+    sun: Triple  # The light from the sun's side, added to it.
+    zenith: Triple
+    skyline: Triple
+    cloud: Triple
+    clouds: float  # The share of the sky under cloud.
+    haze: Triple
+    haze_length: float  # Metres after which 63 % of a colour has become haze.
+    haze_limit: float  # The largest share of haze: what is labelled stays discernible.
+    saturation: float
+    wetness: float  # How much of the scene the road mirrors.
+    shadow: float  # The light left in a cast shadow.
+    lamps: bool  # Whether lamps and windows are lit.
+    towards_sun: Triple = (0.4, 0.7, 0.3)  # A unit vector: right, up, ahead.
+
+    def lit(self, colours: npt.ArrayLike, normals: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
+        """Colours N×3 as this light shows them near by, on faces with unit normals N×3 (upright ground if None)."""
+        light = np.asarray(self.ambient)
+        facing = self.towards_sun[1] if normals is None else np.maximum(np.asarray(normals) @ self.towards_sun, 0.0)
+        light = light + np.multiply.outer(facing, self.sun)
+        colours = np.asarray(colours, np.float64)
+        grey = colours @ (0.3, 0.59, 0.11)
+        return np.asarray((grey[..., None] + (colours - grey[..., None]) * self.saturation) * light)
+
+    def veil(self, depth: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The share of haze in what is seen from `depth` metres."""
+        return np.asarray(self.haze_limit * (1.0 - np.exp(-np.maximum(np.asarray(depth), 0.0) / self.haze_length)))
+
+    def seen(self, lit: npt.ArrayLike, depth: npt.ArrayLike) -> list[Colour]:
+        """Lit colours N×3 as they look from `depth` metres."""
+        share = np.asarray(self.veil(depth))[..., None]
+        mixed = np.asarray(lit) * (1.0 - share) + np.asarray(self.haze) * share
+        return [tuple(row) for row in np.clip(np.rint(mixed), 0, 255).astype(int).reshape(-1, 3).tolist()]
+
+    def paint(self, colour: npt.ArrayLike, depth: float, normal: Triple = (0.0, 0.35, -0.94)) -> Colour:
+        """One colour, lit and seen from `depth` metres; by default on something upright that faces the camera."""
+        return self.seen(self.lit(np.asarray(colour)[None], [normal]), depth)[0]
+
+    def veiled(self, picture: Image, depth: npt.ArrayLike) -> Image:
+        """A lit picture H×W×3 as it looks from `depth` metres: one depth for all of it, or one for each column."""
+        share = np.rint(self.veil(depth) * 256).reshape(1, -1, 1)
+        added = (share * np.asarray(self.haze)).astype(np.uint16)
+        return np.asarray((picture * (256 - share).astype(np.uint16) + added) >> 8, np.uint8)
+
+
+def weather(name: str, seed: int) -> Weather:
+    """The weather `name` as drive `seed` has it: each drive's differs a little in colour, light, haze and sun.
+
+    Raises:
+        UnknownNameError: there is no such weather.
+    """
+    if name not in _WEATHERS:
+        raise UnknownNameError("weather", name, WEATHERS)
+    rng = Random(f"weather/{seed}")
+    gain = rng.uniform(0.85, 1.15)
+    warmth = rng.uniform(-0.06, 0.06)
+    tone = np.array([1 + warmth, 1.0, 1 - warmth])
+    side = rng.uniform(-0.8, 0.8)
+    ahead = rng.uniform(-0.8, 0.8)
+    sun = np.array([side, rng.uniform(0.5, 1.0), ahead])
+    base = _WEATHERS[name]
+    return replace(
+        base,
+        ambient=_triple(np.asarray(base.ambient) * tone * gain),
+        sun=_triple(np.asarray(base.sun) * tone * gain * rng.uniform(0.8, 1.1)),
+        zenith=_triple(np.asarray(base.zenith) * tone * rng.uniform(0.85, 1.1)),
+        skyline=_triple(np.asarray(base.skyline) * tone),
+        clouds=min(1.0, base.clouds * rng.uniform(0.5, 1.3)),
+        haze=_triple(np.asarray(base.haze) * tone),
+        haze_length=base.haze_length * rng.uniform(0.8, 1.4),
+        saturation=base.saturation * rng.uniform(0.85, 1.1),
+        towards_sun=_triple(sun / np.linalg.norm(sun)),
+    )
+
+
+def _triple(values: npt.NDArray[np.float64]) -> Triple:
+    red, green, blue = values.tolist()
+    return red, green, blue
+
+
+_WEATHERS = {
+    "clear": Weather(
+        name="clear",
+        ambient=(0.52, 0.55, 0.62),
+        sun=(0.62, 0.58, 0.48),
+        zenith=(70, 125, 205),
+        skyline=(190, 215, 240),
+        cloud=(250, 250, 252),
+        clouds=0.45,
+        haze=(190, 210, 235),
+        haze_length=260.0,
+        haze_limit=0.70,
+        saturation=1.0,
+        wetness=0.0,
+        shadow=0.55,
+        lamps=False,
+    ),
+    "overcast": Weather(
+        name="overcast",
+        ambient=(0.74, 0.75, 0.77),
+        sun=(0.06, 0.06, 0.06),
+        zenith=(165, 172, 182),
+        skyline=(215, 218, 222),
+        cloud=(190, 194, 200),
+        clouds=0.95,
+        haze=(205, 209, 214),
+        haze_length=190.0,
+        haze_limit=0.70,
+        saturation=0.72,
+        wetness=0.0,
+        shadow=0.90,
+        lamps=False,
+    ),
+    "dusk": Weather(
+        name="dusk",
+        ambient=(0.30, 0.30, 0.40),
+        sun=(0.24, 0.15, 0.08),
+        zenith=(38, 48, 92),
+        skyline=(232, 150, 96),
+        cloud=(150, 96, 104),
+        clouds=0.55,
+        haze=(120, 96, 104),
+        haze_length=240.0,
+        haze_limit=0.60,
+        saturation=0.85,
+        wetness=0.0,
+        shadow=0.85,
+        lamps=True,
+    ),
+    "fog": Weather(
+        name="fog",
+        ambient=(0.68, 0.69, 0.71),
+        sun=(0.03, 0.03, 0.03),
+        zenith=(196, 200, 204),
+        skyline=(208, 211, 214),
+        cloud=(202, 206, 210),
+        clouds=0.3,
+        haze=(204, 207, 210),
+        haze_length=42.0,
+        haze_limit=0.72,
+        saturation=0.62,
+        wetness=0.05,
+        shadow=0.94,
+        lamps=True,
+    ),
+    "rain": Weather(
+        name="rain",
+        ambient=(0.50, 0.52, 0.56),
+        sun=(0.02, 0.02, 0.02),
+        zenith=(108, 116, 128),
+        skyline=(160, 166, 174),
+        cloud=(92, 98, 110),
+        clouds=0.9,
+        haze=(148, 154, 162),
+        haze_length=95.0,
+        haze_limit=0.65,
+        saturation=0.70,
+        wetness=0.38,
+        shadow=0.92,
+        lamps=True,
+    ),
+}

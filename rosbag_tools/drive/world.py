@@ -1,0 +1,241 @@
+"""What stands along the street of a drive, made chunk by chunk from the seed so that it never ends."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from random import Random
+
+from rosbag_tools.drive.objects.street import Street
+
+CHUNK = 24.0  # Metres of street made at a time.
+CROSSING = (14.0, 22.0)  # Where in a chunk its side street runs, if it has one.
+ZEBRA = (8.5, 12.5)  # Where in a chunk its zebra crossing lies, if it has one.
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A cuboid along the street. `side` is -1 left, 1 right; `face` picks its facade."""
+
+    side: int
+    near: float
+    far: float
+    storeys: int
+    roof: float  # The height of a pitched roof, 0 for a flat one.
+    face: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A tree (with a trunk) or a bush (without). `look` picks its foliage."""
+
+    s: float
+    z: float
+    trunk: float
+    width: float
+    height: float  # Of the foliage.
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A clipped hedge along the street."""
+
+    s: float
+    near: float
+    far: float
+    height: float
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A lamp post, a sign post or a traffic light; `side` says which way its arm does not point."""
+
+    kind: str
+    s: float
+    z: float
+    side: int
+    height: float
+    radius: float
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A vehicle that stands at the kerb; `look` picks its model."""
+
+    kind: str
+    s: float
+    z: float
+    yaw: float
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """All that stands along 24 m of street."""
+
+    start: float
+    side_street: bool
+    zebra: bool
+    green: tuple[bool, bool]  # Whether the lots on the left and right are grass.
+    patch: float  # How much lighter or darker its asphalt is.
+    houses: tuple[House, ...]
+    plants: tuple[Plant, ...]
+    hedges: tuple[Hedge, ...]
+    posts: tuple[Post, ...]
+    parked: tuple[Parked, ...]
+
+
+@lru_cache(maxsize=512)
+def chunk(street: Street, index: int) -> Chunk:
+    """What stands from `index` × 24 m on."""
+    rng = Random(f"chunk/{street.seed}/{index}")
+    start = index * CHUNK
+    side_street = index % 5 == rng.randrange(5) or _chance(rng, 0.08)
+    zebra = side_street or _chance(rng, 0.12)
+    green = (_chance(rng, street.green), _chance(rng, street.green))
+    houses: list[House] = []
+    plants: list[Plant] = []
+    hedges: list[Hedge] = []
+    for side, is_green in zip((-1, 1), green, strict=True):
+        if is_green:
+            plants += _park(rng, street, side, start, side_street=side_street)
+        else:
+            houses += _houses(rng, street, side, start, side_street=side_street)
+        hedges += _hedges(rng, street, side, start, side_street=side_street, is_green=is_green)
+        plants += _row_of_trees(rng, street, side, start, side_street=side_street)
+    return Chunk(
+        start,
+        side_street,
+        zebra,
+        green,
+        rng.uniform(-1, 1),
+        tuple(houses),
+        tuple(plants),
+        tuple(hedges),
+        tuple(_posts(rng, street, start, side_street=side_street, zebra=zebra)),
+        tuple(_parked(rng, street, start, zebra=zebra)),
+    )
+
+
+def _chance(rng: Random, share: float) -> bool:
+    return rng.random() < share
+
+
+def _houses(rng: Random, street: Street, side: int, start: float, *, side_street: bool) -> list[House]:
+    ends = [start, start + (CROSSING[0] - 2.0 if side_street else CHUNK)]
+    if not side_street and _chance(rng, 0.5):
+        ends.insert(1, start + rng.uniform(9, 15))
+    houses = []
+    for near, far in pairwise(ends):
+        storeys = rng.randint(*street.storeys)
+        gap = rng.choice((0.0, 0.0, 1.5, 3.0))
+        roof = rng.uniform(2.0, 4.0) if storeys <= rng.choice((2, 3)) else 0.0
+        houses.append(House(side, near, far - gap, storeys, roof, rng.randrange(1000)))
+    return houses
+
+
+def _park(rng: Random, street: Street, side: int, start: float, *, side_street: bool) -> list[Plant]:
+    length = CROSSING[0] - 3.0 if side_street else CHUNK
+    plants = []
+    for _ in range(rng.randint(2, 5)):
+        place = (side * (street.front + rng.uniform(1.0, 10.0)), start + rng.uniform(1.0, length))
+        plants.append(_tree(rng, *place))
+    for _ in range(rng.randint(2, 5)):
+        width = rng.uniform(1.2, 3.5)
+        s = side * (street.edge + 0.8 + width / 2 + rng.uniform(0.0, 5.0))
+        plants.append(
+            Plant(s, start + rng.uniform(1.0, length), 0.0, width, rng.uniform(0.7, 1.8), rng.randrange(1000))
+        )
+    return plants
+
+
+def _tree(rng: Random, s: float, z: float) -> Plant:
+    size = rng.uniform(0.7, 1.3)
+    return Plant(
+        s,
+        z,
+        2.4 * size + rng.uniform(0.0, 0.8),
+        4.2 * size * rng.uniform(0.8, 1.25),
+        4.4 * size * rng.uniform(0.8, 1.3),
+        rng.randrange(1000),
+    )
+
+
+def _hedges(rng: Random, street: Street, side: int, start: float, *, side_street: bool, is_green: bool) -> list[Hedge]:
+    room = is_green or street.setback > 1.0
+    if not room or not _chance(rng, 0.45):
+        return []
+    far = start + (CROSSING[0] - 3.0 if side_street else rng.uniform(10, CHUNK))
+    return [Hedge(side * (street.edge + 0.5), start + 0.5, far, rng.uniform(0.7, 1.8), rng.randrange(1000))]
+
+
+def _row_of_trees(rng: Random, street: Street, side: int, start: float, *, side_street: bool) -> list[Plant]:
+    s = side * (street.road + (street.verge / 2 if street.verge else 0.6))
+    places = (start + 5.0,) if side_street else (start + 4.0, start + 12.5, start + 20.0)
+    trees = []
+    for place in places:
+        if _chance(rng, street.trees * 0.55):
+            tree = _tree(rng, s, place + rng.uniform(-1.2, 1.2))
+            trees.append(Plant(tree.s, tree.z, max(tree.trunk, 2.5), tree.width * 0.8, tree.height, tree.look))
+    return trees
+
+
+def _posts(rng: Random, street: Street, start: float, *, side_street: bool, zebra: bool) -> list[Post]:
+    posts = []
+    kerb = street.road + 0.45
+    lamp_kind = rng.choice(("lamp", "lamp", "lantern"))
+    for side, phase in ((-1, 0.5), (1, 0.0)):
+        first = -(-(start + phase * street.lamps) // street.lamps) * street.lamps - phase * street.lamps
+        while first < start + CHUNK:
+            if first >= start and not (side_street and CROSSING[0] <= first - start <= CROSSING[1]):
+                height = rng.uniform(6.5, 9.0) if lamp_kind == "lamp" else rng.uniform(3.8, 4.8)
+                posts.append(
+                    Post(lamp_kind, side * kerb, first, side, height, rng.uniform(0.06, 0.085), rng.randrange(1000))
+                )
+            first += street.lamps
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            z = start + rng.uniform(0.5, CROSSING[0] - 1.0)
+            posts.append(
+                Post(
+                    "sign",
+                    side * (kerb + rng.uniform(0, 0.3)),
+                    z,
+                    side,
+                    rng.uniform(2.5, 3.3),
+                    rng.uniform(0.035, 0.06),
+                    rng.randrange(1000),
+                )
+            )
+        if side_street or (zebra and _chance(rng, 0.4)):
+            z = start + ZEBRA[0] - 1.0
+            posts.append(
+                Post(
+                    "light", side * kerb, z, side, rng.uniform(3.2, 4.0), rng.uniform(0.055, 0.075), rng.randrange(1000)
+                )
+            )
+        if _chance(rng, 0.15):
+            places = [start + rng.uniform(0.0, 6.0) + 1.6 * step for step in range(4)]
+            posts += [Post("bollard", side * (street.road + 0.35), z, side, 1.0, 0.06, 0) for z in places]
+    return posts
+
+
+def _parked(rng: Random, street: Street, start: float, *, zebra: bool) -> list[Parked]:
+    if not street.parking:
+        return []
+    parked = []
+    length = ZEBRA[0] - 1.5 if zebra else CHUNK
+    for side in (-1, 1):
+        place = 0.3
+        while place < length:
+            kind = rng.choices(("car", "truck", "bus"), (0.86, 0.11, 0.03))[0]
+            room = {"car": 5.6, "truck": 9.0, "bus": 13.0}[kind]
+            if place + room > length:
+                break
+            if _chance(rng, street.parked):
+                s = side * (street.road - street.parking / 2 - 0.05)
+                yaw = (0.0 if side > 0 else 3.14159) + rng.uniform(-0.03, 0.03)
+                parked.append(Parked(kind, s, start + place + room / 2, yaw, rng.randrange(100_000)))
+            place += room
+    return parked

@@ -1,0 +1,1 @@
+"""ROS messages in bags: images, boxes, and message definitions."""

@@ -1,0 +1,40 @@
+"""The true boxes beside a camera's pictures, read out of a bag's `vision_msgs/Detection2DArray`."""
+
+from typing import Any
+
+from rosbag_tools.drive.scene import Box
+from rosbag_tools.messages.images import MalformedMessageError, Wire
+from rosbag_tools.messages.ros_types import DETECTIONS, own_types
+from rosbag_tools.reading.records import Message
+from rosbag_tools.writer import DETECTED_IDS
+
+_NAMES = {number: name for name, number in DETECTED_IDS.items()}
+
+
+def read_boxes(message: Message) -> list[Box]:
+    """The boxes of a message, each under the name of its first hypothesis; empty where it has none.
+
+    Raises:
+        MalformedMessageError: it is no such message, or its bytes are not what the type says.
+    """
+    channel = message.channel
+    if channel.message_type != DETECTIONS:
+        raise MalformedMessageError(f"{channel.topic} holds {channel.type}, no boxes: give a topic of {DETECTIONS}")
+    types = own_types(channel.wire)
+    read = types.deserialize_ros1 if channel.wire is Wire.ROS1 else types.deserialize_cdr
+    try:
+        seen: Any = read(message.data, DETECTIONS)
+    except Exception as error:  # A parser of foreign bytes, which raises whatever the bytes provoke.
+        raise MalformedMessageError(f"a message on {channel.topic} cannot be read as {DETECTIONS}: {error}") from error
+    return [_box(each, channel.wire) for each in seen.detections]
+
+
+def _box(seen: Any, wire: Wire) -> Box:
+    centre = seen.bbox.center if wire is Wire.ROS1 else seen.bbox.center.position
+    name = ""
+    if seen.results and wire is Wire.ROS1:
+        name = _NAMES.get(seen.results[0].id, "")
+    elif seen.results:
+        name = seen.results[0].hypothesis.class_id
+    width, height = seen.bbox.size_x, seen.bbox.size_y
+    return Box(name, centre.x - width / 2, centre.y - height / 2, width, height)

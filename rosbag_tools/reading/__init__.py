@@ -1,0 +1,4 @@
+"""Reads bags of every format, also damaged ones.
+
+Start with `bag` and `frames`.
+"""

@@ -1,0 +1,192 @@
+"""A bag of any format: a ROS 1 file, a ROS 2 folder with or without its metadata, or a bare .db3 or .mcap."""
+
+import hashlib
+import heapq
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+from rosbag_tools.reading.data_file import DataFile, ForeignBagError, unfold_file
+from rosbag_tools.reading.records import Channel, Damage, Message
+from shared.config import ConfigError, load_mapping
+from shared.errors import SkylaneError, UnknownNameError, suggestion
+from shared.hashing import file_sha256
+
+_SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd")
+
+
+class MissingBagError(SkylaneError):
+    """There is no bag at a path."""
+
+
+class DamagedBagError(SkylaneError):
+    """A bag was read as far as it goes, and part of it is lost."""
+
+    def __init__(self, path: Path, damage: Damage, read: str) -> None:
+        self.path = path
+        self.damage = damage
+        super().__init__(
+            f"{path} is damaged at {damage.place}: {damage.reason}; {read} read all the same. "
+            f"`skylane bag verify` names all damage, `skylane bag crop` writes what is whole into a new bag"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of one type, and how many messages of it there are."""
+
+    channel: Channel
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The topic's name as the bag spells it, with or without a leading slash."""
+        return self.channel.topic
+
+
+class Bag:
+    """An open bag.
+
+    Attributes:
+        path: as given.
+        files: its data files, in order.
+        format: "ros1", "sqlite3" or "mcap".
+        topics: sorted by name.
+        start_ns, end_ns: the recording times of the first and last message; 0 where there is none.
+        index_damage: why the index of a file could not be used; empty where all could.
+        is_compressed: whether its files are compressed as a whole.
+
+    Raises:
+        MissingBagError: there is nothing at `path`, or a folder without data files.
+        ForeignBagError: what is there is no bag.
+        DecompressionError: a file compressed as a whole is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stack = ExitStack()
+        try:
+            self.files = _data_files(path)
+            folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="skylane-bag-")))
+            self._parts = [self._open(file, folder) for file in self.files]
+        except OSError as error:
+            self._stack.close()
+            raise MissingBagError(f"bag {path} cannot be read: {error.strerror}") from error
+        except BaseException:
+            self._stack.close()
+            raise
+        self.format = self._parts[0].format
+        counts: Counter[Channel] = sum((part.counts for part in self._parts), Counter())
+        for part in self._parts:
+            counts.update(dict.fromkeys(part.counts, 0))  # Adding counters drops topics without messages.
+        self.topics = tuple(sorted((Topic(*item) for item in counts.items()), key=lambda topic: topic.name))
+        filled = [part for part in self._parts if part.counts.total()]
+        self.start_ns = min((part.start_ns for part in filled), default=0)
+        self.end_ns = max((part.end_ns for part in filled), default=0)
+        self.index_damage = next((part.index_damage for part in self._parts if part.index_damage), "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the data file; of several, over the names and digests of all. It reads them whole."""
+        if len(self.files) == 1:
+            return file_sha256(self.files[0])
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(file_sha256(file)))
+        return digest.hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the data files."""
+        return sum(file.stat().st_size for file in self.files)
+
+    def find(self, names: Sequence[str]) -> tuple[Topic, ...]:
+        """The topics of these names, which may be given with or without the leading slash.
+
+        Raises:
+            UnknownNameError: the bag has no such topic; the nearest names are offered.
+        """
+        by_name = {topic.name.lstrip("/"): topic for topic in self.topics}
+        found = []
+        for name in names:
+            topic = by_name.get(name.lstrip("/"))
+            if topic is None:
+                raise UnknownNameError(f"topic in {self.path.name}:", name, [each.name for each in self.topics])
+            found.append(topic)
+        return tuple(found)
+
+    def messages(
+        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+    ) -> Iterator[Message | Damage]:
+        """Yield the messages of `topics` (of all where None) recorded from `start_ns` on and before `stop_ns`.
+
+        They come in the order of their times as far as the index reaches. What a damaged index does not reach follows
+        in the order of the file, with every damage met.
+        """
+        if len(self._parts) == 1:
+            return self._parts[0].messages(topics, start_ns, stop_ns)
+        return heapq.merge(
+            *(part.messages(topics, start_ns, stop_ns) for part in self._parts), key=lambda item: item.time_ns
+        )
+
+    def scan(self) -> Iterator[Message | Damage]:
+        """Yield every message in the order of the files, with its place, and every damage met."""
+        for part in self._parts:
+            yield from part.scan()
+
+    def close(self) -> None:
+        """Release the files."""
+        self._stack.close()
+
+    def _open(self, file: Path, folder: Path) -> DataFile:
+        part = DataFile(unfold_file(file, folder))
+        self._stack.callback(part.close)
+        return part
+
+
+def _data_files(path: Path) -> tuple[Path, ...]:
+    if not path.exists():
+        beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        near = [each.name for each in beside if _looks_like_bag(each)]
+        raise MissingBagError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
+    if not path.is_dir():
+        return (path,)
+    files = [file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
+    if not files:
+        raise MissingBagError(f"folder {path} holds no .db3 and no .mcap file: give the folder of a ROS 2 bag")
+    listed = _listed(path / "metadata.yaml")
+    return tuple(sorted((file for file in files if file.name in listed), key=lambda file: listed.index(file.name))) or (
+        tuple(sorted(files, key=_natural_order))
+    )
+
+
+def _looks_like_bag(path: Path) -> bool:
+    return path.name.endswith((".bag", *_SUFFIXES)) or (path / "metadata.yaml").is_file()
+
+
+def _listed(metadata: Path) -> list[str]:
+    """The names of the data files by the bag's own metadata; none where it is missing or broken, as it often is."""
+    try:
+        paths = load_mapping(metadata)["rosbag2_bagfile_information"]["relative_file_paths"]
+        return [Path(str(each)).name for each in paths]
+    except (ConfigError, KeyError, TypeError):
+        return []
+
+
+def _natural_order(file: Path) -> list[tuple[int, str]]:
+    """A split bag's tenth file comes after its second."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", file.name)]
+
+
+__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "Topic"]

@@ -1,0 +1,268 @@
+"""One data file of a bag: read by its index through `rosbags`, or front to back where that fails."""
+
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from backports import zstd
+from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat, QosDurability
+from rosbags.rosbag1 import Reader as Ros1Reader
+from rosbags.rosbag1.reader import decompressors as _ros1_codecs
+from rosbags.rosbag2.storage_mcap import DECOMPRESSORS as _MCAP_CODECS
+from rosbags.rosbag2.storage_mcap import McapReader
+from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
+
+from rosbag_tools.messages.images import Wire
+from rosbag_tools.reading import mcap_file, ros1_file, sqlite_file
+from rosbag_tools.reading.decompression import (
+    MAX_CHUNK_BYTES,
+    MAX_MESSAGE_BYTES,
+    ZSTD_OPTIONS,
+    DecompressionError,
+    decompress,
+    unfold_message,
+)
+from rosbag_tools.reading.records import Channel, Damage, Message
+from shared.errors import SkylaneError
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_COPY_BYTES = 1 << 20
+
+
+def _unfold_chunk(compression: str, data: bytes, size: int = MAX_CHUNK_BYTES) -> bytes:
+    return decompress(data, compression, min(size, MAX_CHUNK_BYTES))
+
+
+# rosbags unfolds a chunk without a bound; these are its own tables of codecs.
+_ros1_codecs.update({name: partial(_unfold_chunk, name) for name in ("bz2", "lz4")})
+_MCAP_CODECS.update({name: partial(_unfold_chunk, name) for name in ("lz4", "zstd")})
+
+Reader = Ros1Reader | McapReader | Sqlite3Reader
+
+
+class ForeignBagError(SkylaneError):
+    """A file is not a bag of any format we read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path} is no bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag")
+
+
+class _Format(NamedTuple):
+    reader: type[Reader]
+    scan: Callable[[Path], Iterator[Message | Damage]]
+
+
+_FORMATS = {
+    "ros1": _Format(Ros1Reader, ros1_file.scan),
+    "sqlite3": _Format(Sqlite3Reader, sqlite_file.scan),
+    "mcap": _Format(McapReader, mcap_file.scan),
+}
+_MAGICS = {ros1_file.MAGIC: "ros1", sqlite_file.MAGIC: "sqlite3", mcap_file.MAGIC: "mcap"}
+
+
+class DataFile:
+    """A bag's file of any of the three formats.
+
+    Attributes:
+        format: "ros1", "sqlite3" or "mcap", by the file's first bytes: names deceive.
+        counts: the messages of each channel.
+        start_ns, end_ns: the recording times of its first and last message; 0 where there is none.
+        index_damage: why the index could not be used; empty where it could.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.format = _format_of(path)
+        self.counts: Counter[Channel] = Counter()
+        self.start_ns = self.end_ns = 0
+        self.index_damage = ""
+        self._channels: dict[int, Channel] = {}
+        self._reader: Reader | None = None
+        if self.format == "sqlite3" and sqlite_file.is_computed(path):
+            self.index_damage = "a table of it is computed when it is read"
+        elif not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
+            self._open(_FORMATS[self.format].reader(path))
+        if self._reader is None:
+            self._take_scan()
+
+    def messages(
+        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+    ) -> Iterator[Message | Damage]:
+        """Yield the messages of `topics` (of all where None) recorded from `start_ns` on and before `stop_ns`.
+
+        They come in the order of their times as far as the index reaches. Where it fails, what it had not reached
+        follows in the order of the file, with every damage met.
+        """
+        given: Counter[tuple[str, int]] = Counter()
+        try:
+            for item in self._indexed(topics, start_ns, stop_ns):
+                yield item
+                if item.channel is not None:
+                    given[item.channel.topic, item.time_ns] += 1
+            if self._reader is not None:
+                return
+            failure = ""
+        except _IndexedReadError as error:
+            failure = str(error)
+        damaged = False
+        for item in self.scan():
+            if item.channel is None:
+                damaged = True
+                yield item
+            elif given[item.channel.topic, item.time_ns]:
+                given[item.channel.topic, item.time_ns] -= 1
+            elif _wanted(item.channel, item.time_ns, topics, start_ns, stop_ns):
+                yield item
+        if failure and not damaged:
+            yield Damage("index", failure)
+
+    def scan(self) -> Iterator[Message | Damage]:
+        """Yield every message in the order of the file, with its place, and every damage met."""
+        try:
+            yield from _FORMATS[self.format].scan(self.path)
+        except OSError as error:
+            yield Damage("disk", f"the file cannot be read further: {error.strerror}")
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _indexed(
+        self, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
+    ) -> Iterator[Message | Damage]:
+        if self._reader is None:
+            return
+        connections = [each for each in self._reader.connections if topics is None or each.topic in topics]
+        if not connections:
+            return
+        messages = self._reader.messages(connections, start_ns, stop_ns)
+        while True:
+            try:
+                connection, time_ns, data = next(messages)
+            except StopIteration:
+                return
+            except Exception as error:  # As above.
+                raise _IndexedReadError(_reason(error)) from error
+            if not isinstance(time_ns, int) or not isinstance(data, bytes):
+                # A column of SQLite's holds whatever is put there; the scan names the row.
+                raise _IndexedReadError("a row holds no time or no message")
+            channel = self._channels[connection.id]
+            try:
+                yield Message(channel, time_ns, unfold_message(data) if channel.wire is Wire.CDR else data)
+            except DecompressionError as error:
+                yield Damage("", str(error), channel, time_ns)
+
+    def _open(self, reader: Reader) -> None:
+        try:
+            reader.open()
+            if isinstance(reader, Sqlite3Reader) and reader.dbconn is not None:
+                reader.dbconn.limit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
+            self._take_index(reader)
+            self._reader = reader
+        except Exception as error:  # noqa: BLE001  rosbags and its codecs raise whatever the bytes provoke.
+            self.counts.clear()
+            self.start_ns = self.end_ns = 0
+            self.index_damage = _reason(error)
+
+    def _take_index(self, reader: Reader) -> None:
+        for connection in reader.connections:
+            channel = _channel(connection, self.format)
+            self._channels[connection.id] = channel
+            self.counts[channel] += connection.msgcount
+        times = reader if isinstance(reader, Ros1Reader) else reader.metadata
+        if self.counts.total():
+            self.start_ns, self.end_ns = int(times.start_time), int(times.end_time) - 1
+
+    def _take_scan(self) -> None:
+        for item in self.scan():
+            if isinstance(item, Message):
+                self.start_ns = min(self.start_ns, item.time_ns) if self.counts else item.time_ns
+                self.end_ns = max(self.end_ns, item.time_ns)
+                self.counts[item.channel] += 1
+
+
+def unfold_file(path: Path, folder: Path) -> Path:
+    """The data file itself, or its unfolded copy in `folder` where the bag is compressed as a whole file.
+
+    Raises:
+        DecompressionError: the file is damaged, or would fill more than half of what the disk has left.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_ZSTD_MAGIC)) != _ZSTD_MAGIC:
+            return path
+        file.seek(0)
+        unfolded = folder / path.stem
+        with unfolded.open("wb") as target:
+            _unfold(file, target, path, shutil.disk_usage(folder).free // 2)
+    return unfolded
+
+
+def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> None:
+    written = 0
+    try:
+        decompressor = zstd.ZstdDecompressor(options=ZSTD_OPTIONS)
+        while not decompressor.eof:
+            block = file.read(_COPY_BYTES) if decompressor.needs_input else b""
+            if decompressor.needs_input and not block:
+                break
+            written += target.write(decompressor.decompress(block, _COPY_BYTES))
+            if written > limit_bytes:
+                raise DecompressionError(f"{path} unfolds into more than {limit_bytes} bytes: free some disk space")
+    except zstd.ZstdError as error:
+        if not written:
+            raise DecompressionError(f"{path} is compressed with zstd and damaged: {error}") from error
+        # What came before the damage is a cut-off bag, which is read as one.
+
+
+class _IndexedReadError(Exception):
+    """Reading by the index failed: the scan goes on."""
+
+
+def _format_of(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(16)
+    for magic, name in _MAGICS.items():
+        if start.startswith(magic):
+            return name
+    raise ForeignBagError(path)
+
+
+def _channel(connection: Connection, name: str) -> Channel:
+    definition = connection.msgdef
+    return Channel(
+        str(connection.topic),  # A damaged database may hold anything.
+        str(connection.msgtype),
+        Wire.ROS1 if name == "ros1" else Wire.CDR,
+        str(definition.data),
+        definition.format is MessageDefinitionFormat.IDL,
+        _is_latched(connection),
+    )
+
+
+def _is_latched(connection: Connection) -> bool:
+    extra = connection.ext
+    if isinstance(extra, ConnectionExtRosbag1):
+        return bool(extra.latching)
+    return any(profile.durability is QosDurability.TRANSIENT_LOCAL for profile in extra.offered_qos_profiles)
+
+
+def _wanted(
+    channel: Channel, time_ns: int, topics: Collection[str] | None, start_ns: int | None, stop_ns: int | None
+) -> bool:
+    return (
+        (topics is None or channel.topic in topics)
+        and (start_ns is None or time_ns >= start_ns)
+        and (stop_ns is None or time_ns < stop_ns)
+    )
+
+
+def _reason(error: Exception) -> str:
+    """An error of rosbags in one line; asserts and the like come without words."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,169 @@
+"""Camera frames out of a bag, for replay."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rosbag_tools.messages.encodings import decode_compressed_image, decode_image
+from rosbag_tools.messages.images import IMAGE, read_compressed_image, read_image, read_stamp
+from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
+from rosbag_tools.reading.records import Damage, Message
+from shared.clock import now_ns
+from shared.errors import SkylaneError
+from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
+
+_log = logging.getLogger(__name__)
+
+# What lies beside a camera's pictures and is none: true labels, our own answers, depth.
+_NOT_CAMERAS = ("/labels", "/masks", "/compressedDepth")
+
+
+class NoImagesError(SkylaneError):
+    """A bag, or a topic of it, holds no pictures."""
+
+
+def decode(message: Message) -> tuple[Pixels, Layout]:
+    """The picture in an image message: its pixels and their layout, as `encodings` tells.
+
+    Raises:
+        SkylaneError: the message is malformed, or no picture can be made of it.
+    """
+    channel = message.channel
+    if channel.message_type == IMAGE:
+        return decode_image(read_image(message.data, channel.wire))
+    return decode_compressed_image(read_compressed_image(message.data, channel.wire))
+
+
+class BagSource:
+    """The frames of a bag, in the order of their recording.
+
+    `topics`: the image topics to take, with or without a leading slash; all cameras of the bag where none is given.
+    `start_offset_s`, `duration_s`: the part of the bag to take, counted from its first message.
+
+    Raises:
+        SkylaneError: the bag is missing or foreign, has no such topic (the nearest are offered), or no images there.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        topics: Sequence[str] = (),
+        start_offset_s: float = 0.0,
+        duration_s: float | None = None,
+    ) -> None:
+        if start_offset_s < 0 or (duration_s is not None and duration_s <= 0):
+            raise SkylaneError(f"cannot take {duration_s} s from {start_offset_s} s on: give a part within the bag")
+        self._bag = Bag(Path(path))
+        try:
+            self._topics = _camera_topics(self._bag, topics)
+        except SkylaneError:
+            self._bag.close()
+            raise
+        self._start_ns = self._bag.start_ns + round(start_offset_s * 1e9) if start_offset_s else None
+        self._stop_ns = None
+        if duration_s is not None:
+            first_ns = self._bag.start_ns if self._start_ns is None else self._start_ns
+            self._stop_ns = first_ns + round(duration_s * 1e9)
+        self._sha256 = ""
+        self._zero_stamps = False
+
+    @property
+    def frame_count(self) -> int | None:
+        """How many frames it will yield by the bag's index; None where only a part of the bag is taken."""
+        if self._start_ns is not None or self._stop_ns is not None:
+            return None
+        return sum(topic.count for topic in self._topics)
+
+    @property
+    def provenance(self) -> dict[str, str | int | float | list[str]]:
+        """What identifies the bag; `notes` grows while frames are read. The hash is computed once, when first asked."""
+        self._sha256 = self._sha256 or self._bag.sha256
+        notes = []
+        if self._bag.index_damage:
+            notes.append(f"read front to back without its index: {self._bag.index_damage}")
+        if self._zero_stamps:
+            notes.append("stamps of zero were replaced by the bag's time")
+        return {
+            "kind": "bag",
+            "path": self._bag.path.name,
+            "format": self._bag.format,
+            "sha256": self._sha256,
+            "cameras": [topic.name for topic in self._topics],
+            "notes": notes,
+        }
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """Yield every frame of the chosen topics once.
+
+        Raises:
+            DamagedBagError: after the last readable frame, where part of the bag is lost.
+        """
+        names = {topic.name for topic in self._topics}
+        items = self._bag.messages(names, self._start_ns, self._stop_ns)
+        index = 0
+        latest_ns = 0
+        lost: Damage | None = None
+        while True:
+            began_ns = now_ns()
+            item = next(items, None)
+            if item is None:
+                break
+            if isinstance(item, Damage) and item.channel is None:
+                lost = lost or item
+                continue
+            latest_ns = max(latest_ns, item.time_ns)  # A damaged bag is read in the order of its file.
+            yield self._frame(item, index, latest_ns, began_ns)
+            index += 1
+        if lost is not None:
+            raise DamagedBagError(self._bag.path, lost, f"{index} frames were")
+
+    def close(self) -> None:
+        """Release the bag."""
+        self._bag.close()
+
+    def _frame(self, item: Message | Damage, index: int, source_ns: int, began_ns: int) -> Frame | UnreadableFrame:
+        assert item.channel is not None, "a message without a topic is no frame"
+        camera = item.channel.topic
+        if isinstance(item, Damage):
+            return UnreadableFrame(
+                camera,
+                index,
+                source_ns,
+                source_ns,
+                now_ns() - began_ns,
+                f"message cannot be read: {item.reason}",
+            )
+        stamp_ns = source_ns
+        try:
+            stamp_ns = self._stamp(read_stamp(item.data, item.channel.wire), item, source_ns)
+            pixels, layout = decode(item)
+        except SkylaneError as error:
+            return UnreadableFrame(camera, index, stamp_ns, source_ns, now_ns() - began_ns, str(error))
+        return Frame(pixels, layout, camera, index, stamp_ns, source_ns, now_ns() - began_ns)
+
+    def _stamp(self, stamp_ns: int, message: Message, source_ns: int) -> int:
+        if stamp_ns:
+            return stamp_ns
+        if not self._zero_stamps:
+            self._zero_stamps = True
+            topic = message.channel.topic
+            _log.warning("%s: stamps of zero on %s are replaced by the bag's time", self._bag.path.name, topic)
+        return source_ns
+
+
+def _camera_topics(bag: Bag, names: Sequence[str]) -> tuple[Topic, ...]:
+    with_images = [topic for topic in bag.topics if topic.channel.has_images]
+    if names:
+        chosen = bag.find(names)
+        for topic in chosen:
+            if not topic.channel.has_images:
+                known = ", ".join(each.name for each in with_images) or "none of this bag's"
+                raise NoImagesError(f"topic {topic.name} holds {topic.channel.type}, no images: images are on {known}")
+        return chosen
+    cameras = tuple(topic for topic in with_images if not topic.name.endswith(_NOT_CAMERAS))
+    if not cameras:
+        topics = ", ".join(f"{topic.name} ({topic.channel.type})" for topic in bag.topics) or "none"
+        damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
+        raise NoImagesError(f"bag {bag.path} holds no camera images{damage}: its topics are {topics}")
+    return cameras

@@ -1,0 +1,110 @@
+"""Scan an MCAP file (mcap.dev/spec) from front to back, of any profile whose messages are CDR or ROS 1."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rosbag_tools.messages.images import Wire
+from rosbag_tools.reading.decompression import MAX_CHUNK_BYTES, DecompressionError, decompress, unfold_message
+from rosbag_tools.reading.records import Channel, Damage, DamagedRecordError, Message, Records
+
+MAGIC = b"\x89MCAP0\r\n"
+
+_HEADER = b"\x01"
+_FOOTER = b"\x02"
+_SCHEMA = b"\x03"
+_CHANNEL = b"\x04"
+_MESSAGE = b"\x05"
+_CHUNK = b"\x06"
+_DATA_END = b"\x0f"
+
+_WIRES = {"cdr": Wire.CDR, "ros1": Wire.ROS1}
+
+
+@dataclass(slots=True)
+class _Announced:
+    """What the file has announced so far."""
+
+    schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, whether it is IDL.
+    channels: dict[int, Channel | None] = field(default_factory=dict)  # None: neither CDR nor ROS 1.
+
+
+def has_foreign_profile(path: Path) -> bool:
+    """Whether this is an MCAP file of another profile than ROS 2's, whose index `rosbags` does not take."""
+    with path.open("rb") as file:
+        start = Records(file, path.stat().st_size)
+        try:
+            if start.take(len(MAGIC)) != MAGIC or start.take(1) != _HEADER:
+                return False
+            return Records.of(start.sized("Q")).text() != "ros2"
+        except DamagedRecordError:
+            return False
+
+
+def scan(path: Path) -> Iterator[Message | Damage]:
+    """Yield every message in the order of the file, and every damage met on the way.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        records = Records(file, path.stat().st_size)
+        announced = _Announced()
+        place = "byte 0"
+        try:
+            records.take(len(MAGIC))
+            while not records.ended:
+                place = f"byte {records.at}"
+                op, content = records.take(1), records.sized("Q")
+                if op in (_DATA_END, _FOOTER):
+                    return
+                if op == _CHUNK:
+                    yield from _chunk(content, announced, place)
+                else:
+                    yield from _record(op, content, announced, place)
+        except DamagedRecordError as error:
+            yield Damage(place, str(error))
+        else:
+            yield Damage(f"byte {records.at}", "its end is missing: the recording, or the copy, was cut off")
+
+
+def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
+    """The messages of a chunk; damage within it ends with it."""
+    try:
+        chunk = Records.of(content)
+        chunk.take(16)  # The times of its first and last message.
+        size, checksum = chunk.number("Q"), chunk.number("I")
+        compression, data = chunk.text(), chunk.sized("Q")
+        unfolded = decompress(data, compression, min(size, MAX_CHUNK_BYTES))
+        if checksum and zlib.crc32(unfolded) != checksum:
+            yield Damage(place, "a chunk's checksum does not agree with its content, which is read all the same")
+        records = Records.of(unfolded)
+        while not records.ended:
+            yield from _record(records.take(1), records.sized("Q"), announced, place)
+    except (DecompressionError, DamagedRecordError) as error:
+        yield Damage(place, f"in a chunk of {len(content)} bytes: {error}")
+
+
+def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
+    record = Records.of(content)
+    if op == _SCHEMA:
+        key, name, encoding, definition = record.number("H"), record.text(), record.text(), record.text()
+        announced.schemas[key] = (name, definition, encoding.endswith("idl"))
+    elif op == _CHANNEL:
+        key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
+        name, definition, is_idl = announced.schemas.get(schema, ("", "", False))
+        wire = _WIRES.get(encoding)
+        announced.channels[key] = None if wire is None else Channel(topic, name, wire, definition, is_idl)
+    elif op == _MESSAGE:
+        key, _, time_ns, _ = record.number("H"), record.number("I"), record.number("Q"), record.number("Q")
+        if key not in announced.channels:
+            raise DamagedRecordError(f"a message belongs to channel {key}, which is not announced")
+        channel = announced.channels[key]
+        data = record.take(record.size - record.at)
+        if channel is None:
+            return
+        try:
+            yield Message(channel, time_ns, unfold_message(data), place)
+        except DecompressionError as error:
+            yield Damage(place, str(error), channel, time_ns)

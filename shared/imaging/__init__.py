@@ -1,0 +1,4 @@
+"""Images and masks: frames, Bayer demosaicing, resizing, codecs, labels and drawing.
+
+Start with `frames`.
+"""

@@ -1,0 +1,1 @@
+"""Addresses, TLS and secrets of connections."""

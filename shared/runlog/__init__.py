@@ -1,0 +1,4 @@
+"""The files of a run: latency log, journal and its repair, manifest, and the table of stages.
+
+Start with `latency_log`.
+"""

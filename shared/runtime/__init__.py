@@ -1,0 +1,1 @@
+"""Processes, threads, memory and health of this process, and facts about this machine."""

@@ -1,0 +1,63 @@
+"""`skylane health`: whether a node is online, by the announcement that the broker keeps of it.
+
+The broker withdraws an announcement when its node is gone (the last will), so an answer proves the node, its connection
+and the broker.
+"""
+
+import queue
+import uuid
+from typing import Any
+
+import click
+
+from shared.encoding.compression import Buffer
+from shared.errors import SkylaneError
+from shared.flags import FiniteRange
+from shared.messages.node_status import NodeState, unpack_status
+from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
+from shared.network.broker_options import Connection, broker_options
+
+
+class NotOnlineError(SkylaneError):
+    """A node is not online."""
+
+
+def assert_online(connection: Connection, role: str, name: str) -> None:
+    """Return if the `role` ("worker" or "vehicle") called `name` announced itself and is not gone since.
+
+    Asks as that node, with its certificate where the connection has a folder of them.
+
+    Raises:
+        SkylaneError: it is not online, its announcement cannot be read, or the broker does not answer in time.
+    """
+    topic = WORKER_STATUS.of(worker=name) if role == "worker" else VEHICLE_STATUS.of(vehicle=name)
+    announced: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
+    with connection.open(f"skylane-health-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
+        bus.subscribe(topic, WORKER_STATUS.qos, lambda delivery: announced.put(delivery.payload))
+        try:
+            status = unpack_status(announced.get(timeout=connection.connect_timeout_s))
+        except queue.Empty:
+            raise NotOnlineError(f"{role} {name} has not announced itself at {connection.broker}") from None
+    if status.state is not NodeState.ONLINE:
+        raise NotOnlineError(f"{role} {name} is {status.state.value}")
+
+
+@click.command()
+@broker_options
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=FiniteRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the announcement.",
+)
+@click.argument("role", type=click.Choice(["worker", "vehicle"]))
+@click.argument("name")
+def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
+    """Exit with 0 if the worker or vehicle NAME is online, else with 1 and the reason.
+
+    It connects with that node's own certificate, where the broker wants one.
+    """
+    given = {"connect_timeout_s": timeout_s} | {key: value for key, value in flags.items() if value is not None}
+    assert_online(Connection(**given), role, name)

@@ -1,0 +1,88 @@
+"""The middleman: whole packets out of a stream in pieces, and what becomes of them."""
+
+import queue
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.faults.rig.mqtt_proxy import PUBLISH, Middleman, Packet, packets
+from bench.faults.scenarios.message_faults import Disorder
+from shared.broker.broker import Broker
+from shared.mqtt.bus import Ack, Delivery
+from shared.mqtt.paho_bus import MqttBus
+from shared.network.address import Address
+
+_WAIT_S = 60.0
+
+
+def _packet(kind: int, body: bytes) -> Packet:
+    """A packet of these bytes, its length written as MQTT does: seven bits a byte."""
+    length, left = bytearray(), len(body)
+    while True:
+        length.append(left & 0x7F | (0x80 if left > 0x7F else 0))
+        left >>= 7
+        if not left:
+            return Packet(bytes([kind << 4, *length]) + body, 1 + len(length))
+
+
+def _publish(topic: str, number: int = 0) -> Packet:
+    return _packet(PUBLISH, len(topic).to_bytes(2) + topic.encode() + bytes([number]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 14), st.binary(max_size=300)), max_size=5), st.integers(1, 7))
+def test_packets_are_found_however_the_stream_is_cut(bodies: list[tuple[int, bytes]], size: int) -> None:
+    """TCP knows no packets: a length may come in two pieces, and two packets in one."""
+    sent = [_packet(kind, body) for kind, body in bodies]
+    stream = b"".join(packet.data for packet in sent)
+    found = list(packets(stream[start : start + size] for start in range(0, len(stream), size)))
+    assert found == sent
+    assert [packet.kind for packet in found] == [kind for kind, _ in bodies]
+
+
+def test_something_else_than_mqtt_ends_the_connection() -> None:
+    """A length that never ends would be waited for until the scenario does."""
+    with pytest.raises(OSError, match="no MQTT"):
+        list(packets(iter([b"\x30\xff\xff\xff\xff\xff"])))
+
+
+def test_disorder_repeats_and_swaps_one_kind_of_topic_alone() -> None:
+    """The figures count what was done: a copy that is not counted would look like a mask that went lost."""
+    disorder = Disorder("masks", 3)
+    one, two, three = (_publish("skylane/v1/masks/car/left", number) for number in (1, 2, 3))
+    frame = _publish("skylane/v1/frames/m/car/left")
+    assert list(disorder(one)) == [one]
+    disorder.is_on = True
+    assert list(disorder(one)) == []
+    assert list(disorder(frame)) == [frame]
+    assert list(disorder(two)) == [two, two, two, one, one, one]
+    assert list(disorder(three)) == []
+    disorder.is_on = False
+    assert list(disorder(one)) == [one, three, three, three]
+    assert (disorder.passed, disorder.repeated) == (11, 6)
+
+
+@pytest.mark.mosquitto
+def test_a_middleman_passes_all_on_and_hangs_up_when_told(mosquitto_broker: Broker) -> None:
+    """What it does beyond its rules would be taken for Skylane's own fault."""
+    came: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with (
+        Middleman((mosquitto_broker.listener.host, mosquitto_broker.listener.port)) as middleman,
+        MqttBus(
+            Address.parse(middleman.url), f"test-{uuid4().hex[:12]}", on_connected=lambda: connected.put(None)
+        ) as bus,
+    ):
+        connected.get(timeout=_WAIT_S)
+        bus.subscribe("skylane/v1/masks/car/left", 1, came.put)
+        middleman.to_client = Disorder("masks", 1)
+        acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+        bus.publish("skylane/v1/masks/car/left", bytes(100_000), qos=1, acknowledged=acks.put)
+        assert came.get(timeout=_WAIT_S).payload == bytes(100_000)
+        acks.get(timeout=_WAIT_S)  # What the broker has not acknowledged is sent again.
+        middleman.hang_up()
+        connected.get(timeout=_WAIT_S)
+        bus.publish("skylane/v1/masks/car/left", b"after", qos=1)
+        assert came.get(timeout=_WAIT_S).payload == b"after"
+        assert bus.reconnects == 1

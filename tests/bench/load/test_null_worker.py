@@ -1,0 +1,74 @@
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.load.null_worker import ClockReading, InstantEngine, InstantError, InstantProcess, InstantSettings
+from edge.transports.mqtt.transport import MqttTransport, vehicle_will
+from shared.network.broker_options import Connection
+
+YEAR_NS = 10**9 * 86_400 * 365
+WAIT_S = 60.0
+
+
+@given(
+    reading_ns=st.integers(0, YEAR_NS),
+    now_ns=st.integers(0, 60 * YEAR_NS),
+    drift_ppm=st.floats(-500, 500),
+    later_ns=st.integers(-(10**12), 10**12),
+)
+def test_a_stamp_leads_back_to_its_moment(reading_ns: int, now_ns: int, drift_ppm: float, later_ns: int) -> None:
+    """The bench's truth is as good as this: to the nanosecond over a quarter of an hour."""
+    clock = ClockReading(reading_ns, now_ns, drift_ppm)
+    moment_ns = reading_ns + later_ns
+    assert abs(clock.monotonic_at(clock.now_at(moment_ns)) - moment_ns) <= 2
+
+
+def test_it_finds_road_everywhere() -> None:
+    """What answers at once must still answer validly: one class, of the labels."""
+    images = np.zeros((2, 8, 12, 3), np.uint8)
+    classes = InstantEngine(think_ms=1).infer(images)["mask"]
+    assert classes.shape == (2, 8, 12)
+    assert not classes.any()
+
+
+@pytest.mark.mosquitto
+def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: str) -> None:
+    """The proof of the clock bound stands on what these workers say of their clocks."""
+    settings = InstantSettings(worker="instant-test", model="instant-test", height=16, width=24)
+    with InstantProcess(mosquitto_url, settings, clock_offset_s=3600, clock_drift_ppm=50) as worker:
+        os.kill(worker.pid, 0)
+        own = ClockReading.take()
+        ahead_s = (worker.clock.now_at(own.monotonic_ns) - own.now_ns) / 1e9
+        assert 3000 < ahead_s < 4200  # The wall clock may be set between the starts of two processes.
+        assert worker.clock.drift_ppm == 50
+        bus = Connection(mosquitto_url).open("instant-vehicle", vehicle_will("instant-vehicle", "s1"))
+        with bus:
+            transport = MqttTransport(bus, vehicle="instant-vehicle", session="s1", model="instant-test")
+            card = transport.wait_for_card(WAIT_S)
+            transport.close()
+        assert (card.height, card.width, card.trained) == (16, 24, False)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+
+
+def test_a_worker_that_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """A bench without its worker would wait for ever."""
+    with pytest.raises(InstantError, match="ended with code 1"):
+        InstantProcess("http://127.0.0.1", InstantSettings())
+    assert "write mqtt://host:1883" in capfd.readouterr().err
+
+
+def test_a_worker_that_stood_still_ends_when_it_is_asked(mosquitto_url: str) -> None:
+    """Then the system gives the signal to any thread: one that only waits for another never hears of it."""
+    with InstantProcess(mosquitto_url, InstantSettings(worker="stood-still", model="stood-still")) as worker:
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            os.kill(worker.pid, number)
+        until_s = time.monotonic() + WAIT_S
+        while worker.is_running and time.monotonic() < until_s:
+            time.sleep(0.05)
+        assert not worker.is_running

@@ -1,0 +1,36 @@
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.peers.clients.client import PeerError
+from bench.peers.load_comparison.plan import Plan
+from bench.peers.load_comparison.startup import LineUp
+from bench.peers.rig import network
+from bench.peers.rig.starter import Starter
+from bench.peers.rig.workload import Job
+
+
+def _line_up(folder: Path, job: Job) -> LineUp:
+    starter = Starter(Plan(folder / "bag", folder / "models"), job, folder)
+    return LineUp(starter, [], 1.0, ExitStack())
+
+
+def test_one_without_an_environment_is_skipped_with_the_reason(
+    tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most machines have made none, or some: the others are measured all the same."""
+    monkeypatch.chdir(tmp_path)
+    line_up = _line_up(tmp_path, job)
+    with pytest.raises(PeerError, match=r"nobody to measure: litserve: no environment in .*; triton: no environment"):
+        line_up.start({"litserve": None, "triton": None}, lambda _: None)
+    assert list(line_up.skipped) == ["litserve", "triton"]
+
+
+def test_who_listens_on_every_address_runs_in_a_network_of_its_own_alone(
+    tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray asks nobody who calls, and runs what it is sent."""
+    monkeypatch.delenv(network.VARIABLE, raising=False)
+    with pytest.raises(PeerError, match="ray: it listens on every address of the machine: run as root"):
+        _line_up(tmp_path, job).start({"ray": None}, lambda _: None)

@@ -1,0 +1,36 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.peers.rig.skylane import answer_of
+from bench.peers.rig.workload import Job
+from shared.messages import results
+from shared.messages.frame import MaskMessage, Status
+from shared.messages.model_card import Task
+from shared.messages.results import Classification
+from shared.stages import Stage, Stamp
+
+SCORES = np.array([0.1, 0.6, 0.3], np.float32)
+
+
+@pytest.mark.parametrize(("told", "wrong"), [((0.6, 0.3), 0), ((0.6, 0.25), 1)])
+def test_the_best_classes_are_held_against_the_direct_calls(job: Job, told: tuple[float, ...], wrong: int) -> None:
+    """Who answers other scores, or those of other classes, must not pass for exact."""
+    scored = replace(job, mask=SCORES.view(np.uint8).reshape(3, 4))
+    stamps = tuple(
+        Stamp(stage.value, "cloud/w/s", at_ns) for stage, at_ns in ((Stage.BATCHED, 5), (Stage.INFERRED, 12))
+    )
+    message = MaskMessage(
+        id=job.frame.id,
+        attempt=1,
+        status=Status.ANSWERED,
+        worker="w",
+        task=Task.CLASSIFICATION,
+        codec="raw",
+        data=results.encode(Classification((1, 2), told), "raw"),
+        stamps=stamps,
+    )
+    answer = answer_of(message, scored)
+    assert answer.inference_ns == 7
+    assert np.count_nonzero(answer.mask.view(np.float32) != scored.mask.view(np.float32)) == wrong

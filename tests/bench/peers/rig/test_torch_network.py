@@ -1,0 +1,46 @@
+"""road-small in PyTorch, against the graph that ships."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud.engines.engine import Placement
+from cloud.models.repository import Repository
+from cloud.models.warmup_images import pictures
+
+MODELS = Path("models")
+
+
+@pytest.fixture(name="torch")
+def _torch() -> Any:
+    if os.environ.get("SKYLANE_REQUIRE_TORCH"):
+        return import_module("torch")  # Where it is required its absence is a failure.
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_it_answers_the_labels_of_the_graph(torch: Any, tmp_path: Path) -> None:
+    """Peers are compared by the same work: TorchServe takes no TensorFlow graph."""
+    from bench.peers.rig.torch_network import write_torchscript  # noqa: PLC0415  It needs PyTorch.
+
+    with Repository(MODELS).load("road-small", Placement(device="cpu"), engine="tensorflow") as model:
+        sides = model.card.height, model.card.width
+        picture = pictures(*sides, 1)
+        expected = model.predict(picture)
+    write_torchscript(MODELS, "road-small", tmp_path / "net.pt", sides)
+    found = torch.jit.load(str(tmp_path / "net.pt"))(torch.from_numpy(picture)).numpy()
+    assert found.shape == expected.shape
+    assert np.mean(found == expected) > 0.999
+
+
+def test_another_model_is_refused(torch: Any, tmp_path: Path) -> None:
+    """It would be compared with another's work."""
+    from bench.peers.rig.torch_network import UnknownNetworkError, write_torchscript  # noqa: PLC0415  As above.
+
+    assert torch
+    with pytest.raises(UnknownNetworkError, match="road-large is not written in PyTorch"):
+        write_torchscript(MODELS, "road-large", tmp_path / "net.pt", (8, 8))

@@ -1,0 +1,64 @@
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+from bench.report.content import Column, Kind, Table, numbers
+from bench.report.output.table_files import TablesError, to_csv, to_latex, to_markdown, write_tables
+from bench.statistics.description import Estimate
+
+HOSTILE = r"50 % of a_b & \c {d} #1 ~ ^2 $5 | <i>"
+TABLE = Table(
+    "stages",
+    "Time by stage, ms: 5 % of all",
+    (Column("stage", Kind.STAGE), *numbers("p50 ms", "frames"), Column("note", Kind.TEXT)),
+    (("inferred", Estimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
+)
+
+
+def test_csv_holds_plain_numbers_with_their_bounds() -> None:
+    """A program reads it: no thousands' commas, no dashes, nanoseconds kept."""
+    first, second = csv.DictReader(io.StringIO(to_csv(TABLE)))
+    assert first == {
+        "stage": "inferred",
+        "p50 ms": "117.275113",
+        "p50 ms low": "116.300000",
+        "p50 ms high": "118.400000",
+        "frames": "2931",
+        "note": HOSTILE,
+    }
+    assert second == {"stage": "total"} | dict.fromkeys(("p50 ms", "p50 ms low", "p50 ms high", "frames", "note"), "")
+
+
+def test_markdown_stays_a_table_whatever_a_name_holds() -> None:
+    """A bar in a camera's name would open a column."""
+    lines = to_markdown(TABLE).splitlines()
+    assert lines[2:4] == ["| stage | p50 ms | frames | note |", "| --- | ---: | ---: | --- |"]
+    assert lines[4].startswith("| inferred | 117.3 [116.3 to 118.4] | 2,931 | 50 % of a_b")
+    assert r"\| &lt;i&gt;" in lines[4]
+    assert lines[5] == "| total | – | – |  |"
+
+
+def test_latex_has_no_commands_but_its_own() -> None:
+    """An underscore alone would stop a paper from being set."""
+    text = to_latex(TABLE)
+    assert r"\begin{tabular}{lrrl}" in text
+    assert r"50 \% of a\_b \& \textbackslash{}c \{d\} \#1 \textasciitilde{} \textasciicircum{}2 \$5" in text
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+    assert r"\caption{Time by stage, ms: 5 \% of all}" in text
+
+
+def test_every_table_is_written_three_times(tmp_path: Path) -> None:
+    """One for programs, two for papers."""
+    written = write_tables([TABLE], tmp_path / "new" / "folder")
+    assert [path.name for path in written] == ["stages.csv", "stages.md", "stages.tex"]
+    assert all(path.read_text(encoding="utf-8") for path in written)
+
+
+def test_a_folder_that_does_not_take_them_is_told(tmp_path: Path) -> None:
+    """One line that says what to do."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TablesError, match="choose another --tables"):
+        write_tables([TABLE], tmp_path / "file")

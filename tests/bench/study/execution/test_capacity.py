@@ -1,0 +1,39 @@
+from collections.abc import Callable
+
+import pytest
+
+from bench.study.execution.capacity import Step, search
+
+
+def _at(limit: int, tried: list[int]) -> Callable[[int], Step]:
+    def attempt(vehicles: int) -> Step:
+        tried.append(vehicles)
+        return Step(vehicles, 1.0, 0.0, 1.0, "" if vehicles <= limit else "too slow")
+
+    return attempt
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 16, 31])
+def test_the_search_finds_every_capacity_in_few_attempts(most: int) -> None:
+    """An attempt takes a minute of real vehicles: none may be made twice, nor more than doubling and bisection need."""
+    for limit in range(most + 3):
+        tried: list[int] = []
+        found = search(_at(limit, tried), most)
+        assert found.vehicles == min(limit, most)
+        assert found.is_bounded == (limit < most)
+        assert len(set(tried)) == len(tried) <= 2 * most.bit_length() + 2
+        assert max(tried) <= most
+
+
+def test_the_search_doubles_then_bisects() -> None:
+    """The steps are a table of the study; their order is told in the documentation."""
+    tried: list[int] = []
+    assert search(_at(5, tried), 64).vehicles == 5
+    assert tried == [1, 2, 4, 8, 6, 5]
+
+
+def test_where_not_even_one_vehicle_fits_the_capacity_is_none() -> None:
+    """Zero is an answer, and the step says why."""
+    found = search(_at(0, []), 8)
+    assert found.vehicles == 0
+    assert [step.reason for step in found.steps] == ["too slow"]

@@ -1,0 +1,89 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud.models.agreement import AgreementError, agreement, largest_difference
+from cloud.models.manifest import Manifest
+from cloud.models.warmup_images import pictures
+
+
+def _manifest(task: str, outputs: dict[str, Any] | None = None, kind: str = "class_ids") -> Manifest:
+    document: dict[str, Any] = {
+        "task": task,
+        "format": "frozen_graph",
+        "file": "m.pb",
+        "sha256": "0" * 64,
+        "input": {"tensor": "i", "height": 100, "width": 100},
+        "labels": [{"name": "a", "colour": [0, 0, 0]}, {"name": "b", "colour": [1, 1, 1]}],
+    }
+    document |= {"outputs": outputs} if outputs else {"output": {"tensor": "o", "kind": kind}}
+    return Manifest.model_validate(document)
+
+
+_DETECTION = {"boxes": {"tensor": "b", "kind": "boxes"}, "scores": {"tensor": "s", "kind": "probabilities"}}
+_TENSORS = {"depth": {"tensor": "d", "kind": "tensor"}, "pose": {"tensor": "p", "kind": "tensor"}}
+
+
+def test_masks_agree_by_pixels() -> None:
+    """Three of four labels are the same."""
+    reference, given = np.array([[[0, 1], [1, 1]]], np.uint8), np.array([[[0, 1], [1, 0]]], np.uint8)
+    assert agreement(_manifest("segmentation"), {"mask": reference}, {"mask": given}) == 0.75
+
+
+def test_classifications_agree_by_their_best_class() -> None:
+    """A score that moves a little changes no label."""
+    reference = np.array([[0.9, 0.1], [0.2, 0.8]], np.float32)
+    given = np.array([[0.8, 0.2], [0.6, 0.4]], np.float32)
+    manifest = _manifest("classification", kind="probabilities")
+    assert agreement(manifest, {"scores": reference}, {"scores": given}) == 0.5
+    assert largest_difference({"scores": reference}, {"scores": given}) == pytest.approx(0.4)
+
+
+def test_detections_agree_by_matched_objects() -> None:
+    """One object of each side is the other's, one of ours is missed: two of three are matched."""
+    boxes = np.array([[[0, 0, 20, 20], [50, 50, 90, 90]]], np.float32)
+    both = np.array([[[0.9, 0.0], [0.0, 0.8]]], np.float32)
+    one = np.array([[[0.9, 0.0], [0.0, 0.1]]], np.float32)
+    manifest = _manifest("detection", _DETECTION)
+    share = agreement(manifest, {"boxes": boxes, "scores": both}, {"boxes": boxes + 1, "scores": one})
+    assert share == pytest.approx(2 / 3)
+    none = np.zeros_like(both)
+    assert agreement(manifest, {"boxes": boxes, "scores": none}, {"boxes": boxes, "scores": none}) == 1.0
+    other = both[..., ::-1].copy()  # The same boxes, of other classes.
+    assert agreement(manifest, {"boxes": boxes, "scores": both}, {"boxes": boxes, "scores": other}) == 0.0
+
+
+def test_tensors_agree_as_their_worst_head_does() -> None:
+    """A head that broke must not hide behind one that did not."""
+    good, bad = np.ones((1, 4), np.float32), np.array([[1.0, 1.0, 1.0, 2.0]], np.float32)
+    share = agreement(_manifest("tensors", _TENSORS), {"depth": good, "pose": good}, {"depth": good, "pose": bad})
+    assert share == 0.75
+
+
+def test_the_pictures_that_ship_are_of_any_size_and_no_two_alike() -> None:
+    """Batches of one picture would not show that a model mixes them."""
+    shown = pictures(38, 60, 9)
+    assert shown.shape == (9, 38, 60, 3)
+    assert shown.dtype == np.uint8
+    assert len({picture.tobytes() for picture in shown}) == 9
+    assert shown.std() > 20
+
+
+def test_infinities_at_the_same_place_are_equal() -> None:
+    """A distance without an obstacle is infinite, on every engine."""
+    far = np.array([[np.inf, 1.0]], np.float32)
+    near = np.array([[5.0, 1.0]], np.float32)
+    manifest = _manifest("tensors", _TENSORS)
+    assert agreement(manifest, {"depth": far, "pose": far}, {"depth": far, "pose": far}) == 1.0
+    assert agreement(manifest, {"depth": far, "pose": far}, {"depth": far, "pose": near}) == 0.5
+    assert largest_difference({"depth": far}, {"depth": far}) == 0.0
+
+
+def test_answers_of_another_model_are_told() -> None:
+    """Rather than a number that compares what cannot be compared."""
+    reference = {"depth": np.ones((1, 4), np.float32)}
+    with pytest.raises(AgreementError, match="it gives depth 1×3, the reference depth 1×4: they are not one model's"):
+        largest_difference(reference, {"depth": np.ones((1, 3), np.float32)})
+    with pytest.raises(AgreementError, match="it gives pose 1×4, the reference depth 1×4"):
+        largest_difference(reference, {"pose": reference["depth"]})

@@ -1,0 +1,201 @@
+import json
+import threading
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.engines.engine import Placement, Precision
+from cloud.engines.tensorflow.library import tf
+from cloud.models import engine_cache
+from cloud.models.engine_benchmark import candidates, race, reference, turns
+from cloud.models.engine_selection import choose
+from shared.errors import SkylaneError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(folder))
+    return folder / "engines.json"
+
+
+def _add(workshop: Any, name: str = "m", **changes: Any) -> Any:
+    return workshop.add(name, workshop.graph(lambda scores: tf.argmax(scores, -1)), **changes)
+
+
+def _sha256(workshop: Any, name: str) -> str:
+    return str(workshop.repository.manifest(name).sha256)
+
+
+def test_the_choice_is_told_remembered_and_served_under_the_name_that_was_asked_for(workshop: Any, cache: Path) -> None:
+    """A worker's log must say what runs and why; its next start must not measure again."""
+    _add(workshop, engine="auto")
+    with workshop.repository.load("m") as model:
+        assert "engine auto: " in model.describe()
+        assert "measured now" in model.describe()
+        assert model.card.name == "m"
+    assert cache.is_file()
+    with workshop.repository.load("m") as model:
+        assert "remembered from 20" in model.describe()
+
+
+def test_a_converted_model_under_the_floor_is_refused_and_named(workshop: Any) -> None:
+    """A quantised model that loses labels must not be taken because it is fast, whatever its manifest says of itself."""
+    _add(workshop, engine="auto")
+    workshop.add(
+        "m-worse",
+        workshop.graph(lambda scores: tf.argmax(-scores, -1)),
+        converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
+        agreement=1.0,
+    )
+    choice = choose(workshop.repository, "m")
+    assert choice.model == "m"
+    assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.refused)
+
+
+def test_a_converted_model_that_agrees_answers_under_the_references_name(workshop: Any) -> None:
+    """Vehicles ask for the model by its name, whatever file runs it."""
+    _add(workshop)
+    source = _sha256(workshop, "m")
+    _add(workshop, "m-copy", converted_from={"model": "m", "sha256": source})
+    found = candidates(workshop.repository, "m")
+    assert {each.model for each in found} == {"m", "m-copy"}
+    assert reference(workshop.repository, "m-copy").model == "m"
+
+
+def test_a_model_converted_from_other_weights_is_no_candidate(workshop: Any) -> None:
+    """Retrained since: its labels are another model's."""
+    _add(workshop)
+    _add(workshop, "m-old", converted_from={"model": "m", "sha256": "0" * 64})
+    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+
+
+def test_another_file_is_another_question(workshop: Any) -> None:
+    """A choice holds for the bytes that were measured."""
+    folder = _add(workshop)
+    assert not choose(workshop.repository, "m").remembered
+    assert choose(workshop.repository, "m").remembered
+    (folder / "model.yaml").unlink()
+    (folder / "model.pb").unlink()
+    folder.rmdir()
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores + 1.0, -1)))
+    assert not choose(workshop.repository, "m").remembered
+
+
+@pytest.mark.parametrize(
+    "content", ["", "no json", "[]", '{"form": 1}', '{"form": 1, "choices": []}', '{"form": 9, "choices": {}}']
+)
+def test_a_damaged_cache_is_ignored_and_written_anew(workshop: Any, cache: Path, content: str) -> None:
+    """A cache may cost a measurement, never a start."""
+    cache.write_text(content)
+    _add(workshop)
+    assert not choose(workshop.repository, "m").remembered
+    assert choose(workshop.repository, "m").remembered
+    assert len(json.loads(cache.read_text())["choices"]) == 1
+
+
+def test_a_remembered_choice_of_another_shape_is_measured_anew(workshop: Any, cache: Path) -> None:
+    """As an older release may have written it."""
+    _add(workshop)
+    choose(workshop.repository, "m")
+    document = json.loads(cache.read_text())
+    for key in document["choices"]:
+        document["choices"][key] = {"engine": "tensorflow"}
+    cache.write_text(json.dumps(document))
+    assert not choose(workshop.repository, "m").remembered
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    workshop: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers often run with a home that is read-only."""
+    cache.write_text("a file where a folder is wanted")
+    monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(cache))
+    _add(workshop)
+    assert choose(workshop.repository, "m").asked == "m"
+
+
+def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None:
+    """Rather than another precision in silence."""
+    _add(workshop)
+    with pytest.raises(SkylaneError, match="model m: no engine can be taken"):
+        choose(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
+
+
+def test_a_choice_that_is_none_of_the_candidates_is_measured_anew(workshop: Any, cache: Path) -> None:
+    """A file that was edited must not make a model run by what does not read it, nor end a start."""
+    _add(workshop)
+    choose(workshop.repository, "m")
+    document = json.loads(cache.read_text())
+    for key in document["choices"]:
+        document["choices"][key] |= {"engine": "tflite", "speed": "fast"}
+    cache.write_text(json.dumps(document))
+    choice = choose(workshop.repository, "m")
+    assert not choice.remembered
+    assert choice.engine != "tflite"
+    str(choice)
+
+
+def test_another_models_broken_manifest_spoils_no_choice(workshop: Any) -> None:
+    """A worker must start while somebody edits a model that it does not serve."""
+    _add(workshop)
+    (workshop.root / "broken").mkdir()
+    (workshop.root / "broken" / "model.yaml").write_text("format: [")
+    assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
+    _add(workshop, "m-copy", converted_from={"model": "broken", "sha256": "0" * 64})
+    assert reference(workshop.repository, "m-copy").model == "m-copy"
+
+
+def test_a_converted_model_with_other_heads_is_refused(workshop: Any) -> None:
+    """A manifest that says of itself what it was made from may be wrong about everything else."""
+    _add(workshop)
+    workshop.add(
+        "m-other",
+        workshop.graph(lambda scores: tf.reduce_mean(scores, [1, 2])),
+        converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
+        task="classification",
+        output={"kind": "logits"},
+    )
+    choice = choose(workshop.repository, "m")
+    assert choice.model == "m"
+    assert any("of m-other" in reason and "not one model's" in reason for reason in choice.refused)
+
+
+def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: Path) -> None:
+    """Replicas start at once: measured beside each other, each would choose by chance."""
+    _add(workshop)
+    found: list[bool] = []
+    with engine_cache.alone():
+        others = [
+            threading.Thread(target=lambda: found.append(choose(workshop.repository, "m").remembered)) for _ in range(2)
+        ]
+        for each in others:
+            each.start()
+        assert not cache.exists()
+    for each in others:
+        each.join()
+    assert sorted(found) == [False, True]
+
+
+def test_a_race_runs_each_once_a_round_and_tells_of_each_round() -> None:
+    """What else the machine does then meets all alike."""
+    order: list[str] = []
+    rounds: list[int] = []
+    took_ms = race({key: lambda key=key: order.append(key) for key in "abc"}, 3, lambda: rounds.append(len(order)))  # type: ignore[misc]  # A default binds the key.
+    assert all(sorted(order[start : start + 3]) == ["a", "b", "c"] for start in (0, 3, 6))
+    assert rounds == [3, 6, 9]
+    assert {len(each) for each in took_ms.values()} == {3}
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_over_the_rounds_each_follows_each_other_equally_often(count: int) -> None:
+    """Threads that still spin slow down whoever runs next: that must not be the same one every time."""
+    rounds = [turns(range(count), number) for number in range(2 * count)]
+    assert all(sorted(each) == list(range(count)) for each in rounds)
+    followed = Counter(pair for each in rounds for pair in pairwise(each))
+    assert len(followed) == count * (count - 1)
+    assert len(set(followed.values())) <= 1

@@ -1,0 +1,357 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloud.engines.tensorflow.library import tf
+from cloud.models.model import ImagesError, OutputError
+from cloud.models.repository import Repository, RepositoryError, default_root
+from shared import registry
+from shared.config import ConfigError, read_yaml
+from shared.errors import SkylaneError, UnknownNameError
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
+
+
+def _graph(workshop: Any) -> Any:
+    return workshop.graph(lambda scores: tf.argmax(scores, -1))
+
+
+def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
+    """A build in progress, or a README, is no model."""
+    workshop.add("b", b"")
+    workshop.add("a", b"")
+    (workshop.root / "unfinished").mkdir()
+    (workshop.root / "README.md").write_text("")
+    assert workshop.repository.names() == ("a", "b")
+
+
+def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any) -> None:
+    """Names come from the wire: they must not lead out of the repository."""
+    workshop.add("road-small", b"")
+    with pytest.raises(UnknownNameError, match="no model 'road-smal': did you mean road-small"):
+        workshop.repository.load("road-smal")
+    for name in ("../road-small", ".", "", str(workshop.root / "road-small")):
+        with pytest.raises(UnknownNameError):
+            workshop.repository.load(name)
+
+
+def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: Any) -> None:
+    """Vehicles follow the card, and a card must not need the model's file."""
+    folder = workshop.add(
+        "m",
+        b"",
+        version=3,
+        trained=False,
+        input={"layout": "bgr8", "resize": "letterbox"},
+        labels=[{"name": "road", "colour": [1, 2, 3]}],
+    )
+    (folder / "model.pb").unlink()
+    card = workshop.repository.card("m")
+    assert (card.name, card.version, card.trained, card.task) == ("m", "3", False, "segmentation")
+    assert (card.height, card.width, card.layout, card.resize) == (8, 12, Layout.BGR8, Resize.LETTERBOX)
+    assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
+
+
+def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the list of models would else have a worker read YAML for seconds, again and again."""
+    folder = workshop.add("m", b"", version=3)
+    read: list[Path] = []
+
+    def counted(path: Path, *more: Any) -> Any:
+        read.append(path)
+        return read_yaml(path, *more)
+
+    monkeypatch.setattr("cloud.models.repository.read_yaml", counted)
+    repository = Repository(workshop.root)
+    assert [repository.card("m").version for _ in range(3)] == ["3"] * 3
+    assert len(read) == 1
+    changed = folder / "changed.yaml"
+    changed.write_text((folder / "model.yaml").read_text().replace("version: 3", "version: 4"))
+    changed.rename(folder / "model.yaml")
+    assert repository.card("m").version == "4"
+
+
+def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: Any) -> None:
+    """The repository is mounted alone in a container."""
+    (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
+    workshop.add("m", b"", labels=[], labels_file="../street.yaml")
+    assert workshop.repository.card("m").labels.names == ("road",)
+    workshop.add("outside", b"", labels=[], labels_file="../../street.yaml")
+    with pytest.raises(ConfigError, match=r"labels_file: '../../street\.yaml' is outside the repository"):
+        workshop.repository.card("outside")
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "openvino"])
+def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: str) -> None:
+    """As those of the manifest do: a class without a name is a mistake, wherever the names are kept."""
+    (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
+    graph = workshop.graph(lambda scores: scores)
+    workshop.add("m", graph, labels=[], labels_file="../street.yaml", output={"kind": "scores"})
+    with pytest.raises(SkylaneError, match="gives 5 scores where the manifest has 1 labels"):
+        workshop.repository.load("m", engine=engine)
+
+
+def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
+    """Where the graph itself takes the arg max, nothing but a run tells how many classes there are."""
+    labels = [{"name": "road", "colour": [1, 2, 3]}]
+    graph = workshop.graph(lambda scores: tf.ones_like(tf.argmax(scores, -1)))
+    workshop.add("m", graph, labels=labels)
+    with (
+        workshop.repository.load("m") as model,
+        pytest.raises(OutputError, match="m answers class 1, but names only 1: name all classes in labels"),
+    ):
+        model.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (tf.reduce_mean, "'mean' is a single number for 1 pictures"),
+        (tf.as_string, "is string: only numbers can be sent"),
+    ],
+)
+def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: Any, answer: Any, problem: str) -> None:
+    """Not by the first vehicle that asks."""
+    outputs = {"mean": {"tensor": "prediction:0", "kind": "tensor"}}
+    workshop.add("m", workshop.graph(answer), task="tensors", outputs=outputs, output=None)
+    with pytest.raises(SkylaneError, match=problem), workshop.repository.load("m") as model:
+        model.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"input": {"hieght": 3}}, r"m/model\.yaml: input\.hieght: unknown key: did you mean height\?"),
+        ({"fromat": "frozen_graph"}, "fromat: unknown key: did you mean format"),
+        ({"format": "frozen_grap"}, "format: no format 'frozen_grap': did you mean frozen_graph"),
+        ({"name": "n"}, "name: is 'n', but the folder is 'm'"),
+        ({"sha256": "abc"}, "sha256: "),
+        ({"file": "../model.pb"}, "file: .*inside the model's folder"),
+        ({"file": "/etc/passwd"}, "file: .*inside the model's folder"),
+        ({"input": {"layout": "mono8"}}, "input.layout: .*use rgb8 or bgr8"),
+        ({"input": {"dtype": "uint8", "scale": 0.5}}, "input: scale, mean and std need a float dtype"),
+        ({"input": {"std": [1, 0, 1]}}, "input: std must not be 0"),
+        ({"output": {"kind": "boxes"}}, "output.kind: |head mask: kind boxes"),
+        ({"labels": []}, "give either labels, a list of {name, colour}, or labels_file"),
+        ({"labels_file": "x"}, "give either labels"),
+        (
+            {"labels": [{"name": "a", "colour": [0, 0, 0]}, {"name": "a", "colour": [0, 0, 0]}]},
+            "'a' is the name of several classes",
+        ),
+        ({"labels": [{"name": "a", "colour": [0, 0, 256]}]}, r"labels\.0\.colour\.2: .*255"),
+        ({"labels": [{"name": "a", "colour": [0, 0, 0]} for _ in range(1025)]}, "labels: .*at most 1024"),
+    ],
+)
+def test_a_wrong_manifest_names_the_key(workshop: Any, changes: dict[str, Any], problem: str) -> None:
+    """A model.yaml is written by hand as often as by `model inspect`."""
+    folder = workshop.add("m", b"", **{key: value for key, value in changes.items() if key != "file"})
+    if "file" in changes:
+        path = folder / "model.yaml"
+        path.write_text(path.read_text().replace("file: model.pb", f"file: {changes['file']}"))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        workshop.repository.manifest("m")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
+    """`model inspect` and `model build` write what the repository reads."""
+    folder = workshop.add("m", b"", trained=False, input={"mean": [1, 2, 3], "constants": {"keep_prob:0": 1.0}})
+    manifest = workshop.repository.manifest("m")
+    (folder / "model.yaml").write_text(manifest.to_yaml())
+    assert workshop.repository.manifest("m") == manifest
+
+
+def test_a_changed_file_is_refused(workshop: Any) -> None:
+    """The hash is what a mask's message vouches for, and what keeps a swapped file out."""
+    folder = workshop.add("m", _graph(workshop))
+    (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
+    with pytest.raises(RepositoryError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
+        workshop.repository.load("m")
+
+
+def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
+    """A clone holds manifests of models that are built, not shipped."""
+    folder = workshop.add("m", b"")
+    (folder / "model.pb").unlink()
+    with pytest.raises(RepositoryError, match=r"model\.pb is missing: build it with `skylane model build m`"):
+        workshop.repository.load("m")
+
+
+def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> None:
+    """The file's path is checked where it leads, not how it is written."""
+    folder = workshop.add("m", b"")
+    (folder / "model.pb").unlink()
+    (tmp_path / "elsewhere.pb").write_bytes(b"")
+    (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
+    with pytest.raises(RepositoryError, match="leads outside"):
+        workshop.repository.load("m")
+
+
+def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
+    workshop: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A name that an operator may send must not reach a file that nobody put into the repository."""
+    outside = tmp_path_factory.mktemp("elsewhere") / "m"
+    workshop.add("m", b"").rename(outside)
+    (workshop.root / "m").symlink_to(outside)
+    (workshop.root / "several").mkdir()
+    (workshop.root / "several" / "2").symlink_to(outside)
+    for name in ("m", "several"):
+        with pytest.raises(RepositoryError, match="leads outside the repository: copy the model into it"):
+            workshop.repository.manifest(name)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening takes seconds: the hash that masks tell must be that of what answers."""
+    folder = workshop.add("m", _graph(workshop))
+    load = registry.load
+    closed = []
+
+    def meanwhile(*names: Any) -> Any:
+        def opening(*how: Any) -> Any:
+            engine = load(*names)(*how)
+            monkeypatch.setattr(engine, "close", lambda: closed.append(engine))
+            (folder / "model.pb").write_bytes(b"another")
+            return engine
+
+        return opening
+
+    monkeypatch.setattr(registry, "load", meanwhile)
+    with pytest.raises(RepositoryError, match="it was changed or is incomplete"):
+        workshop.repository.load("m")
+    assert len(closed) == 1
+
+
+def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
+    """The first thing that goes wrong on a new machine."""
+    with pytest.raises(RepositoryError, match="give --models or SKYLANE_MODELS"):
+        Repository(tmp_path / "absent").names()
+
+
+def test_an_empty_repository_says_where_it_is_and_how_to_fill_it(tmp_path: Path) -> None:
+    """In a container the folder is a volume, which is empty where nothing was mounted."""
+    with pytest.raises(UnknownNameError, match=r"there are none in .*: run 'skylane model build mine'"):
+        Repository(tmp_path).versions("mine")
+
+
+def test_the_default_repository_is_the_environments_else_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container names its volume; a checkout needs nothing."""
+    monkeypatch.setenv("SKYLANE_MODELS", str(tmp_path / "elsewhere"))
+    assert default_root() == tmp_path / "elsewhere"
+    monkeypatch.delenv("SKYLANE_MODELS")
+    monkeypatch.chdir(tmp_path)
+    assert default_root().name == "models"
+    assert default_root().is_absolute()
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        np.zeros((1, 8, 13, 3), np.uint8),
+        np.zeros((8, 12, 3), np.uint8),
+        np.zeros((1, 8, 12, 1), np.uint8),
+        np.zeros((1, 8, 12, 3), np.float32),
+    ],
+)
+def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
+    """TensorFlow's own message would name tensors that no user knows."""
+    workshop.add("m", _graph(workshop))
+    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m takes uint8 N×8×12×3, given"):
+        model.predict(images)
+
+
+def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
+    """A worker is ready only when its first frame costs no more than its second."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m") as model:
+        took_ms = model.warm_up()
+    assert len(took_ms) == 2
+    assert all(took > 0 for took in took_ms)
+
+
+def test_warm_up_can_be_asked_for_otherwise(workshop: Any) -> None:
+    """None leaves the model cold, so that a cold start can be measured at all."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m") as model:
+        assert model.warm_up(0) == []
+        assert len(model.warm_up(3)) == 3
+
+
+def test_a_batch_is_warmed_up_as_well(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first full batch is slow in the middle of a run; the figures told are of one picture."""
+    workshop.add("m", _graph(workshop), warm_up={"runs": 2})
+    with workshop.repository.load("m", max_batch=3) as model:
+        sizes: list[int] = []
+        infer = model._engine.infer
+
+        def watched(images: Any) -> Any:
+            sizes.append(len(images))
+            return infer(images)
+
+        monkeypatch.setattr(model._engine, "infer", watched)
+        assert len(model.warm_up()) == 2
+    assert sizes == [1, 1, 3, 3]
+
+
+def test_a_batch_size_wins_over_the_manifest(workshop: Any, pictures: Any) -> None:
+    """Masks are the same whatever the batch; only how many run at once changes."""
+    workshop.add("m", _graph(workshop), batching={"max_size": 2})
+    with workshop.repository.load("m") as usual, workshop.repository.load("m", max_batch=3) as model:
+        assert (usual.max_batch_size, model.max_batch_size) == (2, 3)
+        assert "batches of up to 3" in model.describe()
+        np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
+
+
+def test_a_batch_baked_into_the_graph_is_set_free_where_more_is_asked_for(workshop: Any, pictures: Any) -> None:
+    """Exporters bake a batch of one; a worker of many vehicles wants more, and the same masks."""
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
+    with workshop.repository.load("m", max_batch=4) as free, workshop.repository.load("m", max_batch=1) as model:
+        assert (free.max_batch_size, model.max_batch_size) == (4, 1)
+        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
+
+
+def test_a_batch_stays_baked_where_a_larger_one_would_mix_its_pictures(workshop: Any) -> None:
+    """The most probable class may be the same by chance; the probabilities tell that a mean went over the batch."""
+
+    def answer(scores: Any) -> Any:
+        means = tf.reduce_mean(scores, [1, 2])
+        return tf.nn.softmax([[1.0, 0, 0, 0, 0]] + 0.4 * tf.tanh(means - tf.reduce_mean(means, 0, keepdims=True)))
+
+    graph = workshop.graph(answer, batch=1)
+    workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
+    with workshop.repository.load("m", max_batch=4) as model:
+        assert "batch of 1 baked into the graph" in model.describe()
+
+
+def test_errors_of_models_are_errors_that_users_can_mend() -> None:
+    """So that the command line turns each into one line."""
+    assert issubclass(RepositoryError, SkylaneError)
+    assert issubclass(ImagesError, SkylaneError)
+
+
+def test_versions_may_hold_dots(workshop: Any) -> None:
+    """As most people number; sorted by value, and none leads out of the folder."""
+    for version in ("1.9", "1.10", "1.2.3", "beta"):
+        workshop.add("m", b"")
+        (workshop.root / "m").rename(workshop.root / version)
+    (workshop.root / "m").mkdir()
+    for version in ("1.9", "1.10", "1.2.3", "beta"):
+        (workshop.root / version).rename(workshop.root / "m" / version)
+    assert workshop.repository.versions("m") == ("beta", "1.2.3", "1.9", "1.10")
+    assert workshop.repository.card("m").version == "1.10"
+    assert workshop.repository.card("m", "1.2.3").version == "1.2.3"
+    with pytest.raises(UnknownNameError):
+        workshop.repository.card("m", "..")
+
+
+@pytest.mark.parametrize("version", ["..", ".1", "a/b", "1\n", ""])
+def test_a_version_that_nobody_could_ask_for_is_refused(workshop: Any, version: str) -> None:
+    """At its load, and not frame by frame."""
+    workshop.add("m", b"", version=version)
+    with pytest.raises(ConfigError, match="version"):
+        workshop.repository.manifest("m")

@@ -1,0 +1,185 @@
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import pytest
+
+from rosbag_tools.drive.canvas import BUILDING, CAR, POLE, ROAD, SKY, Canvas
+from rosbag_tools.drive.depth_sort import Placed, far_to_near
+from rosbag_tools.drive.scene import CLASSES, WEATHERS, Drive, SceneFrame
+from rosbag_tools.drive.weather import weather
+from shared.errors import UnknownNameError
+
+WIDTH, HEIGHT = 484, 304
+SEEDS = range(5)
+
+
+@lru_cache(maxsize=64)
+def frame(seed: int, time_s: float, name: str = "clear", *, static: bool = False) -> SceneFrame:
+    """A small frame; kept, because several tests look at the same ones."""
+    return Drive(seed, width=WIDTH, height=HEIGHT, weather=name, static_camera=static).render(time_s)
+
+
+def same(left: SceneFrame, right: SceneFrame) -> bool:
+    """Whether two frames agree in every byte."""
+    return (
+        left.rgb.tobytes() == right.rgb.tobytes()
+        and left.class_ids.tobytes() == right.class_ids.tobytes()
+        and left.boxes == right.boxes
+    )
+
+
+@pytest.mark.parametrize("name", WEATHERS)
+def test_same_seed_and_time_give_the_same_bytes(name: str) -> None:
+    """A figure measured on a seed must be repeatable by whoever has the seed."""
+    again = Drive(3, width=WIDTH, height=HEIGHT, weather=name).render(4.2)
+    assert same(frame(3, 4.2, name), again)
+
+
+def test_frames_can_be_asked_for_in_any_order() -> None:
+    """Training picks moments at random; a bag takes them in order; both must see one drive."""
+    forward = Drive(2, width=WIDTH, height=HEIGHT, weather="rain")
+    backward = Drive(2, width=WIDTH, height=HEIGHT, weather="rain")
+    times = (0.0, 0.5, 31.0)
+    ordered = [forward.render(time_s) for time_s in times]
+    reversed_ = [backward.render(time_s) for time_s in times[::-1]][::-1]
+    assert all(same(left, right) for left, right in zip(ordered, reversed_, strict=True))
+
+
+def test_other_seeds_are_other_streets() -> None:
+    """Held-out seeds would measure nothing if they looked like the trained ones."""
+    assert not np.array_equal(frame(0, 1.0).class_ids, frame(1, 1.0).class_ids)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_frame_is_rgb_with_a_class_for_every_pixel(seed: int) -> None:
+    """Ids past the twelve classes would index nothing in a label file."""
+    it = frame(seed, 7.0)
+    assert it.rgb.shape == (HEIGHT, WIDTH, 3)
+    assert it.class_ids.shape == (HEIGHT, WIDTH)
+    assert it.rgb.dtype == it.class_ids.dtype == np.uint8
+    assert it.class_ids.max() < len(CLASSES) == 12
+
+
+def test_every_class_appears_over_a_few_seeds() -> None:
+    """A class that is never drawn can be neither learned nor measured."""
+    counts = sum(np.bincount(frame(seed, 7.0).class_ids.ravel(), minlength=12) for seed in SEEDS)
+    assert np.asarray(counts).min() > 20
+
+
+def test_sky_is_above_and_road_below() -> None:
+    """The simplest thing to be wrong: the picture upside down against its labels."""
+    ids = frame(1, 3.0).class_ids
+    rows = np.arange(HEIGHT)[:, None] * np.ones_like(ids)
+    assert rows[ids == SKY].max() < rows[ids == ROAD].max()
+    assert rows[ids == SKY].mean() < HEIGHT * 0.45 < rows[ids == ROAD].mean()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_boxes_lie_on_pixels_of_their_class(seed: int) -> None:
+    """Detection models learn from the boxes; they must say what the labels say, edge for edge."""
+    it = frame(seed, 7.0)
+    assert it.boxes
+    for box in it.boxes:
+        assert box.x >= 0
+        assert box.y >= 0
+        assert box.x + box.width <= WIDTH
+        assert box.y + box.height <= HEIGHT
+        inside = it.class_ids[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)]
+        own = inside == CLASSES.index(box.name)
+        assert own[0].any()
+        assert own[-1].any()
+        assert own[:, 0].any()
+        assert own[:, -1].any()
+
+
+def test_all_pixels_of_boxed_classes_are_in_boxes_of_their_class() -> None:
+    """A car without a box would be taught as background. Specks of under 12 pixels are left out on purpose."""
+    it = frame(4, 7.0)
+    outside = it.class_ids == CAR
+    for box in it.boxes:
+        if box.name == "car":
+            outside[int(box.y) : int(box.y + box.height), int(box.x) : int(box.x + box.width)] = False
+    count, _, stats, _ = cv2.connectedComponentsWithStats(outside.astype(np.uint8))
+    assert all(stats[at, cv2.CC_STAT_AREA] < 12 for at in range(1, count))
+
+
+def test_a_driving_camera_passes_houses_and_a_static_one_does_not() -> None:
+    """--static-camera is for tests of the difference detector: only the traffic may change."""
+    moving = frame(1, 5.0).class_ids == BUILDING, frame(1, 8.0).class_ids == BUILDING
+    first, later = frame(1, 5.0, static=True), frame(1, 8.0, static=True)
+    still = first.class_ids == BUILDING, later.class_ids == BUILDING
+    assert (moving[0] != moving[1]).mean() > 5 * (still[0] != still[1]).mean()
+    assert not np.array_equal(first.class_ids, later.class_ids)
+    untouched = np.all(first.rgb == later.rgb, axis=2)
+    assert untouched.mean() > 0.5
+
+
+def test_weathers_change_the_look_and_keep_the_labels() -> None:
+    """A weather that moved an edge could not be compared with another."""
+    frames = [frame(2, 6.0, name) for name in WEATHERS]
+    for at, one in enumerate(frames):
+        assert np.array_equal(one.class_ids, frames[0].class_ids)
+        for other in frames[at + 1 :]:
+            assert np.abs(one.rgb.astype(int) - other.rgb).mean() > 4
+
+
+@pytest.mark.parametrize("name", WEATHERS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_haze_leaves_a_quarter_of_the_contrast_at_80_metres(name: str, seed: int) -> None:
+    """What is labelled must be discernible, or the labels are noise."""
+    assert float(weather(name, seed).veil(80.0)) <= 0.75
+
+
+def test_an_unknown_weather_is_refused_with_the_nearest() -> None:
+    """A typing error should cost one look, not a search."""
+    with pytest.raises(UnknownNameError, match="did you mean rain"):
+        Drive(1, width=WIDTH, height=HEIGHT, weather="rainy")
+
+
+def test_traffic_is_where_it_was_driven_to_a_moment_later() -> None:
+    """Coherent motion: a box must not jump, or difference detectors and trackers see noise."""
+    drive = Drive(4, width=WIDTH, height=HEIGHT)
+    first, later = drive.render(10.0), drive.render(10.02)
+    kept = 0
+    for box in first.boxes:
+        kept += any(
+            other.name == box.name and abs(other.x - box.x) < 12 and abs(other.y - box.y) < 12 for other in later.boxes
+        )
+    assert kept >= 0.9 * len(first.boxes)
+
+
+def test_what_is_nearer_is_painted_later() -> None:
+    """Wrong order paints a far bus over a near person, in picture and labels alike."""
+    order: list[str] = []
+
+    def thing(name: str, sides: tuple[float, float], depths: tuple[float, float]) -> Placed:
+        return Placed(*sides, *depths, (0.0, 100.0), lambda: order.append(name))
+
+    rider_beside_parked_car = [
+        thing("rider", (1.2, 1.7), (16.0, 16.0)),
+        thing("parked", (2.0, 3.8), (14.0, 18.0)),
+        thing("far", (1.0, 3.0), (40.0, 44.0)),
+        thing("near", (-1.0, 1.0), (6.0, 10.0)),
+    ]
+    for it in far_to_near(rider_beside_parked_car):
+        it.paint()
+    assert order == ["far", "parked", "rider", "near"]
+
+
+def test_a_stroke_has_the_same_edge_in_picture_and_labels() -> None:
+    """Labels must be exact: not one pixel of a pole may show outside its label."""
+    canvas = Canvas(60, 40)
+    canvas.fill(np.array([[3, 2], [31, 7], [24, 33]], np.int32), (200, 10, 10), POLE)
+    canvas.line((40, 5), (55, 30), 5, (200, 10, 10), POLE)
+    assert np.array_equal(canvas.rgb[..., 0] == 200, canvas.class_ids() == POLE)
+    assert (canvas.class_ids() == POLE).sum() > 300
+
+
+def test_a_canvas_with_more_things_than_owners_still_labels_them() -> None:
+    """A crowd past 8 bits loses boxes, never labels."""
+    canvas = Canvas(8, 8)
+    owners = [canvas.new_thing(CAR) for _ in range(300)]
+    assert owners[-1] == CAR
+    canvas.fill(np.array([[0, 0], [7, 0], [7, 7], [0, 7]], np.int32), (1, 2, 3), owners[200])
+    assert (canvas.class_ids() == CAR).all()

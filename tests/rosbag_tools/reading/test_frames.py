@@ -1,0 +1,274 @@
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rosbag_tools.bag_format import BagFormat
+from rosbag_tools.reading.bag import Bag, MissingBagError
+from rosbag_tools.reading.data_file import ForeignBagError
+from rosbag_tools.reading.frames import BagSource, NoImagesError
+from rosbag_tools.writer import BagWriter
+from shared.errors import SkylaneError, UnknownNameError
+from shared.imaging.frames import Frame, FrameSource, Layout, UnreadableFrame
+from shared.imaging.opencv import cv2
+
+START_NS = 1_600_000_000_000_000_000
+PERIOD_NS = 100_000_000
+DELAY_NS = 7_000_000
+
+FindBag = Callable[[str], Path]
+WriteDrive = Callable[..., Any]
+
+EVERY_KIND = [
+    *(("ros1", compression) for compression in ("none", "bz2", "lz4")),
+    *((kind, compression) for kind in ("sqlite3", "mcap") for compression in ("none", "zstd", "zstd-message")),
+    ("sqlite3", "zstd-file"),
+    ("mcap", "zstd-file"),
+]
+
+
+def read(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
+    """All frames of a bag."""
+    source: FrameSource = BagSource(path, **options)
+    try:
+        return list(source.frames())
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(("bag_format", "compression"), EVERY_KIND)
+def test_every_format_and_compression_gives_the_pixels_back(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str
+) -> None:
+    """A mask can only be bit-exact if the frame was."""
+    drive = write_drive(tmp_path / ("drive.bag" if bag_format == "ros1" else "drive"), bag_format, compression)
+    frames = read(drive.path)
+    assert [frame.index for frame in frames] == list(range(5))
+    for index, (frame, pixels) in enumerate(zip(frames, drive.frames, strict=True)):
+        assert isinstance(frame, Frame)
+        np.testing.assert_array_equal(frame.pixels, pixels)
+        assert frame.pixels.flags.c_contiguous
+        assert (frame.layout, frame.camera) == (Layout.BAYER_RGGB8, "/cam/image_raw")
+        assert frame.stamp_ns == START_NS + index * PERIOD_NS
+        assert frame.source_ns == frame.stamp_ns + DELAY_NS
+        assert frame.read_ns > 0
+
+
+@pytest.mark.parametrize("bag_format", ["sqlite3", "mcap"])
+@pytest.mark.parametrize("compression", ["none", "zstd-message", "zstd-file"])
+def test_metadata_is_not_needed(tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str) -> None:
+    """Bags lose their metadata.yaml when files are copied, and it alone tells how they were compressed."""
+    drive = write_drive(tmp_path / "drive", bag_format, compression)
+    (drive.path / "metadata.yaml").unlink()
+    assert len(read(drive.path)) == 5
+    assert len(read(drive.data_file)) == 5
+
+
+def test_broken_metadata_does_not_hide_the_bag(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The data is whole even where the text beside it is not."""
+    drive = write_drive(tmp_path / "drive")
+    (drive.path / "metadata.yaml").write_text("rosbag2_bagfile_information: [", encoding="utf-8")
+    assert len(read(drive.path)) == 5
+
+
+def test_split_bag_is_read_in_the_order_of_time(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """Recorders split long drives, and the tenth file comes before the second in the alphabet."""
+    drive = write_drive(tmp_path / "drive")
+    shutil.move(drive.data_file, drive.path / "drive_10.mcap")
+    (drive.path / "metadata.yaml").unlink()
+    with BagWriter(tmp_path / "early", "mcap") as writer:
+        writer.write_image("/cam/image_raw", drive.frames[0], "bayer_rggb8", 5, 5, "cam")
+    shutil.move(tmp_path / "early" / "early.mcap", drive.path / "drive_2.mcap")
+    frames = read(drive.path)
+    assert [frame.source_ns for frame in frames] == [5, *(START_NS + DELAY_NS + i * PERIOD_NS for i in range(5))]
+    with Bag(drive.path) as bag:
+        assert [file.name for file in bag.files] == ["drive_2.mcap", "drive_10.mcap"]
+        assert bag.topics[1].count == 6
+
+
+def test_the_first_bytes_name_the_format_not_the_suffix(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """People rename files."""
+    drive = write_drive(tmp_path / "drive", "mcap")
+    renamed = tmp_path / "drive.bag"
+    shutil.copy(drive.data_file, renamed)
+    assert len(read(renamed)) == 5
+
+
+def test_part_of_a_bag_counts_from_its_first_message(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """As `ros2 bag play --start-offset` and `--playback-duration` do."""
+    drive = write_drive(tmp_path / "drive")
+    frames = read(drive.path, start_offset_s=0.1, duration_s=0.25)
+    assert [frame.source_ns - DELAY_NS - START_NS for frame in frames] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]
+    assert [frame.index for frame in frames] == [0, 1, 2]
+    source = BagSource(drive.path, duration_s=0.25)
+    assert source.frame_count is None
+    source.close()
+
+
+@pytest.mark.parametrize("options", [{"start_offset_s": -1.0}, {"duration_s": 0.0}])
+def test_part_that_cannot_be_is_refused(tmp_path: Path, write_drive: WriteDrive, options: dict[str, Any]) -> None:
+    """An empty replay would look like a broken one."""
+    drive = write_drive(tmp_path / "drive")
+    with pytest.raises(SkylaneError, match="give a part within the bag"):
+        BagSource(drive.path, **options)
+
+
+def test_provenance_identifies_the_bag_without_its_place(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A result file names its input; where it lay on one machine is nobody's business."""
+    drive = write_drive(tmp_path / "drive", "sqlite3")
+    source = BagSource(drive.path)
+    provenance = source.provenance
+    assert source.frame_count == 5
+    source.close()
+    assert (provenance["kind"], provenance["path"], provenance["format"]) == ("bag", "drive", "sqlite3")
+    assert provenance["cameras"] == ["/cam/image_raw"]
+    assert len(str(provenance["sha256"])) == 64
+    assert str(tmp_path) not in str(provenance)
+    twin = write_drive(tmp_path / "again" / "drive", "sqlite3")
+    other = BagSource(twin.path)
+    assert other.provenance["sha256"] == provenance["sha256"]
+    other.close()
+
+
+def test_frames_can_be_read_again(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """`--loop` plays a bag many times."""
+    source = BagSource(write_drive(tmp_path / "drive").path)
+    first = [frame.source_ns for frame in source.frames()]
+    assert [frame.source_ns for frame in source.frames()] == first
+    source.close()
+
+
+def test_zero_stamps_become_the_bags_time_and_it_is_said_once(
+    tmp_path: Path, write_drive: WriteDrive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Drivers that set no stamp are common; frames that all bear zero could not be told apart."""
+    source = BagSource(write_drive(tmp_path / "drive", stamps=False).path)
+    with caplog.at_level(logging.WARNING):
+        frames = list(source.frames())
+    assert [frame.stamp_ns for frame in frames] == [frame.source_ns for frame in frames]
+    assert len(caplog.messages) == 1
+    assert source.provenance["notes"] == ["stamps of zero were replaced by the bag's time"]
+    source.close()
+
+
+def test_labels_and_masks_are_no_cameras_unless_asked_for(tmp_path: Path) -> None:
+    """A bag with our own answers in it replays its camera, not its answers."""
+    pixels = np.zeros((2, 2), np.uint8)
+    with BagWriter(tmp_path / "drive") as writer:
+        for topic in ("/cam/image_raw", "/cam/labels", "/cam/masks"):
+            writer.write_image(topic, pixels, "mono8", 1, 1, "cam")
+    assert [frame.camera for frame in read(tmp_path / "drive")] == ["/cam/image_raw"]
+    assert [frame.camera for frame in read(tmp_path / "drive", topics=["cam/labels"])] == ["/cam/labels"]
+
+
+def test_topic_is_found_with_or_without_its_slash(tmp_path: Path) -> None:
+    """ROS 1 recorders write names without a leading slash; nobody remembers which did."""
+    with BagWriter(tmp_path / "drive.bag") as writer:
+        writer.write_image("cam/image_raw", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
+    for name in ("cam/image_raw", "/cam/image_raw"):
+        assert len(read(tmp_path / "drive.bag", topics=[name])) == 1
+
+
+def test_unknown_topic_offers_the_nearest(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A typing mistake should cost one glance."""
+    drive = write_drive(tmp_path / "drive")
+    with pytest.raises(UnknownNameError, match="did you mean /cam/image_raw"):
+        BagSource(drive.path, topics=["/cam/image_row"])
+
+
+def test_topic_without_pictures_names_those_with(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The topic is there, so that offering near names would mislead."""
+    drive = write_drive(tmp_path / "drive")
+    with pytest.raises(NoImagesError, match=r"CameraInfo, no images: images are on /cam/image_raw"):
+        BagSource(drive.path, topics=["/cam/camera_info"])
+
+
+def test_bag_without_cameras_names_its_topics(tmp_path: Path) -> None:
+    """Otherwise a replay of nothing would end well."""
+    with BagWriter(tmp_path / "drive") as writer:
+        writer.write_camera_info("/info", 2, 2, 1.0, stamp_ns=1, received_ns=1, frame_id="cam")
+    with pytest.raises(NoImagesError, match=r"/info \(sensor_msgs/msg/CameraInfo\)"):
+        BagSource(tmp_path / "drive")
+
+
+def test_missing_bag_offers_the_nearest(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """The same for a path."""
+    write_drive(tmp_path / "drive_01")
+    with pytest.raises(MissingBagError, match="did you mean drive_01"):
+        BagSource(tmp_path / "drive_10")
+
+
+def test_foreign_file_is_refused(tmp_path: Path) -> None:
+    """A video is no bag, and the message says what is one."""
+    path = tmp_path / "drive.bag"
+    path.write_bytes(b"RIFF" + bytes(100))
+    with pytest.raises(ForeignBagError, match="is no bag"):
+        BagSource(path)
+
+
+def test_folder_without_data_is_refused(tmp_path: Path) -> None:
+    """The folder above the bag is easily given for it."""
+    with pytest.raises(MissingBagError, match=r"holds no \.db3 and no \.mcap"):
+        BagSource(tmp_path)
+
+
+def test_undecodable_message_is_a_frame_that_says_why(tmp_path: Path) -> None:
+    """Every frame that was recorded is accounted for, those that cannot be decoded as well."""
+    with BagWriter(tmp_path / "drive") as writer:
+        writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 7, 7, "cam")
+        writer.write_image("/cam", np.zeros((2, 8), np.uint8), "32FC1", 8, 8, "cam")
+        writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 9, 9, "cam")
+    good, bad, after = read(tmp_path / "drive")
+    assert isinstance(good, Frame)
+    assert isinstance(after, Frame)
+    assert isinstance(bad, UnreadableFrame)
+    assert (bad.index, bad.stamp_ns, bad.camera) == (1, 8, "/cam")
+    assert "32FC1" in bad.reason
+
+
+class TestRealBags:
+    """What recorders in the field wrote."""
+
+    def test_ros1_jpeg(self, real_bag: FindBag) -> None:
+        """Format `jpg`, which no ROS document names."""
+        (frame,) = read(real_bag("fiducials_aruco_images.bag"))
+        assert isinstance(frame, Frame)
+        assert (frame.pixels.shape, frame.layout) == ((960, 1280, 3), Layout.BGR8)
+        assert frame.stamp_ns == 1491682360314066469
+        assert frame.source_ns == 1491682361550891160
+
+    def test_ros1_with_zero_stamps_and_png(self, real_bag: FindBag) -> None:
+        """Stamps of 0 on both topics."""
+        frames = read(real_bag("ros_numpy_test.bag"))
+        assert all(isinstance(frame, Frame) and frame.stamp_ns == frame.source_ns > 0 for frame in frames)
+        assert {frame.camera: frame.pixels.shape for frame in frames if isinstance(frame, Frame)} == {
+            "/image": (240, 360, 3),
+            "/compressedimage": (2, 2, 3),
+        }
+
+    @pytest.mark.parametrize("path", ["amber_soccer_goal", "amber_soccer_goal/soccer_goal_12.mcap"])
+    def test_mcap_with_compressed_messages_and_old_type_names(self, real_bag: FindBag, path: str) -> None:
+        """Each message is compressed, which only metadata.yaml says, and types lack their `/msg/`."""
+        frames = read(real_bag(path))
+        assert [(frame.pixels.shape, frame.layout) for frame in frames if isinstance(frame, Frame)] == [
+            ((480, 640, 3), Layout.RGB8)
+        ] * 2
+
+    @pytest.mark.parametrize("path", ["ros2bag_tools_images", "ros2bag_tools_images/images.bag_0.db3"])
+    def test_sqlite_without_definitions(self, real_bag: FindBag, path: str) -> None:
+        """Old databases hold no message definitions."""
+        frames = read(real_bag(path))
+        assert [frame.stamp_ns for frame in frames] == [0, 1_000_000_000, 2_000_000_000]
+        assert all(isinstance(frame, Frame) and frame.layout is Layout.MONO8 for frame in frames)
+
+
+def test_frames_need_no_copy_and_opencv_takes_them(tmp_path: Path, write_drive: WriteDrive) -> None:
+    """A view of the message is the cheapest frame there is; it is read-only, which OpenCV must accept."""
+    (frame, *_) = read(write_drive(tmp_path / "drive", BagFormat.MCAP).path)
+    assert isinstance(frame, Frame)
+    assert not frame.pixels.flags.owndata
+    assert cv2.cvtColor(frame.pixels, cv2.COLOR_BayerRGGB2BGR).shape == (8, 12, 3)

@@ -1,0 +1,402 @@
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.encoding.field_types import MAX_NS
+from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.messages.frame import (
+    MAX_FRAME_STAMPS,
+    MAX_SIDE,
+    FrameMessage,
+    MaskMessage,
+    Status,
+    Want,
+    pack_frame,
+    pack_mask,
+    unpack_frame,
+    unpack_mask,
+)
+from shared.messages.model_card import ModelCard, Task
+from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
+from shared.messages.topics import FrameId
+from shared.stages import Stamp
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+IDS = st.builds(FrameId, NAMES, NAMES, NAMES, st.integers(0, 10**18 - 1))
+PRINTABLE = st.text(max_size=20).filter(str.isprintable)
+STAMPS = st.lists(st.builds(Stamp, st.text(max_size=20), st.text(max_size=40), st.integers(0, MAX_NS)), max_size=16)
+SIDES = st.integers(1, 4096)
+GEOMETRIES = st.builds(plan, st.sampled_from(Resize), SIDES, SIDES, SIDES, SIDES)
+CARD = ModelCard(
+    "road",
+    "1",
+    "ab" * 32,
+    Task.SEGMENTATION,
+    64,
+    96,
+    Layout.RGB8,
+    Resize.CROP,
+    Labels(("a", "b"), ((0, 0, 0), (1, 2, 3))),
+    trained=True,
+)
+FRAME = FrameMessage(
+    id=FrameId("car", "left", "s1", 7),
+    model="road",
+    layout=Layout.RGB8,
+    shape=(2, 3, 3),
+    codec="raw",
+    geometry=plan(Resize.CROP, 4, 6, 2, 3),
+    frame_stamp_ns=5,
+    data=bytes(18),
+    budget_ms=100,
+    stamps=(Stamp("due", "edge/car/s1", 1),),
+)
+MASK = MaskMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
+
+
+@st.composite
+def _frames(draw: st.DrawFn) -> FrameMessage:
+    layout = draw(st.sampled_from(Layout))
+    return FrameMessage(
+        id=draw(IDS),
+        model=draw(NAMES),
+        layout=layout,
+        shape=layout.shape(draw(st.integers(1, MAX_SIDE)), draw(st.integers(1, MAX_SIDE))),
+        codec=draw(PRINTABLE),
+        geometry=draw(GEOMETRIES),
+        frame_stamp_ns=draw(st.integers(0, MAX_NS)),
+        data=draw(st.binary(max_size=50)),
+        attempt=draw(st.integers(1, 100)),
+        budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
+        version=draw(st.none() | NAMES),
+        want=Want(
+            draw(PRINTABLE),
+            draw(st.sampled_from(["model", "frame"])),
+            draw(st.none() | st.integers(1, 256)),
+            tuple(draw(st.lists(NAMES, max_size=4))),
+        ),
+        stamps=tuple(draw(STAMPS)),
+    )
+
+
+@given(_frames())
+def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
+    """Geometry and stamps decide where a mask lies and where the time went."""
+    assert unpack_frame(pack_frame(message)) == message
+
+
+@given(
+    st.builds(
+        MaskMessage,
+        id=IDS,
+        attempt=st.integers(1, 100),
+        status=st.sampled_from(Status),
+        worker=NAMES,
+        reason=PRINTABLE,
+        engine=PRINTABLE,
+        task=st.sampled_from(Task),
+        geometry=st.none() | GEOMETRIES,
+        shape=st.tuples(SIDES, SIDES),
+        data=st.binary(max_size=50),
+        batch_size=st.integers(0, 4096),
+        stamps=STAMPS.map(tuple),
+    )
+)
+def test_an_answer_survives_the_wire(message: MaskMessage) -> None:
+    """One field mixed up and the log tells of another frame."""
+    assert unpack_mask(pack_mask(message)) == message
+
+
+def test_a_classifier_of_a_thousand_classes_is_announced_and_a_mask_of_as_many_refused() -> None:
+    """The public classifiers have so many; a mask's uint8 would give two of them one number."""
+    labels = Labels(tuple(f"class_{place}" for place in range(1000)), ((0, 0, 0),) * 1000)
+    card = replace(CARD, task=Task.CLASSIFICATION, labels=labels)
+    status = NodeStatus(NodeState.ONLINE, "s1", 4, cards=(card,) * 16)
+    assert unpack_status(pack_status(status)) == status
+    mask = replace(card, task=Task.SEGMENTATION)
+    with pytest.raises(MessageError, match="1000 classes of a mask: give at most 256"):
+        unpack_status(pack_status(replace(status, cards=(mask,))))
+
+
+def test_a_status_survives_the_wire_with_its_cards() -> None:
+    """All that a vehicle knows of a model comes by this."""
+    warm = replace(CARD, task=Task.DETECTION, engine="openvino", precision="bf16", cold_ms=812.5, warm_ms=9.25)
+    nameless = replace(CARD, task=Task.TENSORS, labels=Labels((), ()), outputs=("depth", "flow"))
+    status = NodeStatus(NodeState.ONLINE, "s1", 64, (CARD, warm, nameless))
+    assert unpack_status(pack_status(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"v": 2}, "'v': version 2 is not spoken here: speak 1"),
+        ({"v": "x" * 4000}, "'v': version 'xxxx"),
+        ({"v": [1] * 200}, "'v': version list"),
+        ({"layout": "cmyk"}, "'layout': one of bgr8, .* belongs here, not 'cmyk'"),
+        ({"layout": "mono8"}, "'shape': .* does not fit layout mono8"),
+        ({"shape": [2, 3]}, r"'shape': \[2, 3\] does not fit layout rgb8"),
+        ({"shape": [2]}, r"'shape': \[height, width\], colours or not belongs here, not list of 1"),
+        ({"shape": [0, 3, 3]}, r"'shape': \[0\]: a whole number from 1 to 16384 belongs here, not 0"),
+        ({"shape": [3, MAX_SIDE + 1, 3]}, r"'shape': \[1\]: .*, not 16385"),
+        ({"shape": [True, 3, 3]}, "not True"),
+        ({"shape": [2.0, 3, 3]}, "not 2.0"),
+        ({"shape": [b"x" * 1000] * 3}, "not bytes of 1000"),
+        ({"dtype": "float64"}, "'dtype': layout rgb8 holds uint8"),
+        ({"want": {"size": "huge"}}, "'want': size: one of frame, model belongs here, not 'huge'"),
+        ({"want": {"mask_codec": 7}}, "'want': mask_codec: a text of up to 4096 characters belongs here, not 7"),
+        ({"want": []}, "'want': a map belongs here, not list of 0"),
+        ({"want": {"top_k": 0}}, "'want': top_k: a whole number from 1 to 1024 belongs here, not 0"),
+        ({"want": {"outputs": "all"}}, "'want': outputs: a list of up to 256 belongs here, not 'all'"),
+        ({"want": {"outputs": ["a", "a/b"]}}, r"'want': outputs\[1\]: a name of 1 to 64 of .*, not 'a/b'"),
+        ({"want": {"outputs": [7]}}, r"'want': outputs\[0\]: a name .*, not 7"),
+        ({"version": "a/b"}, "'version': a version of 1 to 64 of .*, not 'a/b'"),
+        ({"version": "1\n"}, r"'version': a version .*, not '1\\n'"),
+        ({"attempt": 0}, "'attempt': a whole number from 1 to 100 belongs here, not 0"),
+        ({"attempt": True}, "'attempt': .*, not True"),
+        ({"attempt": 1 << 63}, "'attempt': .*, not 9223372036854775808"),
+        ({"budget_ms": -1}, "'budget_ms': a whole number from 0 to 86400000 belongs here, not -1"),
+        ({"budget_ms": 1e3}, "'budget_ms': .*, not 1000.0"),
+        ({"frame_stamp_ns": -1}, "'frame_stamp_ns'"),
+        ({"model": "a/b"}, "'model': a name .*, not 'a/b'"),
+        ({"data": "text"}, "'data': binary data belongs here, not 'text'"),
+        ({"stamps": [["due", "edge", -1]]}, r"'stamps': \[0\]\[2\]: a whole number from 0 to .*, not -1"),
+        ({"stamps": [["due", "edge"]]}, r"'stamps': \[0\]: \[stage, node, at_ns\] belongs here, not list of 2"),
+        ({"stamps": [["due", "edge", 2.5]]}, r"'stamps': \[0\]\[2\]: .*, not 2.5"),
+        ({"stamps": [["due", "edge", 1]] * 33}, "'stamps': a list of up to 32 belongs here, not list of 33"),
+        ({"stamps": [["due", "x" * 201, 1]]}, r"'stamps': \[0\]\[1\]: a text of up to 200 characters belongs here"),
+        ({"stamps": [["due", "edge", 1], ["x" * 65, "edge", 1]]}, r"\[1\]\[0\]: a text of up to 64 characters"),
+        ({"stamps": [["due", "edge", 1]] * 300}, "not a MessagePack map"),
+        ({"geometry": None}, "'geometry': a map belongs here, not None"),
+        ({"geometry": {"source_height": 1}}, "'geometry': source_width: missing"),
+        ({"geometry": {"source_height": 65536}}, "'geometry': source_height: a whole number from 0 to 65535 .* 65536"),
+        (
+            {"geometry": dict.fromkeys(msgspec.structs.asdict(FRAME.geometry), 1) | {"crop_top": 9}},
+            "'geometry': geometry's crop_height",
+        ),
+        ({"data": "eHg="}, "'data': binary data belongs here, not 'eHg='"),
+        ({"codec": None}, "'codec': a text of up to 4096 characters belongs here, not None"),
+        ({b"x": 1}, r"not a message of ours: Expected `str` - at `key` in `\$`"),
+    ],
+)
+def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[Any, Any], reason: str) -> None:
+    """The sender is answered `rejected`, so the refusal must know whose frame it was, and why."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | change
+    with pytest.raises(MessageError, match=reason) as caught:
+        unpack_frame(msgpack.packb(fields))
+    assert caught.value.frame_id in (FRAME.id, None)
+    assert caught.value.frame_id == FRAME.id or "not a" in reason
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "frame_id", [5, None, True, 1.5, b"a/b/c/1", ["a"], {"a": 1}, "", "a/b/c", "a/b/c/x", "x" * 4000]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_id_that_is_none_belongs_to_nobody(frame_id: object, version: int) -> None:
+    """Whatever stands there, the refusal is all that happens."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {"id": frame_id, "v": version}
+    with pytest.raises(MessageError) as caught:
+        unpack_frame(msgpack.packb(fields))
+    assert caught.value.frame_id is None
+
+
+@pytest.mark.parametrize("place", ["layout", "status", "task", "size"])
+@pytest.mark.parametrize(
+    "words",
+    ["a - at `$.nonexistent`", "missing required field `foo`", " - at `$.id`", " - at `$.\u00b2`", "Object missing"],
+)
+def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, words: str) -> None:
+    """The library tells of a value in the value's own words, and of its place behind them."""
+    unpack, fields = (
+        (unpack_mask, pack_mask(MASK)) if place in ("status", "task") else (unpack_frame, pack_frame(FRAME))
+    )
+    change = {"want": {"size": words}} if place == "size" else {place: words}
+    with pytest.raises(MessageError, match=f"{place}.* belongs here, not ") as caught:
+        unpack(msgpack.packb(msgpack.unpackb(fields) | change))
+    assert caught.value.frame_id == FRAME.id
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [{"stamps": [["due", "edge", 1]] * 32}, {"later": 1}, {"want": {"outputs": [["a"]] * 256}}],
+    ids=["stamps", "unknown", "lists"],
+)
+def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str, Any]) -> None:
+    """Eight megabytes of one took a second, in which no other thread of the worker's ran."""
+    once = msgpack.packb(repeated)[1:]
+    count = (1 << 20) // len(once)
+    with pytest.raises(MessageError, match="not a MessagePack map"):
+        unpack_frame(b"\xdf" + (15 + count).to_bytes(4, "big") + once * count + pack_frame(FRAME)[1:])
+
+
+def test_another_library_reads_what_we_write() -> None:
+    """Clients in other languages have readers of their own."""
+    for packed in (pack_frame(FRAME), pack_mask(MASK)):
+        assert msgspec.msgpack.decode(packed) == msgpack.unpackb(packed)
+        assert msgspec.msgpack.encode(msgpack.unpackb(packed)) == packed
+
+
+def test_data_may_stand_anywhere() -> None:
+    """Order is no part of a map: other senders may write theirs otherwise."""
+    large = msgspec.structs.replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
+    fields = msgpack.unpackb(pack_frame(large))
+    first = {"v": 1, "data": fields["data"]} | fields
+    for each in (first, fields | {"later": 1}, {"x": b"\xa4data\xc6"} | fields):
+        assert unpack_frame(msgpack.packb(each)) == large
+
+
+@pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms", "version"}))
+def test_a_missing_field_is_named(key: str) -> None:
+    """A sender of an older version is told what it lacks."""
+    fields = msgpack.unpackb(pack_frame(FRAME))
+    del fields[key]
+    with pytest.raises(MessageError, match=f"'{key}'"):
+        unpack_frame(msgpack.packb(fields))
+
+
+def test_unknown_keys_and_stages_are_no_error() -> None:
+    """A later version may say more."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {"colour_space": "bt709"}
+    fields["stamps"].append(["polished", "edge/car/s1", 2])
+    message = unpack_frame(msgpack.packb(fields))
+    assert message.stamps[-1].stage == "polished"
+
+
+def test_an_answer_without_its_mask_is_refused() -> None:
+    """`answered` promises one; of another task it promises none."""
+    fields = msgpack.unpackb(pack_mask(MASK)) | {"shape": None}
+    with pytest.raises(MessageError, match="an answered frame has a mask"):
+        unpack_mask(msgpack.packb(fields))
+    for task in set(Task) - {Task.SEGMENTATION}:
+        assert unpack_mask(msgpack.packb(fields | {"task": task})).task is task
+
+
+def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_for_it() -> None:
+    """More, beside the largest mask, would make a packet that the broker cuts its worker off for."""
+    stamps = tuple(Stamp("ä" * 64, "ä" * 200, MAX_NS) for _ in range(MAX_FRAME_STAMPS))
+    unpack_frame(pack_frame(msgspec.structs.replace(FRAME, stamps=stamps)))
+    answer = msgspec.structs.replace(
+        MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9])
+    )
+    assert unpack_mask(pack_mask(answer)).stamps == answer.stamps
+    assert len(pack_mask(answer)) < 1 << 16
+
+
+def test_a_status_that_is_too_large_is_refused() -> None:
+    """A vehicle remembers that of every worker."""
+    with pytest.raises(MessageError, match="over the limit of 1048576"):
+        unpack_status(pack_status(NodeStatus(NodeState.ONLINE, "s1")) + bytes(1 << 20))
+
+
+def test_a_model_of_classes_without_names_is_refused() -> None:
+    """Raw tensors alone need none."""
+    for task in set(Task) - {Task.TENSORS}:
+        nameless = NodeStatus(NodeState.ONLINE, "s1", 1, (replace(CARD, task=task, labels=Labels((), ())),))
+        with pytest.raises(MessageError, match="'labels'"):
+            unpack_status(pack_status(nameless))
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_a_damaged_message_is_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
+    """Any other exception would end the thread that reads; anybody may publish anything."""
+    whole, unpack = data.draw(
+        st.sampled_from(
+            [
+                (pack_frame(FRAME), unpack_frame),
+                (pack_mask(MASK), unpack_mask),
+                (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
+            ]
+        )
+    )
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 4))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    assert "\n" not in _refusal(unpack, bytes(damaged))
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(msgpack.unpackb(pack_frame(FRAME)))), VALUES)
+def test_any_value_in_any_field_is_refused_or_read(key: str, value: object) -> None:
+    """The same, for messages that MessagePack itself has nothing against."""
+    fields = msgpack.unpackb(pack_frame(FRAME)) | {key: value}
+    assert len(_refusal(unpack_frame, msgpack.packb(fields))) < 600
+
+
+def _nested(inner: bytes) -> bytes:
+    """About 4 MB: lists of lists of `inner`, none longer than what is allowed."""
+    row = b"\xdc\x01\x00" + inner * 256
+    table = b"\xdc\x01\x00" + row * 256
+    return b"\x82\xa1v\x01\xa1x\x9f" + table * 15
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [_nested(b"\x80"), _nested(b"\x90"), _nested(b"\xcd\xff\xff"), _nested(b"\xa2ab")],
+    ids=["maps", "lists", "numbers", "texts"],
+)
+def test_a_bomb_takes_no_memory_worth_speaking_of(bomb: bytes) -> None:
+    """Five megabytes of empty maps took 265 MB."""
+    with pytest.raises(MessageError, match="not a MessagePack map"):
+        unpack_frame(bomb[:64])
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MessageError):
+        unpack_frame(bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 100_000
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x91" * 5000,
+        b"\x81\x01\x02",
+        b"\xd6\xff\x00\x00\x00\x00",
+        b"\x81\xa1v\x01trailing",
+        bytes(MAX_MESSAGE_BYTES + 1),
+    ],
+    ids=["empty", "reserved", "list", "map", "array", "bin", "deep", "number as key", "timestamp", "trailing", "large"],
+)
+def test_what_is_no_map_of_ours_is_refused(payload: bytes) -> None:
+    """False lengths, deep nesting, extension types, other formats."""
+    with pytest.raises(MessageError):
+        unpack_frame(payload)
+
+
+def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
+    """Why a message is refused; nothing where it can be read."""
+    try:
+        unpack(payload)
+    except MessageError as error:
+        return str(error)
+    return ""
+
+
+def test_no_text_of_a_message_steers_a_terminal() -> None:
+    """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
+    answer = MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
+    assert unpack_mask(pack_mask(answer)).reason == "a [2Jb  c"
+    assert unpack_frame(pack_frame(msgspec.structs.replace(FRAME, want=Want("a\x1b")))).want == Want("a ")

@@ -1,0 +1,137 @@
+import tracemalloc
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from shared.errors import SkylaneError, UnknownNameError
+from shared.messages.tensors import DTYPES, MAX_BYTES, MAX_TENSORS, TENSOR_CODECS, TensorsError, decode, encode
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.dtype(name) for name in DTYPES]),
+    hnp.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=3),
+)
+
+
+@pytest.mark.parametrize("codec", TENSOR_CODECS)
+@settings(max_examples=80)
+@given(arrays=st.dictionaries(NAMES, ARRAYS, max_size=5))
+def test_every_number_comes_back_as_it_was(codec: str, arrays: dict[str, Any]) -> None:
+    """Bit by bit, not-a-numbers included: what a model says is nobody's to round."""
+    back = decode(encode(arrays, codec), codec)
+    assert list(back) == list(arrays)
+    for name, array in arrays.items():
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        assert back[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("codec", TENSOR_CODECS)
+def test_a_view_and_another_byte_order_are_packed_as_what_they_hold(codec: str) -> None:
+    """A model may give every other channel, or numbers as another machine writes them."""
+    whole = np.arange(60, dtype=">f4").reshape(5, 12)
+    back = decode(encode({"part": whole[::2, 1::3]}, codec), codec)["part"]
+    assert back.dtype == np.dtype("=f4")
+    np.testing.assert_array_equal(back, whole[::2, 1::3])
+
+
+def test_the_form_is_as_documented() -> None:
+    """Another language's client reads it from the docstring."""
+    packed = encode({"a": np.array([[1, 2]], np.uint16)}, "raw")
+    assert msgpack.unpackb(packed) == {"v": 1, "tensors": [["a", "uint16", [1, 2], b"\x01\x00\x02\x00"]]}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"a": np.array(["text"])}, "'a' is str"),
+        ({"a": np.zeros(2, np.complex64)}, "have the model cast it"),
+        ({"a": np.zeros(2, bool)}, "'a' is bool"),
+        ({"a": np.zeros([1] * 9, np.uint8)}, "with 9 sides"),
+        ({"a/b": np.zeros(1, np.uint8)}, "not allowed"),
+        ({str(i): np.zeros(1, np.uint8) for i in range(MAX_TENSORS + 1)}, "65 arrays, at most 64"),
+        ({"a": np.broadcast_to(np.uint8(0), (MAX_BYTES + 1,))}, "ask for fewer outputs"),
+    ],
+    ids=["text", "complex", "bool", "sides", "name", "many", "large"],
+)
+def test_what_cannot_travel_is_refused(arrays: dict[str, Any], reason: str) -> None:
+    """With a reason that the vehicle is told."""
+    with pytest.raises(SkylaneError, match=reason):
+        encode(arrays, "raw")
+
+
+def _item(**changes: Any) -> list[Any]:
+    return list(({"name": "a", "dtype": "uint8", "shape": [2, 2], "data": bytes(4)} | changes).values())
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [_item(name="a/b")],
+        [_item(name=7)],
+        [_item(dtype="object")],
+        [_item(dtype="O")],
+        [_item(dtype="float128")],
+        [_item(dtype=[["a", "u1"]])],
+        [_item(shape=[2, -2])],
+        [_item(shape=[True, 4])],
+        [_item(shape=[1] * 9)],
+        [_item(shape=[3, 2])],
+        [_item(shape=[1 << 40])],
+        [_item(shape=[1 << 20, 1 << 20], data=b"")],
+        [_item(shape=[0, 1 << 28, 1 << 28, 1 << 28], data=b"")],
+        [_item(shape=[1 << 28, 1 << 28, 1 << 28, 0], data=b"")],
+        [_item(data="text")],
+        [_item()[:3]],
+        [_item(), _item()],
+        [_item(name=str(i)) for i in range(MAX_TENSORS + 1)],
+        ["a"],
+        None,
+    ],
+)
+def test_what_is_no_array_of_ours_is_refused(items: Any) -> None:
+    """Anybody may publish anything, and no name of a type makes NumPy build an object."""
+    with pytest.raises(SkylaneError) as caught:
+        decode(msgpack.packb({"v": 1, "tensors": items}), "raw")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_bomb_takes_no_memory(codec: str) -> None:
+    """A gigabyte of zeros folds into nothing; it is compared with its shape, and all shapes with a limit, first."""
+    bomb = bytes(TENSOR_CODECS[codec].fold(bytes(64 << 20)))
+    tracemalloc.start()
+    for shape in ([10], [1 << 28, 1 << 28]):
+        with pytest.raises(SkylaneError):
+            decode(msgpack.packb({"v": 1, "tensors": [_item(shape=shape, data=bomb)]}), codec)
+    many = [_item(name=str(i), shape=[64 << 20], data=bomb) for i in range(5)]
+    with pytest.raises(TensorsError, match="at most"):
+        decode(msgpack.packb({"v": 1, "tensors": many}), codec)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_damaged_data_is_refused_or_read(data: st.DataObject) -> None:
+    """Any other exception would end the thread that reads."""
+    codec = data.draw(st.sampled_from(sorted(TENSOR_CODECS)))
+    damaged = bytearray(encode({"a": np.arange(9, dtype=np.float32), "b": np.zeros((2, 0), np.int8)}, codec))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(damaged), codec)
+    except SkylaneError as error:
+        assert "\n" not in str(error)  # noqa: PT017  What was read is nobody's business.
+
+
+def test_a_lossy_codec_is_none() -> None:
+    """Numbers are not pictures."""
+    for call in (lambda: encode({}, "jpeg"), lambda: decode(b"", "png")):
+        with pytest.raises(UnknownNameError, match="raw"):
+            call()

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.network.address import Address, BrokerAddressError
+from shared.network.endpoint import EndpointError
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "username"),
+    [
+        ("mqtt://broker", "broker", 1883, False, None),
+        ("mqtts://broker", "broker", 8883, True, None),
+        ("broker:1999", "broker", 1999, False, None),
+        ("mqtt://car-1@10.0.0.2:1884", "10.0.0.2", 1884, False, "car-1"),
+        ("mqtt://car%401@broker/", "broker", 1883, False, "car@1"),
+        ("mqtt://[::1]:1883", "::1", 1883, False, None),
+    ],
+)
+def test_addresses_are_read(url: str, host: str, port: int, username: str | None, *, tls: bool) -> None:
+    """The usual ways to write one."""
+    address = Address.parse(url)
+    assert (address.host, address.port, address.tls, address.username) == (host, port, tls, username)
+    assert (again := Address.parse(str(address))).host == host
+    assert again.port == port
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "mqtt://",
+        "http://broker",
+        "http://broker:1883",
+        "mqqts://broker:8883",
+        "ws://broker:9001",
+        "tcp://broker:1883",
+        "ssl://broker:8883",
+        "//broker:1883",
+        "mqtt://broker:port",
+        "mqtt://broker:99999",
+        "mqtt://a/b",
+        "mqtt://broker:0",
+        "mqtt://bro\nker",
+        "mqtt://bro ker",
+        "mqtt://[::1",
+        "broker:1883\r",
+    ],
+)
+def test_what_is_no_address_is_told_with_one_that_is(url: str) -> None:
+    """One line that says what to write."""
+    with pytest.raises(BrokerAddressError, match="write mqtt://host:1883"):
+        Address.parse(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mqtt://u:secret@host", "http://u:secret@host", "mqtt://u:secret@host:x", "mqtt://u:secret@", "u:secret@host:x"],
+)
+def test_a_password_on_the_command_line_is_refused_and_not_repeated(url: str) -> None:
+    """Whatever is printed ends in a log, and what is on a command line in the list of processes."""
+    with pytest.raises(BrokerAddressError) as caught:
+        Address.parse(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_password_comes_from_the_environment_and_stays_out_of_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same."""
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "secret")
+    address = Address.parse("mqtt://car@host")
+    assert address.password == "secret"
+    assert "secret" not in f"{address} {address!r}"
+
+
+def test_the_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As container secrets do: an environment is inherited by every child, and shown by whoever runs them."""
+    secret = tmp_path / "password"
+    secret.write_text(" pass word\n")
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(secret))
+    assert Address.parse("mqtt://car@host").password == " pass word"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "cannot be read"), (b"\n", "is empty"), (b"secret\xff", "is no text")]
+)
+def test_a_password_file_that_holds_none_is_named_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
+) -> None:
+    """To go on without a password would end in "not authorised", which says nothing of the file."""
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(path))
+    with pytest.raises(BrokerAddressError, match=f"SKYLANE_BROKER_PASSWORD_FILE: .*password {reason}") as caught:
+        Address.parse("mqtt://car@host")
+    assert "secret" not in str(caught.value)
+
+
+def test_two_passwords_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is meant nobody can know."""
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
+    monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "secret")
+    with pytest.raises(BrokerAddressError, match="are both set"):
+        Address.parse("mqtt://car@host")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """It is what the user typed."""
+    try:
+        assert Address.parse(text).host
+    except BrokerAddressError as error:
+        assert error.__cause__ is None or isinstance(error.__cause__, (KeyError, ValueError, EndpointError))  # noqa: PT017 (either end is right)

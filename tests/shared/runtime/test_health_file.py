@@ -1,0 +1,80 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.runtime.health_file import HealthFile, HealthFileError, is_fresh
+
+
+def test_the_file_is_there_only_while_the_node_is_online(tmp_path: Path) -> None:
+    """A container must not stay healthy when its node has lost the broker."""
+    path = tmp_path / "health"
+    health = HealthFile(path)
+    assert not path.exists()
+    health.update(is_online=True)
+    assert is_fresh(path)
+    health.update(is_online=False)
+    assert not is_fresh(path)
+    assert not path.exists()
+    health.update(is_online=True)
+    assert is_fresh(path)
+    health.remove()
+    assert not path.exists()
+
+
+def test_the_file_of_a_node_that_hangs_ages(tmp_path: Path) -> None:
+    """It renews nothing any more; once it runs again, it does."""
+    path = tmp_path / "health"
+    health = HealthFile(path, interval_s=0.0)
+    health.update(is_online=True)
+    os.utime(path, (0, 0))
+    assert not is_fresh(path)
+    health.update(is_online=True)
+    assert is_fresh(path)
+
+
+def test_the_file_is_not_written_at_every_tick(tmp_path: Path) -> None:
+    """A vehicle ticks ten times a second, and its disk may be a memory card."""
+    path = tmp_path / "health"
+    health = HealthFile(path, interval_s=3600.0)
+    health.update(is_online=True)
+    os.utime(path, (0, 0))
+    health.update(is_online=True)
+    assert path.stat().st_mtime == 0
+
+
+def test_what_a_killed_process_left_is_removed_at_the_start(tmp_path: Path) -> None:
+    """It would report a node healthy that still loads its model."""
+    path = tmp_path / "health"
+    path.touch()
+    HealthFile(path)
+    assert not path.exists()
+
+
+def test_a_path_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """The check would otherwise call a node unhealthy that runs well."""
+    path = tmp_path / "nowhere" / "health"
+    with pytest.raises(HealthFileError, match=r"cannot be written \(No such file or directory\).*--health-file"):
+        HealthFile(path)
+
+
+def test_a_folder_that_is_lost_does_not_end_the_node(tmp_path: Path) -> None:
+    """The check fails, the frames go on."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    health = HealthFile(folder / "health", interval_s=0.0)
+    health.update(is_online=True)
+    (folder / "health").unlink()
+    folder.rmdir()
+    health.update(is_online=True)
+    health.remove()
+    assert not is_fresh(folder / "health")
+
+
+def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default."""
+    monkeypatch.chdir(tmp_path)
+    health = HealthFile(None)
+    health.update(is_online=True)
+    health.remove()
+    assert not list(tmp_path.iterdir())
