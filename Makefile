@@ -61,7 +61,7 @@ bench: dev
 study: dev
 	@$(BIN)/skylane study run configs/studies/quick.yaml
 
-# Every fault of docs/faults.md, done to real processes; less than 25 minutes.
+# Every fault of docs/guides/faults.md, done to real processes; less than 25 minutes.
 faults: dev
 	@.ci/install-real-parts
 	@$(BIN)/skylane bench faults
