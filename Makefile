@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check bench study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo test check docs docs-reference bench study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -38,6 +38,15 @@ check: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site in build/docs; a broken link or any other warning ends the build.
+docs: dev
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs -b html . build/docs
+	@echo build/docs/index.html
+
+# The pages of the command line and of the configuration keys, from the code.
+docs-reference: dev
+	@PYTHONPATH=. $(BIN)/python docs/generate_reference.py
 
 bench: dev
 	@$(BIN)/skylane bench overhead --isolate
