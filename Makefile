@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo test check bench study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo test check docs docs-reference bench study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -39,6 +39,15 @@ check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation site in build/docs; a broken link or any other warning ends the build.
+docs: dev
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs -b html . build/docs
+	@echo build/docs/index.html
+
+# The pages of the command line and of the configuration keys, from the code.
+docs-reference: dev
+	@PYTHONPATH=. $(BIN)/python docs/generate_reference.py
+
 bench: dev
 	@$(BIN)/skylane bench overhead --isolate
 	@$(BIN)/skylane bench overhead --codec raw
@@ -61,7 +70,7 @@ bench: dev
 study: dev
 	@$(BIN)/skylane study run configs/studies/quick.yaml
 
-# Every fault of docs/faults.md, done to real processes; less than 25 minutes.
+# Every fault of docs/guides/faults.md, done to real processes; less than 25 minutes.
 faults: dev
 	@.ci/install-real-parts
 	@$(BIN)/skylane bench faults

@@ -1,4 +1,4 @@
-"""The maximum number of a worker's threads, compared with its container's limit (docs/sizing.md, Threads)."""
+"""The maximum number of a worker's threads, compared with its container's limit (docs/guides/sizing.md, Threads)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The table of bounds, docs/bounds.md, held to the code: its values, its flags, and that it leaves none out."""
+"""The table of bounds, docs/reference/limits.md, held to the code: its values, its flags, and that it leaves none out."""
 
 import ast
 import dataclasses
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from skylane import skylane
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = (ROOT / "docs" / "bounds.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 PACKAGES = ("edge", "cloud", "shared", "rosbag_tools")
 BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 

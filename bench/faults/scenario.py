@@ -58,7 +58,7 @@ class Scenario:
     which counts as a failure.
     """
 
-    number: int  # As in docs/faults.md.
+    number: int  # As in docs/guides/faults.md.
     name: str  # Lower case, words joined by hyphens: what a user names it by.
     fault: str  # What is done, in a few words.
     promise: str  # What must hold beside the accounts.

@@ -1,7 +1,7 @@
 """The test behind every verdict: two groups of runs, with one figure for each run.
 
 Frames and samples within a run are not independent of each other (pseudo-replication, Hurlbert 1984): they share whatever
-that run met. A figure of each run is therefore tested, never the frames. docs/statistics.md says which test is used when.
+that run met. A figure of each run is therefore tested, never the frames. docs/explanation/statistics.md says which test is used when.
 """
 
 import math

@@ -1,4 +1,4 @@
-// The messages of docs/protocol.md that a vehicle sends and reads, as MessagePack.
+// The messages of docs/reference/protocol.md that a vehicle sends and reads, as MessagePack.
 #pragma once
 
 #include <cstdint>

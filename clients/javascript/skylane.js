@@ -1,5 +1,5 @@
 // A vehicle in a browser: sends pictures to a Skylane worker over MQTT on websockets, and reads the masks.
-// Needs mqtt.js and MessagePack for JavaScript, loaded before it (see index.html). What is sent: docs/protocol.md.
+// Needs mqtt.js and MessagePack for JavaScript, loaded before it (see index.html). What is sent: docs/reference/protocol.md.
 "use strict";
 
 const Skylane = (() => {

@@ -130,7 +130,7 @@ def _endpoint(address: str) -> str:
 
 
 class RemoteSection(Section):
-    """A model on another server, asked over gRPC. TLS and a token come by the environment (docs/engines.md)."""
+    """A model on another server, asked over gRPC. TLS and a token come by the environment (docs/guides/engines.md)."""
 
     address: Annotated[str, AfterValidator(_endpoint)]  # HOST:PORT
     model: str = Field(min_length=1, max_length=256)  # As the server calls it.

@@ -1,4 +1,4 @@
-"""docs/clients.md: its examples, run as they stand against a worker."""
+"""docs/guides/clients.md: its examples, run as they stand against a worker."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from cloud.models.model import Model
 from tests.clients.conftest import Picture, need
 from tests.support.gateway import Doors, open_gateway
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "guides" / "clients.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]
 EXAMPLES = {  # Language and code, by the heading above each.
     section.partition("\n")[0]: found.groups()

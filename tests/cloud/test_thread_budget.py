@@ -65,10 +65,10 @@ def test_a_worker_with_busy_doors_stays_within_its_bound() -> None:
 
 
 def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/sizing.md names it, and docker-compose.yml is set by it."""
+    """docs/guides/sizing.md names it, and docker-compose.yml is set by it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert usable_cores() == 8
-    text = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "sizing.md").read_text(encoding="utf-8")
     both = max_threads(CloudConfig(http=":0", grpc=":0"), 3)
     broker_alone = max_threads(CloudConfig(), 3)
     assert f"{broker_alone} threads at most, and {both} with both ports" in " ".join(text.split())

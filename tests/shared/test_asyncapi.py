@@ -1,4 +1,4 @@
-"""The document for programs, docs/asyncapi.yaml, held to the code that speaks on the wire."""
+"""The document for programs, docs/reference/asyncapi.yaml, held to the code that speaks on the wire."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,9 @@ from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind
 from shared.stages import Stamp
 
-DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "asyncapi.yaml").read_text("utf-8"))
+DOCUMENT: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parents[2] / "docs" / "reference" / "asyncapi.yaml").read_text("utf-8")
+)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 KINDS = {f"{topics.PREFIX}/{kind.pattern}": kind for kind in vars(topics).values() if isinstance(kind, TopicKind)}
 

@@ -17,7 +17,7 @@ from shared.mqtt.settings import KEEPALIVE_S
 from shared.runlog.latency_log import Outcome
 
 _MBPS = 2.0
-_LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Of a message; see docs/bounds.md.
+_LARGEST_BYTES = round(0.8 * KEEPALIVE_S * _MBPS * 1e6 / 8)  # Of a message; see docs/reference/limits.md.
 _ENVELOPE_BYTES = 4096  # More than stands around the pixels.
 _WIDTH = 1000
 _HEIGHT = (_LARGEST_BYTES - _ENVELOPE_BYTES) // (3 * _WIDTH)

@@ -22,7 +22,7 @@ def test_names_are_for_command_lines() -> None:
 
 def test_the_document_tells_of_each_by_its_number_and_name() -> None:
     """A reader names a scenario as it stands there."""
-    text = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "faults.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| (\d+) \| ([a-z-]+) \|", text, re.MULTILINE)
     assert [(int(number), name) for number, name in told] == [(each.number, each.name) for each in SCENARIOS]
 

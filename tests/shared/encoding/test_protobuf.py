@@ -65,7 +65,7 @@ def test_what_travels_inside_is_as_the_public_stubs_have_it(name: str) -> None:
 
 
 def test_our_own_service_takes_and_gives_packed_messages() -> None:
-    """What is in them is docs/protocol.md's."""
+    """What is in them is docs/reference/protocol.md's."""
     packed = message_class("skylane.v1.Packed")
     assert [(field.name, field.number) for field in packed.DESCRIPTOR.fields] == [("message", 1)]
     assert method_types("skylane.v1.Worker").keys() == {"Answer", "Status", "Probe"}

@@ -1,0 +1,52 @@
+"""The documentation compared with the code: generated pages, environment variables, and the version."""
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+def generator() -> ModuleType:
+    """Returns the script that writes the generated pages, as a module."""
+    spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs" / "generate_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    """The pages of the command line and of the configuration keys must show what the code accepts."""
+    for path, text in generator().pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run `make docs-reference`"
+
+
+def test_every_environment_variable_is_documented() -> None:
+    """A variable that the page does not name is one that nobody finds."""
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
+    found = subprocess.run(
+        ["git", "grep", "-hoE", r"\bSKYLANE_[A-Z_]*[A-Z]\b", "--", "*.py", "docker-compose.yml", ":!bench", ":!docs"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stdout.split()  # fmt: skip
+    assert found
+    assert {name for name in found if not re.search(rf"`{name}`", page)} == set()
+
+
+def test_the_citation_names_this_version() -> None:
+    """A paper that cites Skylane must name the version that it used."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    setup = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+    assert f"version = {citation['version']}\n" in setup
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_stay_short(page: str) -> None:
+    """A first page that is longer than three screens is not read."""
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 150
