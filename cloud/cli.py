@@ -32,7 +32,7 @@ from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
-from shared.messages.topics import part_of_name
+from shared.messages.topics import sanitize_name
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.network.broker_options import broker_options
@@ -170,7 +170,7 @@ cloud.add_command(control)
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
-    worker = settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}")
+    worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
     )

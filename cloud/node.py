@@ -25,7 +25,7 @@ from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import Lane, Serving
 from shared.errors import SkylaneError
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
 from shared.messages import topics
 from shared.mqtt.bus import Bus
@@ -162,7 +162,7 @@ class CloudNode:
             echoes=self._echoes,
             control=self._control,
             settings=settings.gateway,
-            limits=PictureLimits(max_pixels=settings.max_pixels),
+            limits=ImageLimits(max_pixels=settings.max_pixels),
             tally=self._replier.tally,
             errors=self._replier.errors,
             refused=self._refused,
@@ -187,7 +187,7 @@ class CloudNode:
             self._admission,
             self._replier,
             self._serving,
-            PictureLimits(max_pixels=self._settings.max_pixels),
+            ImageLimits(max_pixels=self._settings.max_pixels),
         )
         self.bind()
         gateway = self._gateway

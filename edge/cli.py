@@ -31,7 +31,7 @@ from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.network.broker_options import broker_options
 from shared.registry import load
 from shared.resources.sampler import RESOURCES_NAME, Sampler
@@ -325,7 +325,7 @@ def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
         card = transport.wait_for_card(config.connect_timeout_s)
     finally:
         hooks.check()
-    check_want(config.want, card)
+    check_request_options(config.want, card)
     return card
 
 

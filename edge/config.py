@@ -11,9 +11,9 @@ from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.imaging.geometry import Resize
 from shared.logs import LEVELS, LogFormat
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import VERSION_NAME
-from shared.messages.topics import TopicNameError, checked
+from shared.messages.topics import TopicNameError, validate_name
 from shared.network.broker_options import DEFAULT_BROKER
 from shared.network.endpoint import Endpoint, EndpointError
 
@@ -81,7 +81,7 @@ class EdgeConfig(Section):
     @classmethod
     def _names_fit_topics(cls, name: str, info: ValidationInfo) -> str:
         try:
-            return checked(str(info.field_name), name)
+            return validate_name(str(info.field_name), name)
         except TopicNameError as error:
             raise ValueError(str(error)) from error
 
@@ -138,9 +138,9 @@ class EdgeConfig(Section):
         return self
 
     @property
-    def want(self) -> Want:
+    def want(self) -> RequestOptions:
         """What a worker is asked to return."""
-        return Want(self.mask_codec, self.mask_size, self.top_k, self.outputs)
+        return RequestOptions(self.mask_codec, self.mask_size, self.top_k, self.outputs)
 
     def seeded(self) -> Self:
         """The same, with a seed drawn where chance plays a part and none was given."""

@@ -19,10 +19,10 @@ from modelling.quantization.cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAICS
-from shared.imaging.image_files import read_picture
+from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 from shared.package_data import shipped
 from shared.terminal_table import Table
 
@@ -35,7 +35,9 @@ _models = click.option(
     "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 _device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
-_demosaic = click.option("--demosaic", type=click.Choice(sorted(DEMOSAICS)), default="binning", show_default=True)
+_demosaic = click.option(
+    "--demosaic", type=click.Choice(sorted(DEMOSAIC_METHODS)), default="binning", show_default=True
+)
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]  # Its parameter is not there at run time in all of click 8.
@@ -145,7 +147,7 @@ def build(
             street,
             weights,
             None if form is None else (Format(form),),
-            name=called and checked("model", called),
+            name=called and validate_name("model", called),
             source=source,
             free_batch=free_batch,
         ):
@@ -217,7 +219,7 @@ def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> No
     """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
     from modelling.inspection import trial  # noqa: PLC0415  As in `build`.
 
-    rgb = read_picture(image)
+    rgb = read_image_file(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
         tried = trial.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {tried.took_ms:.1f} ms warm")

@@ -32,7 +32,7 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
@@ -145,7 +145,7 @@ def decoded(plan: Plan, model: Model) -> list[Pixels]:
 
 def _input(message: FrameMessage, card: ModelCard) -> Pixels:
     picture = image_codecs.decode(
-        message.data, message.codec, message.layout, message.shape, PictureLimits(), card.layout
+        message.data, message.codec, message.layout, message.shape, ImageLimits(), card.layout
     )
     is_input = message.shape[:2] == (card.height, card.width)
     return picture if is_input else geometry.apply(picture, message.geometry)

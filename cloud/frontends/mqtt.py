@@ -16,7 +16,7 @@ from cloud.serving.served_models import Serving
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
-from shared.messages.frame import MASK_CONTENT_TYPE, MaskMessage, Status, pack_mask
+from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
@@ -315,14 +315,14 @@ class Intake:
             self._refused_bytes += size
 
     def _answer(
-        self, topic: str, correlation: FrameId | None, model: str, traceparent: str | None, message: MaskMessage
+        self, topic: str, correlation: FrameId | None, model: str, traceparent: str | None, message: ResultMessage
     ) -> None:
         self._bus.publish(
             topic,
-            pack_mask(message),
+            pack_result(message),
             qos=self._qos,
             properties=Properties(
-                content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
+                content_type=RESULT_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),
         )
         if correlation is not None:

@@ -10,7 +10,7 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
 from cloud.serving.model_stats import Tally
 from cloud.serving.request_errors import RequestErrors
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.runtime.threads import Counts
 
 
@@ -24,7 +24,7 @@ class WorkerParts:
     echoes: Echoes
     control: Control | None  # None: nobody may load or unload.
     settings: GatewaySettings
-    limits: PictureLimits
+    limits: ImageLimits
     tally: Tally
     errors: RequestErrors
     refused: Callable[[], Mapping[str, int]]  # What was refused before it was a frame, by reason.

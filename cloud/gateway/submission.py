@@ -17,8 +17,8 @@ from cloud.serving.inflight import Unanswered
 from cloud.serving.request import Request
 from cloud.serving.served_models import Lane, Serving
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, Status
-from shared.messages.frame_header import FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame_header import FrameHeader
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId
@@ -28,7 +28,7 @@ from shared.stages import Stage
 class Answered(NamedTuple):
     """What became of a frame, and the model's outputs where they were asked for as they are."""
 
-    message: MaskMessage
+    message: ResultMessage
     outputs: Outputs | None = None
 
 
@@ -158,7 +158,7 @@ class Door:
             times={Stage.RECEIVED: received_ns},
             largest_answer=largest_answer,
             correlation=message.id,
-            head=FrameHead(due_ns, message.budget_ms, message.version, message.attempt),
+            head=FrameHeader(due_ns, message.remaining_ms, message.version, message.attempt),
             message=message,
             take_heads=partial(self._settle, future, message.model) if heads else None,
             is_wanted=lambda: not future.cancelled(),
@@ -203,7 +203,7 @@ class Door:
             raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
 
     def _settle(
-        self, future: Future[Answered], model: str, message: MaskMessage, outputs: Outputs | None = None
+        self, future: Future[Answered], model: str, message: ResultMessage, outputs: Outputs | None = None
     ) -> None:
         with suppress(InvalidStateError):  # Whoever asked has gone.
             future.set_result(Answered(message, outputs))

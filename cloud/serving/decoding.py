@@ -11,10 +11,10 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.stages import Stage
 
 
@@ -26,7 +26,7 @@ class Decoder:
         admission: Admission,
         replier: Replier,
         serving: Serving,
-        limits: PictureLimits,
+        limits: ImageLimits,
     ) -> None:
         self._admission = admission
         self._replier = replier
@@ -94,7 +94,7 @@ class Decoder:
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)
         card = lane.card
-        check_want(message.want, card)
+        check_request_options(message.options, card)
         _check_size(message, card)
         _check_wanted_size(message, self._limits)
         picture = image_codecs.decode(
@@ -157,14 +157,14 @@ def _check_size(message: FrameMessage, card: ModelCard) -> None:
         )
 
 
-def _check_wanted_size(message: FrameMessage, limits: PictureLimits) -> None:
+def _check_wanted_size(message: FrameMessage, limits: ImageLimits) -> None:
     """A mask of the frame's size is as large as the geometry says the frame was, whatever was sent.
 
     Raises:
         MessageError: it would have more pixels than a picture may.
     """
     made = message.geometry
-    if message.want.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
+    if message.options.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
         raise MessageError(
             f"a mask of {made.source_height}×{made.source_width} would have more than {limits.max_pixels} pixels: "
             "ask for one of the model's size"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cloud.serving.request import Request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, durations_ns
 
 SPENT = {  # What Triton divides a frame's time into, and our stages that are that.
@@ -40,7 +40,7 @@ class Tally:
         self._models: defaultdict[tuple[str, str], ModelTally] = defaultdict(ModelTally)
         self._refused: Counter[tuple[str, Status]] = Counter()
 
-    def add(self, request: Request, message: MaskMessage) -> None:
+    def add(self, request: Request, message: ResultMessage) -> None:
         """A frame was answered; `message` is what its sender is told."""
         with self._lock:
             if message.status is not Status.ANSWERED:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from cloud.engines.engine import Outputs
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.messages.frame import FrameMessage, MaskMessage, Status
-from shared.messages.frame_header import NO_HEAD, FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
@@ -31,16 +31,18 @@ class Request:
     vehicle: str  # From the topic: the broker vouches for it; at another door, whoever proved to be it.
     camera: str
     model: str
-    answer: Callable[[MaskMessage], None]  # Through the door it came in by.
+    answer: Callable[[ResultMessage], None]  # Through the door it came in by.
     times: dict[Stage, int]  # RECEIVED first.
     largest_answer: int  # Bytes of a mask that this door takes.
     correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
-    head: FrameHead = NO_HEAD  # What admission must know before the payload is read.
+    head: FrameHeader = EMPTY_HEADER  # What admission must know before the payload is read.
     message: FrameMessage | None = None
     outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
     picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
     batch_size: int = 0
-    take_heads: Callable[[MaskMessage, Outputs], None] | None = None  # Wants the model's outputs as they are, unpacked.
+    take_heads: Callable[[ResultMessage, Outputs], None] | None = (
+        None  # Wants the model's outputs as they are, unpacked.
+    )
     is_wanted: Callable[[], bool] = lambda: True  # Whether someone still waits for the answer.
 
     @property
@@ -51,7 +53,7 @@ class Request:
     @property
     def ends_ns(self) -> int | None:
         """When its budget, counted from its receipt, is used up; None where it has none."""
-        budget_ms = self.message.budget_ms if self.message else self.head.budget_ms
+        budget_ms = self.message.remaining_ms if self.message else self.head.remaining_ms
         return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
 
     @property

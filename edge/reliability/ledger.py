@@ -13,7 +13,7 @@ from edge.reliability.worker_stats import Pulse
 from shared import clock
 from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LogWriter, Outcome, Row
 from shared.stages import Stage, Stamp
@@ -46,7 +46,7 @@ class Journey:
     resent_ns: int = 0  # When the second attempt left; 0 where there is none.
     given_up_ns: int = 0  # When silence becomes a loss; set when it is sent.
     message: FrameMessage | None = None  # As sent; kept while it may have to be sent again.
-    refusal: MaskMessage | None = None  # Of one attempt, while the other may still be answered.
+    refusal: ResultMessage | None = None  # Of one attempt, while the other may still be answered.
     picture: Pixels | None = None  # As it was sent, in the model's colour order; kept for the sinks while under way.
     geometry: Geometry | None = None
 
@@ -179,7 +179,7 @@ class Ledger:
             journey.message = None
         self._close(journey, Outcome.DROPPED, reason)
 
-    def accept(self, message: MaskMessage) -> Journey | None:
+    def accept(self, message: ResultMessage) -> Journey | None:
         """The journey that an answer belongs to, no longer in flight; None for a late, repeated or foreign answer.
 
         Nor is the refusal of one attempt taken while the other may still be answered: it is kept, for if that stays
@@ -209,7 +209,7 @@ class Ledger:
         with self._lock:
             self._ignored[reason] += 1
 
-    def finish(self, journey: Journey, message: MaskMessage, bytes_down: int, fault: str = "") -> Outcome:
+    def finish(self, journey: Journey, message: ResultMessage, bytes_down: int, fault: str = "") -> Outcome:
         """Write the row of an accepted answer. `fault`: why its mask could not be used."""
         outcome, reason = _OUTCOMES[message.status], message.reason
         if fault:
@@ -271,7 +271,7 @@ class Ledger:
                 answerers=dict(self._answerers),
             )
 
-    def _why_ignored(self, message: MaskMessage, journey: Journey | None) -> str:
+    def _why_ignored(self, message: ResultMessage, journey: Journey | None) -> str:
         if journey:
             return "stamps_not_ours"
         if message.id.session != self._session:
@@ -348,7 +348,7 @@ class Ledger:
         return self._clocks.offset(answer.node, exchange)
 
 
-def _is_last_word(message: MaskMessage, journey: Journey) -> bool:
+def _is_last_word(message: ResultMessage, journey: Journey) -> bool:
     """Whether both attempts of a frame are refused now; a worker that could not read the second says it was the first."""
     refusal = journey.refusal
     return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)

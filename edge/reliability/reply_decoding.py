@@ -3,12 +3,12 @@
 from edge.reliability.ledger import Journey
 from shared.errors import SkylaneError
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Detections, Result
 
 
-def decoded(message: MaskMessage, journey: Journey, task: Task) -> tuple[Result | None, str]:
+def decoded(message: ResultMessage, journey: Journey, task: Task) -> tuple[Result | None, str]:
     """The result of an answer, or why there is none though there should be.
 
     `task`: what the model's card announced; who asked for boxes cannot use a mask.
@@ -17,17 +17,17 @@ def decoded(message: MaskMessage, journey: Journey, task: Task) -> tuple[Result 
         return None, ""
     fault = _misfit(message, journey, task)
     if fault:
-        return None, f"{results.noun(task)} cannot be used: {fault}"
+        return None, f"{results.result_name(task)} cannot be used: {fault}"
     try:
         result = results.decode(task, message.data, message.codec, message.shape)
     except SkylaneError as error:
-        return None, f"{results.noun(task)} cannot be used: {error}"
+        return None, f"{results.result_name(task)} cannot be used: {error}"
     if isinstance(result, Detections) and not _inside(result, journey):
         return None, "detection cannot be used: a box reaches over the frame's edge"
     return result, ""
 
 
-def _misfit(message: MaskMessage, journey: Journey, task: Task) -> str:
+def _misfit(message: ResultMessage, journey: Journey, task: Task) -> str:
     """What an answer announces that cannot be true of this frame."""
     if message.task is not task:
         return f"its model answers a {message.task}"

@@ -16,7 +16,7 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, apply
 from shared.imaging.opencv import cv2
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
 from shared.runtime.threads import Handover, step_back
@@ -120,7 +120,7 @@ class SinkFeed:
         self._card = card
         self._handover: Handover[Answered] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
+    def put(self, journey: Journey, message: ResultMessage, result: Result) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return

@@ -8,7 +8,7 @@ from typing import Protocol
 from edge.transports.transport import Parcel
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 
 
 class LineError(SkylaneError):
@@ -61,7 +61,7 @@ class Dialect(Protocol):
     def pack(self, message: FrameMessage) -> Parcel:
         """The call's message, written."""
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """The answer.
 
         Raises:

@@ -18,7 +18,7 @@ from edge.transports.worker_connection import Link
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import ThreadGroup
 
@@ -190,7 +190,7 @@ class DirectTransport:
         if link is None:
             call.unreachable(_NO_ONE)
             return
-        budget_ms = call.message.budget_ms
+        budget_ms = call.message.remaining_ms
         timeout_s = self._settings.answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
         link.line.call(call.parcel, budget_ms, timeout_s, partial(self._ended, link, call, tried))
 
@@ -227,7 +227,7 @@ class DirectTransport:
             with self._lock:
                 self.replies_dropped += 1
 
-    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> MaskMessage:
+    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> ResultMessage:
         """The answer to a frame; where it is none, that is its answer: no other will come."""
         try:
             message = self._dialect.read(returned)
@@ -268,9 +268,9 @@ class _Call:
     worker: str | None
 
 
-def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> MaskMessage:
+def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:
     """What became of a frame, as if the worker had said it."""
-    return MaskMessage(frame.id, frame.attempt, status, worker, reason)
+    return ResultMessage(frame.id, frame.attempt, status, worker, reason)
 
 
 def _is_ours(key: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from edge.reliability.worker_clocks import Clocks
 from shared.encoding.compression import Buffer
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.registry import Entry
 
@@ -46,7 +46,7 @@ class Parcel:
 class Reply:
     """An answer as it came in, unread."""
 
-    read: Callable[[], MaskMessage]  # Raises MessageError: it is none.
+    read: Callable[[], ResultMessage]  # Raises MessageError: it is none.
     size: int  # Bytes that came down.
     returned_ns: int
 

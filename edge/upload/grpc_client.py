@@ -21,9 +21,9 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_files import Picture, read_picture, stamp_untrained
+from shared.imaging.image_files import ImageArray, read_image_file, stamp_untrained
 from shared.messages import results
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, times_of
@@ -81,7 +81,7 @@ class GrpcCaller:
     def ask(self, picture: Path) -> Told:
         """See Caller."""
         began_ns = clock.now_ns()
-        rgb = read_picture(picture)
+        rgb = read_image_file(picture)
         self._card = self._current_card()
         message, shown = self._prepared(rgb)
         parcel = self._transport.pack(message)
@@ -93,7 +93,7 @@ class GrpcCaller:
         try:
             result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
         except SkylaneError as error:
-            raise NodeLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
+            raise NodeLostError(f"its {results.result_name(answer.task)} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
         times = times_of((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
         inferred_ns = durations_ns(times).get(Stage.INFERRED)
@@ -131,7 +131,7 @@ class GrpcCaller:
         except NoWorkerError as error:
             raise NodeLostError(str(error)) from error
 
-    def _prepared(self, rgb: Picture) -> tuple[FrameMessage, Picture]:
+    def _prepared(self, rgb: ImageArray) -> tuple[FrameMessage, ImageArray]:
         """A picture as a frame, and what the model sees of it, in RGB."""
         card, settings = self._card, self._settings
         height, width = rgb.shape[:2]
@@ -148,11 +148,11 @@ class GrpcCaller:
             geometry=plan,
             frame_stamp_ns=0,
             data=image_codecs.encode(pixels, card.layout, settings.codec, settings.quality),
-            want=Want(),
+            options=RequestOptions(),
         )
         return message, shown
 
-    def _answer(self, message: FrameMessage, parcel: Parcel) -> MaskMessage:
+    def _answer(self, message: FrameMessage, parcel: Parcel) -> ResultMessage:
         replies = self._transport.replies
         departed_ns = self._transport.departed_ns()
         self._transport.send(message, parcel, lambda _: replies.put(None))
@@ -173,7 +173,7 @@ class GrpcCaller:
         raise NodeLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
 
 
-def _annotated(shown: Picture, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:
+def _annotated(shown: ImageArray, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:
     drawn = draw(shown, result, card.labels, plan, _OPACITY)
     stamped = drawn if card.trained else stamp_untrained(drawn)
     return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _QUALITY))

@@ -25,7 +25,7 @@ from modelling.quantization.calibration_frames import CalibrationFrames, Judged
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.hashing import tree_sha256
-from shared.imaging.geometry import lay_back
+from shared.imaging.geometry import to_source
 from shared.imaging.labels import Labels
 from shared.messages.model_card import Task
 
@@ -178,7 +178,7 @@ def _compared(source: Model, model: Model, judged: Sequence[Judged]) -> tuple[fl
         answers: list[Outputs] = [every.infer(each.picture[np.newaxis]) for every in (source, model)]
         shares.append(agreement(source.manifest, *answers))
         if knows and each.truth is not None and each.geometry is not None:
-            masks = [lay_back(answer["mask"][0], each.geometry, UNSEEN) for answer in answers]
+            masks = [to_source(answer["mask"][0], each.geometry, UNSEEN) for answer in answers]
             saw = masks[0] != UNSEEN
             confusions = [
                 confusion.with_masks(each.truth[saw], mask[saw])

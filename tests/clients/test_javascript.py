@@ -122,7 +122,7 @@ def test_the_mask_is_the_direct_calls(
     """The resize is planned in the page and made by the worker, and so is the way back onto the picture."""
     shown = picture(*shape)
     plan = geometry.plan(model.card.resize, *shape[:2], model.card.height, model.card.width)
-    wanted = {"model": shown.mask, "frame": geometry.lay_back(shown.mask, plan, geometry.UNSEEN)}
+    wanted = {"model": shown.mask, "frame": geometry.to_source(shown.mask, plan, geometry.UNSEEN)}
     with worker(brokers[0], model):
         for size, mask in wanted.items():
             page.locator("[name=size]").select_option(size)
@@ -142,7 +142,7 @@ def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, t
     cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
     text.write_text("no picture: not at all")
     with worker(brokers[0], model):
-        assert send(page, grey).startswith("rejected: png header says 64×96, 1 × 8 bits")
+        assert send(page, grey).startswith("rejected: png header declares 64×96, 1 × 8 bits")
         assert send(page, text) == "the file is neither a whole JPEG nor a PNG: choose another"
         assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
     page.locator("[name=broker]").fill("ws://127.0.0.1:1")

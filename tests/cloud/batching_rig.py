@@ -17,7 +17,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
@@ -94,7 +94,7 @@ class Line:
         model = _model(engine, max_size)
         model.instances = self.instances = instances
         self.done: list[tuple[Request, npt.NDArray[np.uint8]]] = []
-        self.refused: list[MaskMessage] = []
+        self.refused: list[ResultMessage] = []
         self.threads = ThreadGroup(lambda: None)
         self.admission = Admission()
         self.batcher = Batcher(model, Replier("w", "cloud/w/s9"), self.admission, self._done, **options)
@@ -110,7 +110,7 @@ class Line:
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
             frame_stamp_ns=0,
             data=b"",
-            budget_ms=budget_ms,
+            remaining_ms=budget_ms,
         )
         return Request(
             payload=b"",

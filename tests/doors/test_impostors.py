@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cloud.node import CloudNode, WorkerSettings
 from shared.broker.broker import Broker
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import IdentityError
@@ -63,9 +63,9 @@ def group(worker: CloudNode, secured: Broker, certs: Path) -> str:
     return f"retries/{name}/tiny"
 
 
-def answer(client: Client) -> MaskMessage:
+def answer(client: Client) -> ResultMessage:
     """The next answer that comes to a vehicle."""
-    return unpack_mask(client.next()[1])
+    return unpack_result(client.next()[1])
 
 
 def properties(frame_id: FrameId, response_topic: str | None = None) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from rosbag_tools.writer import BagWriter
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_files import read_picture
+from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Classification, Detections, Tensors
@@ -175,7 +175,7 @@ def test_a_trial_of_a_detector_gives_boxes_in_the_pictures_own_pixels(tmp_path: 
     np.testing.assert_allclose(tried.result.boxes, [[20, 30, 60, 60]], atol=1e-3)
     (path,) = trial.write(tried, rgb, tmp_path, "street")
     assert path.name == "street_overlay.png"
-    drawn = read_picture(path)
+    drawn = read_image_file(path)
     assert drawn.shape == rgb.shape
     assert drawn[60, 40].tolist() == [255, 0, 0]
     assert result_table(tried.result, tried.card).row_count == 1

@@ -27,7 +27,7 @@ from edge.pacing.replay import Pace, Schedule
 from edge.pipeline import Preparation
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -124,7 +124,7 @@ class Vehicle:
                 vehicle=out.name,
                 session="s1",
                 schedule=Schedule(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=Want("zstd"), version=asked["version"]),
+                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=asked["version"]),
                 **play,
             ),
         )

@@ -23,7 +23,7 @@ from edge.transports.protocols.skylane import Native
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status, Want
+from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification
 from shared.messages.topics import FrameId
 from shared.registry import load
@@ -38,7 +38,7 @@ _VEHICLE = "grpc by a vehicle"  # and the same endpoint by a vehicle's transport
 class CallClient:
     """As plain a client as the peers'."""
 
-    def __init__(self, call: BareCall, vehicle: str, session: str, want: Want) -> None:
+    def __init__(self, call: BareCall, vehicle: str, session: str, want: RequestOptions) -> None:
         self._call = call
         self._dialect = Native()
         self._vehicle, self._session, self._want = vehicle, session, want
@@ -47,7 +47,7 @@ class CallClient:
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
+        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         body = self._call(self._dialect.pack(message).body)
         return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
@@ -59,7 +59,7 @@ class CallClient:
 class SkylaneClient:
     """A vehicle with one camera and one frame in flight, by any of the vehicle's transports."""
 
-    def __init__(self, transport: Transport, vehicle: str, session: str, want: Want) -> None:
+    def __init__(self, transport: Transport, vehicle: str, session: str, want: RequestOptions) -> None:
         self._transport, self._want = transport, want
         self._vehicle, self._session = vehicle, session
         self._numbers = count()
@@ -68,7 +68,7 @@ class SkylaneClient:
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
+        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         self._transport.send(message, self._transport.pack(message), self._lost)
         try:
             reply = self._transport.replies.get(timeout=PATIENCE_S)
@@ -109,7 +109,7 @@ def opened(
     site = stack.enter_context(DoorSite(models=models, model=model, doors=doors, engine=_ENGINE, flags=flags))
     tree = ProcessTree([site.worker.pid, site.broker.pid])
     stack.callback(tree.thaw)  # Before the site is closed: who is stopped does not hear that it is to end.
-    want = Want(mask_codec=mask_codec)
+    want = RequestOptions(mask_codec=mask_codec)
     connects: dict[str, Callable[[], Client]] = {}
     if _CALL in doors:
         connects[_CALL] = partial(_called, site, want)
@@ -122,12 +122,12 @@ def _door(way: str) -> str:
     return way.partition(" ")[0]
 
 
-def _called(site: DoorSite, want: Want) -> Client:
+def _called(site: DoorSite, want: RequestOptions) -> Client:
     """A client of a name of its own at the gRPC door."""
     return CallClient(BareCall(site.address(_CALL), Native.method), *_names(), want)
 
 
-def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
+def _connected(site: DoorSite, door: str, model: str, want: RequestOptions) -> Client:
     """A vehicle of its own at a door, which has found the worker.
 
     Raises:
@@ -149,7 +149,7 @@ def _names() -> tuple[str, str]:
     return f"vehicle-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:12]
 
 
-def answer_of(answer: MaskMessage, job: Job) -> Answer:
+def answer_of(answer: ResultMessage, job: Job) -> Answer:
     """The mask in memory, and how long its inference took.
 
     Of a classification a vehicle is told the best classes alone: the others' scores are taken to be right.

@@ -13,7 +13,7 @@ from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Asked, Reply, server_timing
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_KEY = "skylane-frame-bin"  # A vehicle's frame message without its data, and
 MASK_KEY = "skylane-mask-bin"  # the mask message without its, behind the answer.
@@ -108,9 +108,9 @@ class GrpcCall:
         self._tell(reply.first, is_vehicle=asked.is_vehicle)
         return reply
 
-    def _tell(self, message: MaskMessage, *, is_vehicle: bool) -> None:
+    def _tell(self, message: ResultMessage, *, is_vehicle: bool) -> None:
         """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
         if is_vehicle:
-            trailing.append((MASK_KEY, pack_mask(message)))
+            trailing.append((MASK_KEY, pack_result(message)))
         self.context.set_trailing_metadata(tuple(trailing))

@@ -11,7 +11,7 @@ from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.service import Method
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.messages.frame import pack_mask, unpack_frame
+from shared.messages.frame import pack_result, unpack_frame
 from shared.messages.node_status import pack_status
 
 _LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
@@ -50,7 +50,7 @@ class NativeService:
             answer = future.result().message
         except CancelledError as error:
             raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        return pack(pack_mask(answer))
+        return pack(pack_result(answer))
 
     def _status(self, call: GrpcCall) -> Iterator[bytes]:
         call.caller(self._parts.callers)

@@ -21,7 +21,7 @@ from cloud.gateway.http.middleware import Passage
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without its data, and
 MASK_HEADER = "Skylane-Mask"  # the mask message without its, beside the answer; both base64url without padding.
@@ -238,8 +238,8 @@ def _frame(header: str | None) -> FrameMessage | None:
         raise RefusedError(Kind.INVALID, f"{FRAME_HEADER}: {error}") from error
 
 
-def _mask(message: MaskMessage) -> str:
-    return base64.urlsafe_b64encode(pack_mask(message)).rstrip(b"=").decode()
+def _mask(message: ResultMessage) -> str:
+    return base64.urlsafe_b64encode(pack_result(message)).rstrip(b"=").decode()
 
 
 def _budget_ms(header: str | None) -> int | None:

@@ -15,7 +15,7 @@ from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
@@ -85,7 +85,7 @@ class MqttTransport:
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
-        self._model = topics.checked("model", model)
+        self._model = topics.validate_name("model", model)
         self._version = version
         self._qos = qos
         self._workers = Workers()
@@ -184,7 +184,7 @@ class MqttTransport:
                 unreachable(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
         camera = message.id.camera
-        budget = message.budget_ms
+        budget = message.remaining_ms
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
             topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),
@@ -219,7 +219,7 @@ class MqttTransport:
     def _returned(self, delivery: Delivery) -> None:
         try:
             self.replies.put_nowait(
-                Reply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
+                Reply(partial(unpack_result, delivery.payload), len(delivery.payload), delivery.received_ns)
             )
         except queue.Full:
             self.replies_dropped += 1  # By this thread alone.

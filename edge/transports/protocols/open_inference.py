@@ -8,12 +8,12 @@ from edge.transports.channel import Returned
 from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
 from edge.transports.transport import Parcel
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 
 MAX_VALUES = 256  # Of the JSON before an answer's one string.
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -36,7 +36,7 @@ class GrpcInfer:
         )
         return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_raw, returned.body))
 
@@ -59,7 +59,7 @@ class RestInfer:
         beside = ((FRAME_HEADER, frame_header(message)), (LENGTH_HEADER, str(len(header))))
         return Parcel((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         return mask_of(returned.beside, partial(_binary, returned.body, returned.beside.get(LENGTH_HEADER, "")))
 
@@ -68,7 +68,7 @@ def _raw(body: Buffer) -> Buffer | None:
     """The one result of a ModelInferResponse."""
     try:
         raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
     return _string(memoryview(raw[0])) if len(raw) == 1 else None
 

@@ -4,7 +4,7 @@ from edge.transports.channel import Returned
 from edge.transports.transport import Parcel
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.messages.frame import FrameMessage, MaskMessage, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpack_result
 
 
 class Native:
@@ -16,10 +16,10 @@ class Native:
         """See Dialect."""
         return Parcel((pack(pack_frame(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
+    def read(self, returned: Returned) -> ResultMessage:
         """See Dialect."""
         try:
             packed = unpack(returned.body)
         except PackedError as error:
             raise MessageError(str(error)) from error
-        return unpack_mask(packed)
+        return unpack_result(packed)

@@ -12,7 +12,7 @@ from cloud.models.manifest import REMOTE_FORMATS
 from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from tests.cloud.channel import frame
 from tests.cloud.engines import remote_servers, tiny
 from tests.cloud.gateway.rig import open_doors
@@ -74,14 +74,14 @@ def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Pat
         ):
             call: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
 
-            def ask(sequence: int) -> MaskMessage:
+            def ask(sequence: int) -> ResultMessage:
                 message = replace(
                     frame(sequence, "remote"),
                     shape=picture.shape,
                     geometry=plan(Resize.CROP, *picture.shape[:2], *picture.shape[:2]),
                     data=picture.tobytes(),
                 )
-                return unpack_mask(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
+                return unpack_result(bytes(unpack(call(pack(pack_frame(message)), timeout=60))))
 
             before = ask(0)
             server.stop()

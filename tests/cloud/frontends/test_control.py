@@ -6,7 +6,7 @@ import pytest
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -56,7 +56,7 @@ def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | Non
     with open_place(Shelf(**TWO), bus=bus) as place:
         stop = threading.Event()
         sent: list[int] = []
-        got: list[MaskMessage] = []
+        got: list[ResultMessage] = []
 
         def drive() -> None:
             while not stop.is_set():

@@ -15,7 +15,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import Lane, Serving
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
@@ -43,9 +43,9 @@ class Door:
         self.serving = Serving()
         self.serving.place(_lane(admission, self.replier))
         self.intake = Intake(admission, self.replier, self.serving, worker="w", session="s9", **options)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         bus.subscribe(
             WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.said.append(unpack_status(delivery.payload))
         )

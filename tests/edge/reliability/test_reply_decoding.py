@@ -10,13 +10,13 @@ from edge.reliability.reply_decoding import decoded
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
-Answer = Callable[..., MaskMessage]
+Answer = Callable[..., ResultMessage]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ RESULTS: dict[Task, Result] = {
 }
 
 
-def _answered(answer: Answer, journey: Journey, task: Task, result: Result) -> MaskMessage:
+def _answered(answer: Answer, journey: Journey, task: Task, result: Result) -> ResultMessage:
     shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
     return answer(journey, task=task, shape=shape, data=results.encode(result, "zstd"))
 
@@ -62,7 +62,7 @@ def test_a_result_of_another_task_is_a_failure(journey: Journey, answer: Answer,
     other = Task.DETECTION if task is Task.SEGMENTATION else Task.SEGMENTATION
     read, fault = decoded(_answered(answer, journey, other, RESULTS[other]), journey, task)
     assert read is None
-    assert fault == f"{results.noun(task)} cannot be used: its model answers a {other}"
+    assert fault == f"{results.result_name(task)} cannot be used: its model answers a {other}"
 
 
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 31, 5), (0, 0, 5, 17), (0, -3, 5, 5)])
@@ -80,7 +80,7 @@ def test_damaged_data_is_a_failure(journey: Journey, answer: Answer, task: Task,
     message = replace(_answered(answer, journey, task, RESULTS[task]), **changes)
     read, fault = decoded(message, journey, task)
     assert read is None
-    assert fault.startswith(f"{results.noun(task)} cannot be used: ")
+    assert fault.startswith(f"{results.result_name(task)} cannot be used: ")
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ANSWERED])

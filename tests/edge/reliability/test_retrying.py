@@ -15,7 +15,7 @@ from edge.sender import Sender, Window
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.clock import Exchange
-from shared.messages.frame import MaskMessage, Status, unpack_frame
+from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import FRAMES, RETRIES, WORKER_STATUS
@@ -93,7 +93,7 @@ class Vehicle:
         fields = {"attempt": message.attempt, "stamps": message.stamps + cloud, "worker": "b", **changes}
         self.take(answer(journey, **fields))
 
-    def take(self, message: MaskMessage) -> None:
+    def take(self, message: ResultMessage) -> None:
         """As the receiver does."""
         journey = self.ledger.accept(message)
         if journey:
@@ -126,9 +126,9 @@ def test_what_a_dead_worker_held_goes_to_one_that_lives(vehicle: Vehicle, frame:
     assert (after.attempt, after.id, after.data) == (2, before.id, before.data)
     assert after.stamps[:-1] == before.stamps[:-1]
     assert after.stamps[-1].at_ns > before.stamps[-1].at_ns
-    assert before.budget_ms is not None
-    assert after.budget_ms is not None
-    assert after.budget_ms <= before.budget_ms
+    assert before.remaining_ms is not None
+    assert after.remaining_ms is not None
+    assert after.remaining_ms <= before.remaining_ms
     assert again.properties.response_topic == first.properties.response_topic
     vehicle.answer(again, answer, journey)
     (row,) = vehicle.rows()

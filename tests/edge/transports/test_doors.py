@@ -18,7 +18,7 @@ from edge.transports.transport import Reply, Transport
 from shared import clock
 from shared.broker.certificate_authority import Authority
 from shared.imaging import mask_codecs
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
@@ -32,7 +32,7 @@ def door(doors: Doors, name: str) -> str:
     return doors.grpc if name.endswith("grpc") else doors.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskMessage]:
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, ResultMessage]:
     """Send a frame and wait for what becomes of it."""
     unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
     transport.send(message, transport.pack(message), unreached.put)
@@ -42,7 +42,7 @@ def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskM
     return reply, reply.read()
 
 
-def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage | None:
+def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage | None:
     """Send a frame; its answer, or None where there is none soon."""
     transport.send(message, transport.pack(message), lambda _: None)
     try:
@@ -62,7 +62,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
         assert transport.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), want=Want("zstd"))
+            message = replace(frame(sequence), stamps=(sent,), options=RequestOptions("zstd"))
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
@@ -81,9 +81,9 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
     ("changes", "status", "reason"),
     [
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"want": Want("jpeg")}, Status.REJECTED, "codec"),
+        ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
-        ({"budget_ms": 0}, Status.EXPIRED, "budget"),
+        ({"remaining_ms": 0}, Status.EXPIRED, "budget"),
     ],
     ids=["no picture", "no codec", "no version", "no time"],
 )
@@ -276,7 +276,7 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(WAIT_S)
 
 
-def _next(transport: Transport) -> MaskMessage:
+def _next(transport: Transport) -> ResultMessage:
     reply = transport.replies.get(timeout=WAIT_S)
     assert reply is not None
     return reply.read()

@@ -18,7 +18,7 @@ from cloud.gateway.open_inference.response import OutputTensor
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
+from shared.messages.frame import Status, pack_frame, unpack_result
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
 
@@ -80,7 +80,7 @@ def test_a_vehicles_call_is_answered_with_its_own_mask_message(doors: Doors) -> 
     asked = request("BYTES", [1], "image_bytes", raw_input_contents=[data])
     metadata = (("skylane-frame-bin", pack_frame(replace(own, data=b""))),)
     answer, behind = infer(doors, asked.SerializeToString(), metadata=metadata)
-    told = unpack_mask(behind["skylane-mask-bin"])
+    told = unpack_result(behind["skylane-mask-bin"])
     assert (told.id, told.status, told.data) == (own.id, Status.ANSWERED, b"")
     mask = mask_codecs.decode(answer.raw_output_contents[0][4:], told.codec, (HEIGHT, WIDTH))
     np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), 7, np.uint8))
@@ -93,7 +93,7 @@ def test_a_vehicle_is_told_why_its_frame_was_refused(doors: Doors) -> None:
     asked = request("BYTES", [1], "image_bytes", raw_input_contents=[b"\5\0\0\0short"])
     metadata = (("skylane-frame-bin", pack_frame(replace(own, data=b""))),)
     answer, behind = infer(doors, asked.SerializeToString(), metadata=metadata)
-    told = unpack_mask(behind["skylane-mask-bin"])
+    told = unpack_result(behind["skylane-mask-bin"])
     assert (told.id, told.status) == (own.id, Status.REJECTED)
     assert not answer.outputs
 
@@ -111,16 +111,16 @@ UNREADABLE = {
     "garbage within": (b"\x0a\x02\xff\xff", "not an inference.ModelInferRequest"),
     "many parameters": (Request(model_name="m").SerializeToString() + b"\x22\0" * (1 << 20), "more than 16384 fields"),
     "many inputs": (b"\x2a\x03\x0a\x01x" * 65, "65 inputs: send at most 64"),
-    "many sides": (request(shape=[1] * (17 << 20)), "lists of whole numbers take more than 16777216 bytes"),
+    "many sides": (request(shape=[1] * (17 << 20)), "lists of integers take more than 16777216 bytes"),
     "short": (request(raw_input_contents=[RAW[1:]]), "takes 72 bytes, not 71"),
     "long": (request(raw_input_contents=[RAW + b"\0"]), "takes 72 bytes, not 73"),
     "two for one": (request(raw_input_contents=[RAW, RAW]), "1 inputs come with 2 raw_input_contents"),
     "none": (request(), "contents hold 0 in uint_contents"),
-    "negative": (request(shape=[-1, HEIGHT, WIDTH, 3], raw_input_contents=[RAW]), "a side below 0"),
+    "negative": (request(shape=[-1, HEIGHT, WIDTH, 3], raw_input_contents=[RAW]), "a dimension below 0"),
     "too much": (request(shape=[1 << 40, 1 << 40], raw_input_contents=[RAW]), "more than 268435456"),
     "nothing of much": (request(shape=[0, 1 << 62], raw_input_contents=[b""]), "more than 268435456"),
-    "sides": (request(shape=[1] * 5000, raw_input_contents=[RAW]), "5000 sides: send at most 8"),
-    "datatype": (request("COMPLEX64", raw_input_contents=[RAW]), "datatype 'COMPLEX64' is not spoken here"),
+    "sides": (request(shape=[1] * 5000, raw_input_contents=[RAW]), "5000 dimensions: send at most 8"),
+    "datatype": (request("COMPLEX64", raw_input_contents=[RAW]), "datatype 'COMPLEX64' is not supported"),
     "strings": (
         request("BYTES", [1 << 62], "image_bytes", raw_input_contents=[b"\1\0\0\0a"]),
         "more than 4096 strings",

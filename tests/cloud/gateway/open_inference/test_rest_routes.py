@@ -15,7 +15,7 @@ from cloud.gateway.open_inference.json_messages import read_request
 from cloud.gateway.open_inference.request import InferRequest
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
+from shared.messages.frame import Status, pack_frame, unpack_result
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
 
@@ -106,7 +106,7 @@ def test_a_vehicles_call_is_answered_with_its_own_mask_message(client: httpx.Cli
     packed = coded(pack_frame(replace(own, data=b"")))
     answer = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = answer.headers["skylane-mask"]
-    told = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    told = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (told.id, told.status) == (own.id, Status.ANSWERED)
     result = answer.content[int(answer.headers[LENGTH]) + 4 :]
     mask = mask_codecs.decode(result, told.codec, (HEIGHT, WIDTH))
@@ -120,7 +120,7 @@ def test_a_vehicle_is_told_why_its_frame_was_refused(client: httpx.Client) -> No
     packed = coded(pack_frame(replace(own, data=b"")))
     answer = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = answer.headers["skylane-mask"]
-    told = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    told = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (answer.status_code, told.id, told.status) == (200, own.id, Status.REJECTED)
     assert answer.json()["outputs"] == []
 

@@ -22,7 +22,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
@@ -137,7 +137,7 @@ def test_encoded_pictures_are_resized_as_the_card_says(channel: grpc.Channel) ->
     pixels = noise(1, 2 * HEIGHT, 3 * WIDTH)[0]
     data = jpeg(pixels)
     answer = PredictionStub(channel).Predict(asked([data], name="image_bytes", signature="image"), WAIT_S)
-    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.PictureLimits(), Layout.RGB8)
+    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.ImageLimits(), Layout.RGB8)
     plan = geometry.plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     expected = geometry.apply(decoded, plan)
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"])[0], expected[..., 0])
@@ -162,7 +162,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
     told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     behind = dict(call.trailing_metadata())
-    answered = unpack_mask(behind["skylane-mask-bin"])
+    answered = unpack_result(behind["skylane-mask-bin"])
     assert (answered.id, answered.status, answered.data) == (message.id, Status.ANSWERED, b"")
     data = bytes(answer.outputs["result_bytes"].string_val[0])
     np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
@@ -171,12 +171,12 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
 
 def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    message = msgspec.structs.replace(frame(5), codec="jpeg", want=Want("raw"))
+    message = msgspec.structs.replace(frame(5), codec="jpeg", options=RequestOptions("raw"))
     request = asked([b"no picture"], name="image_bytes")
     told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
     assert not answer.outputs
-    assert unpack_mask(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
+    assert unpack_result(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
 def test_a_vehicles_call_is_one_of_finished_results(channel: grpc.Channel) -> None:
@@ -277,10 +277,10 @@ def test_what_cannot_be_answered_is_refused_with_its_code(
     [
         ({"tensor_content": b"123"}, "of shape [1, 4, 6, 3] takes 72 bytes, not 3"),
         ({"tensor_content": b"", "int_val": [1]}, "holds 1 numbers, its shape [1, 4, 6, 3] takes 72"),
-        ({"tensor_content": b"", "int_val": [256] * 72}, "none of uint8"),
-        ({"tensor_content": b"", "int_val": [-1] * 72}, "none of uint8"),
-        ({"tensor_shape": {"unknown_rank": True}}, "tell every side"),
-        ({"tensor_shape": {"dim": [{"size": -1}]}}, "tell every side"),
+        ({"tensor_content": b"", "int_val": [256] * 72}, "outside the range of uint8"),
+        ({"tensor_content": b"", "int_val": [-1] * 72}, "outside the range of uint8"),
+        ({"tensor_shape": {"unknown_rank": True}}, "give every dimension"),
+        ({"tensor_shape": {"dim": [{"size": -1}]}}, "give every dimension"),
         ({"tensor_shape": {"dim": [{"size": 1 << 40}] * 8}}, "takes more than 268435456 bytes"),
         ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "send at most 8"),
     ],

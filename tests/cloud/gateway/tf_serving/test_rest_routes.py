@@ -18,7 +18,7 @@ from cloud.gateway.settings import GatewaySettings
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
@@ -108,7 +108,7 @@ def called(client: httpx.Client, data: bytes, message: Any) -> tuple[dict[str, A
     answer = client.post("/tiny:predict", json=body, headers={"Skylane-Frame": header})
     assert answer.status_code == 200, answer.text
     mask = answer.headers["skylane-mask"]
-    return answer.json(), unpack_mask(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
+    return answer.json(), unpack_result(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
 
 
 def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: httpx.Client) -> None:
@@ -122,7 +122,9 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: htt
 
 def test_a_vehicle_is_told_what_became_of_its_frame(client: httpx.Client) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    told, answered = called(client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", want=Want("raw")))
+    told, answered = called(
+        client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", options=RequestOptions("raw"))
+    )
     assert told == {"predictions": []}
     assert answered.status is Status.REJECTED
 
