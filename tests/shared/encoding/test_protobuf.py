@@ -44,7 +44,7 @@ def test_compiled_file_matches_the_sources(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("service", PUBLIC)
 def test_services_match_the_public_stubs(service: str) -> None:
-    """With one wrong field number, the calls of ordinary clients would be misread silently."""
+    """A wrong field number would make the calls of ordinary clients be misread silently."""
     public = import_module(PUBLIC[service]).DESCRIPTOR.services_by_name[service.rpartition(".")[2]]
     methods = {method.name: method for method in public.methods}
     seen: set[str] = set()
