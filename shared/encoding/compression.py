@@ -1,4 +1,7 @@
-"""Zstandard and LZ4 for data of known size. Decompression never produces more than the expected number of bytes."""
+"""Lossless codecs for bytes of known size. Decompression never produces more than the expected number of bytes."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import lz4.block
 from backports import zstd
@@ -6,6 +9,7 @@ from backports import zstd
 from shared.errors import SkylaneError
 
 Buffer = bytes | bytearray | memoryview
+BufferT = TypeVar("BufferT", bound=Buffer)
 
 _ZSTD_LEVEL = 1  # The fastest: class ids compress well at any level, camera noise at none.
 
@@ -58,9 +62,21 @@ def decompress_lz4(data: Buffer, size: int) -> bytes:
     return _check_size("lz4", decompressed, size)
 
 
-def _check_size(codec: str, decompressed: bytes, size: int) -> bytes:
+class ByteCodec(NamedTuple):
+    """A pair of functions; `decompress` takes the data and the expected size, and raises `CompressionError`."""
+
+    compress: Callable[[Buffer], Buffer]
+    decompress: Callable[[Buffer, int], Buffer]
+
+
+BYTE_CODECS = {
+    "raw": ByteCodec(lambda data: data, lambda data, size: _check_size("raw", data, size)),
+    "lz4": ByteCodec(compress_lz4, decompress_lz4),
+    "zstd": ByteCodec(compress_zstd, decompress_zstd),
+}
+
+
+def _check_size(codec: str, decompressed: BufferT, size: int) -> BufferT:
     if len(decompressed) != size:
-        raise CompressionError(
-            f"{codec} data decompresses to {len(decompressed)} bytes, expected {size}: they must agree"
-        )
+        raise CompressionError(f"{codec} data has {len(decompressed)} bytes, expected {size}: they must agree")
     return decompressed

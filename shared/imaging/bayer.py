@@ -1,6 +1,7 @@
 """Conversion of images of any layout to 8-bit colour, with four demosaicing methods."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,21 +61,9 @@ def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
     return _upper_byte(pixels)
 
 
-def _bilinear(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    return _opencv_demosaic(pixels, layout, target, "")
-
-
-def _edge_aware(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    return _opencv_demosaic(pixels, layout, target, "_EA")
-
-
-def _vng(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    if pixels.dtype != np.uint8:
+def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+    if variant == "_VNG" and pixels.dtype != np.uint8:
         raise DemosaicError(f"vng supports only 8 bits and {layout} has 16: choose edge-aware or bilinear")
-    return _opencv_demosaic(pixels, layout, target, "_VNG")
-
-
-def _opencv_demosaic(pixels: Pixels, layout: Layout, target: Layout, variant: str) -> Colour:
     if min(pixels.shape) < _MIN_SIDE:
         raise DemosaicError(f"{layout} image is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning")
     # The four-letter constants name the pattern; the older ones (BayerBG2RGB) name only its second row.
@@ -116,8 +105,8 @@ def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
-    "bilinear": _bilinear,
-    "edge-aware": _edge_aware,
-    "vng": _vng,
+    "bilinear": partial(_opencv_demosaic, ""),
+    "edge-aware": partial(_opencv_demosaic, "_EA"),
+    "vng": partial(_opencv_demosaic, "_VNG"),
     "binning": _binning,
 }

@@ -7,16 +7,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from shared.encoding.compression import (
-    Buffer,
-    CompressionError,
-    compress_lz4,
-    compress_zstd,
-    decompress_lz4,
-    decompress_zstd,
-)
+from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec, CompressionError
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout, Pixels
@@ -114,31 +106,18 @@ def decode(  # noqa: PLR0917
     return decoder(data, layout, shape, target)
 
 
-def _encode_raw(pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return _little_endian(pixels).data.cast("B")
+def _encode_bytes(codec: ByteCodec, pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
+    return codec.compress(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).data.cast("B"))
 
 
-def _decode_raw(data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
-    size = _size(layout, shape)
-    if len(data) != size:
-        raise ImageCodecError(f"image has {len(data)} bytes, {layout} of {_by(shape)} needs {size}: send that many")
-    pixels: Any = np.frombuffer(data, layout.dtype.newbyteorder("<")).reshape(shape)
-    pixels.flags.writeable = False
-    return _convert(pixels.astype(layout.dtype, copy=False), layout, target)
-
-
-def _encode_compressed(compress: Callable[[Buffer], bytes], pixels: Pixels, _layout: Layout, _quality: int) -> Buffer:
-    return compress(_little_endian(pixels).data.cast("B"))
-
-
-def _decode_compressed(
-    decompress: Callable[[Buffer, int], bytes], data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout
-) -> Pixels:
+def _decode_bytes(codec: ByteCodec, data: Buffer, layout: Layout, shape: tuple[int, ...], target: Layout) -> Pixels:
     try:
-        decompressed = decompress(data, _size(layout, shape))
+        decompressed = codec.decompress(data, prod(shape) * layout.dtype.itemsize)
     except CompressionError as error:
         raise ImageCodecError(f"{layout} of {_by(shape)}: {error}") from error
-    return _decode_raw(decompressed, layout, shape, target)
+    pixels: Any = np.frombuffer(decompressed, layout.dtype.newbyteorder("<")).reshape(shape)
+    pixels.flags.writeable = False
+    return _convert(pixels.astype(layout.dtype, copy=False), layout, target)
 
 
 def _encode_png(pixels: Pixels, layout: Layout, _quality: int) -> Buffer:
@@ -205,12 +184,16 @@ class _Codec(NamedTuple):
     decode: Callable[[Buffer, Layout, tuple[int, ...], Layout], Pixels]
 
 
+def _byte_codec(name: str) -> _Codec:
+    return _Codec(partial(_encode_bytes, BYTE_CODECS[name]), partial(_decode_bytes, BYTE_CODECS[name]))
+
+
 IMAGE_CODECS = {
-    "raw": _Codec(_encode_raw, _decode_raw),
+    "raw": _byte_codec("raw"),
     "jpeg": _Codec(_encode_jpeg, _decode_jpeg),
     "png": _Codec(_encode_png, partial(_opencv_decode, "png")),
-    "lz4": _Codec(partial(_encode_compressed, compress_lz4), partial(_decode_compressed, decompress_lz4)),
-    "zstd": _Codec(partial(_encode_compressed, compress_zstd), partial(_decode_compressed, decompress_zstd)),
+    "lz4": _byte_codec("lz4"),
+    "zstd": _byte_codec("zstd"),
 }
 
 
@@ -245,14 +228,6 @@ def _convert(pixels: Pixels, layout: Layout, target: Layout) -> Pixels:
         return to_colour(pixels, layout, target, "bilinear")
     except SkylaneError as error:
         raise ImageCodecError(str(error)) from error
-
-
-def _little_endian(pixels: Pixels) -> npt.NDArray[Any]:
-    return pixels.astype(pixels.dtype.newbyteorder("<"), copy=False)
-
-
-def _size(layout: Layout, shape: tuple[int, ...]) -> int:
-    return prod(shape) * layout.dtype.itemsize
 
 
 def _by(shape: tuple[int | str, ...]) -> str:

@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import (
-    Buffer,
-    CompressionError,
-    compress_lz4,
-    compress_zstd,
-    decompress_lz4,
-    decompress_zstd,
-)
+from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec, CompressionError
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE, cv2
@@ -73,14 +66,16 @@ def decode(data: Buffer, codec: str, shape: tuple[int, int]) -> Mask:
     return decoder(data, *shape)
 
 
-def _encode_raw(mask: Mask) -> Buffer:
-    return mask.data.cast("B")
+def _encode_bytes(codec: ByteCodec, mask: Mask) -> Buffer:
+    return codec.compress(mask.data.cast("B"))
 
 
-def _decode_raw(data: Buffer, height: int, width: int) -> Mask:
-    if len(data) != height * width:
-        raise MaskCodecError(f"raw mask has {len(data)} bytes, {height}×{width} needs {height * width}: send that many")
-    mask = np.frombuffer(data, np.uint8).reshape(height, width)
+def _decode_bytes(codec: ByteCodec, data: Buffer, height: int, width: int) -> Mask:
+    try:
+        decompressed = codec.decompress(data, height * width)
+    except CompressionError as error:
+        raise MaskCodecError(f"mask of {height}×{width}: {error}") from error
+    mask = np.frombuffer(decompressed, np.uint8).reshape(height, width)
     mask.flags.writeable = False
     return mask
 
@@ -133,28 +128,21 @@ def _decode_rle(data: Buffer, height: int, width: int) -> Mask:
     return np.repeat(ids, lengths).reshape(height, width)
 
 
-def _encode_compressed(compress: Callable[[Buffer], bytes], mask: Mask) -> bytes:
-    return compress(mask.data.cast("B"))
-
-
-def _decode_compressed(decompress: Callable[[Buffer, int], bytes], data: Buffer, height: int, width: int) -> Mask:
-    try:
-        return _decode_raw(decompress(data, height * width), height, width)
-    except CompressionError as error:
-        raise MaskCodecError(f"mask of {height}×{width}: {error}") from error
-
-
 class _Codec(NamedTuple):
     encode: Callable[[Mask], Buffer]
     decode: Callable[[Buffer, int, int], Mask]
 
 
+def _byte_codec(name: str) -> _Codec:
+    return _Codec(partial(_encode_bytes, BYTE_CODECS[name]), partial(_decode_bytes, BYTE_CODECS[name]))
+
+
 MASK_CODECS = {
-    "raw": _Codec(_encode_raw, _decode_raw),
+    "raw": _byte_codec("raw"),
     "png": _Codec(_encode_png, _decode_png),
     "rle": _Codec(_encode_rle, _decode_rle),
-    "lz4": _Codec(partial(_encode_compressed, compress_lz4), partial(_decode_compressed, decompress_lz4)),
-    "zstd": _Codec(partial(_encode_compressed, compress_zstd), partial(_decode_compressed, decompress_zstd)),
+    "lz4": _byte_codec("lz4"),
+    "zstd": _byte_codec("zstd"),
 }
 
 

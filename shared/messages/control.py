@@ -1,6 +1,6 @@
 """Messages by which an operator lists, loads and unloads the models of a worker."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -127,7 +127,9 @@ def pack_reply(reply: ControlReply) -> bytes:
             "worker": reply.worker,
             "error": reply.error[:_MAX_ERROR_LENGTH],
             "ready": reply.is_ready,
-            "models": [_entry_to_wire(entry) for entry in reply.models[:MAX_ITEMS]],
+            "models": [
+                {**asdict(entry), "detail": entry.detail[:_MAX_ERROR_LENGTH]} for entry in reply.models[:MAX_ITEMS]
+            ],
             "card": card_to_wire(reply.card) if reply.card else None,
             "took_ms": reply.took_ms,
         }
@@ -169,18 +171,6 @@ def _read_request(fields: FieldReader, verb: str, operator: str, nonce: str) -> 
         version=fields.version("version") if fields.has("version") else None,
         keep=fields.flag("keep"),
     )
-
-
-def _entry_to_wire(entry: ModelEntry) -> dict[str, str]:
-    return {
-        "model": entry.model,
-        "version": entry.version,
-        "state": entry.state.value,
-        "task": entry.task,
-        "engine": entry.engine,
-        "sha256": entry.sha256,
-        "detail": entry.detail[:_MAX_ERROR_LENGTH],
-    }
 
 
 def _entry_from_wire(fields: FieldReader) -> ModelEntry:

@@ -1,6 +1,6 @@
 """The retained status message of a vehicle or worker, with the cards of the models that a worker serves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -65,64 +65,48 @@ def unpack_status(payload: Buffer) -> NodeStatus:
     """
     if len(payload) > MAX_STATUS_BYTES:
         raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
-    fields = FieldReader.unpack(payload, max_containers=_MAX_STATUS_CONTAINERS, max_items=MAX_LABELS)
+    reader = FieldReader.unpack(payload, max_containers=_MAX_STATUS_CONTAINERS, max_items=MAX_LABELS)
     return NodeStatus(
-        state=fields.choice("state", NodeState),
-        session=fields.name("session"),
-        capacity=fields.integer("capacity", 0, 1 << 20),
-        cards=tuple(card_from_wire(FieldReader(card)) for card in fields.list("cards")),
-        age_ms=fields.integer("age_ms", 0, MAX_AGE_MS) if fields.has("age_ms") else 0,
-        rival=fields.name("rival") if fields.has("rival") else None,
+        state=reader.choice("state", NodeState),
+        session=reader.name("session"),
+        capacity=reader.integer("capacity", 0, 1 << 20),
+        cards=tuple(card_from_wire(FieldReader(card)) for card in reader.list("cards")),
+        age_ms=reader.integer("age_ms", 0, MAX_AGE_MS) if reader.has("age_ms") else 0,
+        rival=reader.name("rival") if reader.has("rival") else None,
     )
 
 
 def card_to_wire(card: ModelCard) -> dict[str, Any]:
-    """Converts a model card to a map, to embed it in a message."""
-    return {
-        "name": card.name,
-        "version": card.version,
-        "sha256": card.sha256,
-        "task": card.task.value,
-        "height": card.height,
-        "width": card.width,
-        "layout": card.layout.value,
-        "resize": card.resize.value,
-        "labels": card.labels.to_wire(),
-        "trained": card.trained,
-        "outputs": card.outputs,
-        "engine": card.engine,
-        "precision": card.precision,
-        "cold_ms": card.cold_ms,
-        "warm_ms": card.warm_ms,
-    }
+    """Converts a model card to a map, to embed it in a message. The keys are the names of its fields."""
+    return {field.name: getattr(card, field.name) for field in fields(card)} | {"labels": card.labels.to_wire()}
 
 
-def card_from_wire(fields: FieldReader) -> ModelCard:
+def card_from_wire(reader: FieldReader) -> ModelCard:
     """Converts a map from a message to a model card.
 
     Raises:
         MessageError: A field is missing, of a wrong type or out of range.
     """
-    task = fields.choice("task", Task)
+    task = reader.choice("task", Task)
     try:
         # Models of raw tensors may have no class names.
-        labels = labels_of(task, Labels.from_wire(fields.get("labels"), min_count=0 if task is Task.TENSORS else 1))
+        labels = labels_of(task, Labels.from_wire(reader.get("labels"), min_count=0 if task is Task.TENSORS else 1))
     except SkylaneError as error:
-        raise fields.error("labels", str(error)) from error
+        raise reader.error("labels", str(error)) from error
     return ModelCard(
-        name=fields.name("name"),
-        version=fields.text("version"),
-        sha256=fields.text("sha256"),
+        name=reader.name("name"),
+        version=reader.text("version"),
+        sha256=reader.text("sha256"),
         task=task,
-        height=fields.integer("height", 1, MAX_SIDE),
-        width=fields.integer("width", 1, MAX_SIDE),
-        layout=fields.choice("layout", Layout),
-        resize=fields.choice("resize", Resize),
+        height=reader.integer("height", 1, MAX_SIDE),
+        width=reader.integer("width", 1, MAX_SIDE),
+        layout=reader.choice("layout", Layout),
+        resize=reader.choice("resize", Resize),
         labels=labels,
-        trained=fields.flag("trained"),
-        outputs=fields.names("outputs") if fields.has("outputs") else (),
-        engine=fields.text("engine") if fields.has("engine") else "",
-        precision=fields.text("precision") if fields.has("precision") else "",
-        cold_ms=fields.number("cold_ms", 0.0, _MAX_MS) if fields.has("cold_ms") else None,
-        warm_ms=fields.number("warm_ms", 0.0, _MAX_MS) if fields.has("warm_ms") else None,
+        trained=reader.flag("trained"),
+        outputs=reader.names("outputs") if reader.has("outputs") else (),
+        engine=reader.text("engine") if reader.has("engine") else "",
+        precision=reader.text("precision") if reader.has("precision") else "",
+        cold_ms=reader.number("cold_ms", 0.0, _MAX_MS) if reader.has("cold_ms") else None,
+        warm_ms=reader.number("warm_ms", 0.0, _MAX_MS) if reader.has("warm_ms") else None,
     )

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer, compress_lz4, compress_zstd, decompress_lz4, decompress_zstd
+from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec
 from shared.encoding.msgpack_reader import VERSION, FieldReader
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages.topics import validate_name
@@ -30,26 +30,7 @@ class TensorsError(SkylaneError):
     """Arrays cannot be encoded, or encoded data is not valid."""
 
 
-def _check_size(data: Buffer, size: int) -> Buffer:
-    if len(data) != size:
-        raise TensorsError(f"has {len(data)} bytes, its shape needs {size}: send that many")
-    return data
-
-
-_Compress = Callable[[Buffer], Buffer]
-_Decompress = Callable[[Buffer, int], Buffer]
-
-
-class _Codec(NamedTuple):
-    compress: _Compress
-    decompress: _Decompress
-
-
-TENSOR_CODECS = {
-    "raw": _Codec(lambda data: data, _check_size),
-    "lz4": _Codec(compress_lz4, decompress_lz4),
-    "zstd": _Codec(compress_zstd, decompress_zstd),
-}
+TENSOR_CODECS = BYTE_CODECS
 
 
 def encode(arrays: Mapping[str, Array], codec: str) -> bytes:
@@ -114,7 +95,7 @@ class _EncodedArray(NamedTuple):
         """Decompressed size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def decode(self, decompress: _Decompress) -> Array:
+    def decode(self, decompress: Callable[[Buffer, int], Buffer]) -> Array:
         """Returns the array in native byte order."""
         try:
             array = np.frombuffer(decompress(self.data, self.size), self.dtype).reshape(self.shape)
@@ -135,7 +116,7 @@ def _read_encoded(item: object) -> _EncodedArray:
     )
 
 
-def _to_wire(name: str, array: Array, compress: _Compress) -> list[Any]:
+def _to_wire(name: str, array: Array, compress: Callable[[Buffer], Buffer]) -> list[Any]:
     if array.dtype.name not in DTYPES or array.ndim > MAX_DIMENSIONS:
         raise TensorsError(
             f"array {name!r} is {array.dtype.name} with {array.ndim} dimensions, supported are {', '.join(DTYPES)} with up "
@@ -151,7 +132,7 @@ def _check_total(total: int) -> None:
         raise TensorsError(f"{total} bytes of arrays are more than {MAX_BYTES}: ask for fewer outputs")
 
 
-def _codec(name: str) -> _Codec:
+def _codec(name: str) -> ByteCodec:
     if name not in TENSOR_CODECS:
         raise UnknownNameError("array codec", name, TENSOR_CODECS)
     return TENSOR_CODECS[name]
