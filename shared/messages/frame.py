@@ -28,6 +28,10 @@ _MAX_ATTEMPTS, _MAX_BATCH, _MAX_MS = 100, 4096, 86_400_000
 
 _Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
 _Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
+_Shape = Annotated[
+    tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width] or [height, width, 3]")
+]
+_Version = Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
 
 
 class Status(StrEnum):
@@ -45,12 +49,8 @@ class RequestOptions(Struct, frozen=True):
 
     mask_codec: Text = "zstd"
     size: Literal["model", "frame"] = "model"  # Size of a mask: as computed by the model, or scaled to the frame.
-    top_k: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = (
-        None  # Number of classes; None means the default in the model's manifest.
-    )
-    outputs: Annotated[
-        tuple[Name, ...], Meta(max_length=MAX_ITEMS)
-    ] = ()  # Output names, for models of raw tensors; empty means all.
+    top_k: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None  # Number of classes; None: the model's default.
+    outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()  # Names of raw tensors; empty: all.
 
 
 class FrameMessage(Struct, frozen=True):
@@ -99,16 +99,11 @@ class _FrameMap(Struct, kw_only=True):
     id: Text
     attempt: _Attempt
     model: Name
-    version: (
-        Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
-        | None
-    ) = None
+    version: _Version | None = None
     frame_stamp_ns: Nanoseconds
     budget_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] | None = None
     layout: Layout
-    shape: Annotated[
-        tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width] or [height, width, 3]")
-    ]
+    shape: _Shape
     dtype: Text
     codec: Text
     geometry: Geometry

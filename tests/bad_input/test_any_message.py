@@ -20,7 +20,7 @@ from shared.messages.frame_header import peek
 from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
 
-Path = tuple[Any, ...]
+ValuePath = tuple[Any, ...]
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from(STRANGE)
     | st.none()
@@ -54,7 +54,7 @@ MESSAGE_TYPES = {
 }
 
 
-def _paths(value: Any, parent: Path = ()) -> Iterator[Path]:
+def _paths(value: Any, parent: ValuePath = ()) -> Iterator[ValuePath]:
     """Yields the paths of all values: map keys and list indices, at any depth."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
