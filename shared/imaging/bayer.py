@@ -11,7 +11,7 @@ from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.opencv import cv2
 
-Colour = npt.NDArray[np.uint8]
+ColourImage = npt.NDArray[np.uint8]
 
 _MIN_SIDE = 4  # Pixels; OpenCV returns black for smaller Bayer images.
 _BLOCK_ROWS = 32  # Rows of 2×2 cells binned at a time, so that intermediate arrays fit the CPU cache.
@@ -21,7 +21,7 @@ class DemosaicError(SkylaneError):
     """The chosen method cannot demosaic an image."""
 
 
-def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Colour:
+def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> ColourImage:
     """Converts an image of any layout to H×W×3 uint8 in the colour order of `target` (rgb8 or bgr8).
 
     Mono images are repeated in all three channels. 8-bit colour images in the target's order are returned uncopied.
@@ -53,7 +53,7 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
     return DEMOSAIC_METHODS[method](pixels, layout, target)
 
 
-def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     if layout.channels == 1:
         return np.asarray(cv2.cvtColor(_upper_byte(pixels), cv2.COLOR_GRAY2RGB), np.uint8)
     if layout is not target:
@@ -61,7 +61,7 @@ def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
     return _upper_byte(pixels)
 
 
-def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     if variant == "_VNG" and pixels.dtype != np.uint8:
         raise DemosaicError(f"vng supports only 8 bits and {layout} has 16: choose edge-aware or bilinear")
     if min(pixels.shape) < _MIN_SIDE:
@@ -72,7 +72,7 @@ def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layou
     return _upper_byte(np.asarray(cv2.cvtColor(pixels, code)))
 
 
-def _binning(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+def _binning(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     height, width = pixels.shape
     binned = np.empty((height // 2, width // 2, 3), pixels.dtype)
     # Reading two neighbouring pixels as one word lets NumPy use SIMD instead of a stride of two.
@@ -104,7 +104,7 @@ def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
 
-DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
+DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], ColourImage]] = {
     "bilinear": partial(_opencv_demosaic, ""),
     "edge-aware": partial(_opencv_demosaic, "_EA"),
     "vng": partial(_opencv_demosaic, "_VNG"),

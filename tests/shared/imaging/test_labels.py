@@ -121,43 +121,38 @@ def test_invalid_xml_entry_is_named(tmp_path: Path, text: str, reason: str) -> N
     assert str(path) in str(raised.value)
 
 
-def test_unreadable_file_is_reported(tmp_path: Path) -> None:
-    """The error contains the reason from the operating system."""
+def test_unreadable_and_oversized_files_are_rejected(tmp_path: Path) -> None:
+    """The error contains the reason from the operating system; a user may give a bag by mistake."""
     with pytest.raises(LabelsError, match="No such file"):
         read_labels(tmp_path / "nowhere.yaml")
     with pytest.raises(LabelsError, match="Is a directory"):
         read_labels(tmp_path)
-
-
-def test_oversized_file_is_rejected(tmp_path: Path) -> None:
-    """A user may give a bag by mistake."""
     path = write_file(tmp_path, "labels.yaml", b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(LabelsError, match="not a label file"):
         read_labels(path)
 
 
-@given(
-    text=st.text(max_size=60) | st.from_regex(r"(- \{name: \w+, colour: \[\d+, \d+, \d+\]\}\n){1,3}", fullmatch=True)
+def _slabel_xml(fields: list[tuple[str, str, str]]) -> str:
+    entries = (
+        f"<SLabel><Name>{n}</Name><fromColour>{c}</fromColour><toValue>{v}</toValue></SLabel>" for n, c, v in fields
+    )
+    return f"<L>{''.join(entries)}</L>"
+
+
+YAML_TEXTS = st.text(max_size=60) | st.from_regex(
+    r"(- \{name: \w+, colour: \[\d+, \d+, \d+\]\}\n){1,3}", fullmatch=True
 )
-def test_random_yaml_raises_only_labels_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Valid files convert to a message and back."""
-    path = write_file(tmp_path_factory.getbasetemp(), "any.yaml", text.encode("utf-8", "surrogatepass"))
-    try:
-        labels = read_labels(path)
-    except LabelsError:
-        return
-    assert Labels.from_wire(labels.to_wire()) == labels
+XML_TEXTS = st.lists(st.tuples(*[st.text("<>&0123456789 a", max_size=9)] * 3), max_size=4).map(_slabel_xml)
 
 
-@given(fields=st.lists(st.tuples(*[st.text("<>&0123456789 a", max_size=9)] * 3), max_size=4))
-def test_random_xml_raises_only_labels_error(
-    tmp_path_factory: pytest.TempPathFactory, fields: list[tuple[str, str, str]]
+@pytest.mark.parametrize(("name", "texts"), [("any.yaml", YAML_TEXTS), ("any.xml", XML_TEXTS)], ids=["yaml", "xml"])
+@given(data=st.data())
+def test_random_text_raises_only_labels_error(
+    tmp_path_factory: pytest.TempPathFactory, name: str, texts: st.SearchStrategy[str], data: st.DataObject
 ) -> None:
     """Valid files convert to a message and back."""
-    entries = [
-        f"<SLabel><Name>{n}</Name><fromColour>{c}</fromColour><toValue>{v}</toValue></SLabel>" for n, c, v in fields
-    ]
-    path = write_file(tmp_path_factory.getbasetemp(), "any.xml", f"<L>{''.join(entries)}</L>")
+    text = data.draw(texts)
+    path = write_file(tmp_path_factory.getbasetemp(), name, text.encode("utf-8", "surrogatepass"))
     try:
         labels = read_labels(path)
     except LabelsError:
