@@ -57,7 +57,7 @@ class FrameLog:
         )
 
     def ignored(self, reason: str, topic: str) -> None:
-        """A message was neither answered nor refused; `reason` is a key of `Intake.ignored`."""
+        """A message was neither answered nor refused; `reason` is a key of `MqttFrontend.ignored`."""
         self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.reply_decoding import decoded
 from edge.transports.transport import Reply, Transport
 from shared import clock
@@ -15,7 +15,7 @@ from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 
-OnResult = Callable[[Journey, ResultMessage, Result], None]
+OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
 
 
 class Receiver:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
 from rosbag_tools.editing import Part, Rewritten, rewrite
 from rosbag_tools.extraction import extract as extract_frames
@@ -96,7 +96,7 @@ def make(
         raise click.UsageError("give --frames or --duration, not both")
     if frames is None:
         frames = 300 if duration_s is None else max(1, round(duration_s * rate_hz))
-    plan = Plan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
+    plan = DrivePlan(frames=frames, rate_hz=rate_hz, layout=Layout(layout), **options)
     with _progress("recording", frames) as (bar, task):
         record(
             out,

@@ -16,11 +16,11 @@ import click
 import numpy as np
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
-from bench.harness.spread import spread, spread_table
+from bench.harness.output import machine_line
+from bench.harness.samples import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import Clocks
 from shared import clock
 from shared.clock import Exchange
@@ -99,7 +99,7 @@ class _Desk:
         }
         return {name: part_ns / 1e3 for name, part_ns in parts_ns.items()}
 
-    def _request(self, journey: Journey) -> Request:
+    def _request(self, journey: FrameRecord) -> Request:
         message = FrameMessage(
             id=journey.id,
             model=_MODEL,

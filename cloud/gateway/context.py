@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cloud.frontends.clock_responder import Echoes
 from cloud.frontends.control import Control
-from cloud.gateway.common.auth import Callers
+from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
 from cloud.serving.model_stats import Tally
@@ -15,12 +15,12 @@ from shared.runtime.threads import Counts
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerParts:
+class WorkerContext:
     """A worker as its faces see it."""
 
     worker: str
     door: Door
-    callers: Callers
+    callers: Authenticator
     echoes: Echoes
     control: Control | None  # None: nobody may load or unload.
     settings: GatewaySettings

@@ -4,7 +4,7 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import UNWANTED, Refusal, Request
+from cloud.serving.request import CLIENT_GONE, Refusal, Request
 from cloud.serving.served_models import Lane, Serving
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
@@ -53,12 +53,12 @@ class Decoder:
         if request.is_expired:
             return Refusal(Status.EXPIRED, "its budget ended while it waited")
         if not request.is_wanted():
-            return UNWANTED
+            return CLIENT_GONE
         try:
             lane = self._serving.find(request.model, request.head.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_end_in(lambda: lane.batcher.needs_ns):
+        if not request.can_finish_in(lambda: lane.batcher.expected_latency_ns):
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 

@@ -48,9 +48,9 @@ class Replier:
         message = request.message
         assert message is not None
         data = results.encode(result, message.options.mask_codec)
-        if len(data) > request.largest_answer:
+        if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.result_name(card.task)} of {len(data)} bytes, more than the {request.largest_answer} that the way "
+                f"a {results.result_name(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         if request.batch_size > 1:
@@ -63,13 +63,13 @@ class Replier:
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
-        message, take = request.message, request.take_heads
+        message, take = request.message, request.reply_with_outputs
         assert message is not None
         assert take is not None
         size = sum(values.nbytes for values in outputs.values())
-        if size > request.largest_answer:
+        if size > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"outputs of {size} bytes, more than the {request.largest_answer} that the way back takes: ask for fewer"
+                f"outputs of {size} bytes, more than the {request.max_reply_bytes} that the way back takes: ask for fewer"
             )
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.messages.frame import ResultMessage, Status
-from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
+from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
 
-class Answerer(NamedTuple):
+class ReplyOrigin(NamedTuple):
     """Who answers: a worker, and what it runs. Workers of one group may be of different versions."""
 
     worker: str = ""
@@ -25,13 +25,13 @@ class Answer:
     bytes_down: int = 0
     node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
-    answerer: Answerer = field(default_factory=Answerer)
+    answerer: ReplyOrigin = field(default_factory=ReplyOrigin)
 
     @classmethod
     def of(cls, message: ResultMessage, bytes_down: int, away_ns: int) -> "Answer":
         """What is believed of a message about a frame that was away for so long."""
         node = _node(message)
-        by = Answerer(message.worker, message.model_version, message.engine, message.model_sha256)
+        by = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
         return cls(message, bytes_down, node, _cloud_times(message, node, away_ns), by)
 
 
@@ -59,6 +59,6 @@ def _cloud_times(message: ResultMessage, node: str, away_ns: int) -> dict[Stage,
     """
     if not node:
         return {}
-    times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
     return times if values and values == sorted(values) and values[-1] - values[0] <= away_ns else {}

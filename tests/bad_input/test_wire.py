@@ -141,7 +141,7 @@ def test_foreign_response_topic_is_rejected() -> None:
 def test_mask_above_the_packet_limit_is_rejected() -> None:
     """The broker would disconnect the worker, again after each reconnect."""
     with MemoryBus() as bus:
-        bus.largest_payload = 70_000
+        bus.max_payload_bytes = 70_000
         with working(bus):
             sender = Sender(bus)
             large = asdict(plan(Resize.CROP, 300, 400, HEIGHT, WIDTH))

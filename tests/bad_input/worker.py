@@ -70,7 +70,7 @@ def _model() -> Model:
 def working(bus: Bus) -> Iterator[CloudNode]:
     """Runs a worker of model `tiny` on a bus, alone in its group."""
     if isinstance(bus, MemoryBus):
-        bus.shares_subscriptions = True  # Avoids the wait for other workers.
+        bus.supports_shared_subscriptions = True  # Avoids the wait for other workers.
     name = f"worker-{uuid4().hex[:6]}"
     node = CloudNode([_model()], WorkerSettings(worker=name, session="s1", group=f"group-{name}"))
     ready = threading.Event()

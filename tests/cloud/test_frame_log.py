@@ -8,7 +8,7 @@ import pytest
 from cloud.frame_log import FrameLog, Summary
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
-from tests.cloud.channel import frame
+from tests.support.tiny_model import frame
 
 
 @pytest.fixture

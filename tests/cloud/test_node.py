@@ -15,7 +15,7 @@ from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_resu
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import MemoryBus
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 
@@ -52,7 +52,7 @@ class Serving:
 @contextmanager
 def _serving(*models: Model, **settings: Any) -> Iterator[Serving]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         serving = Serving(bus, list(models), WorkerSettings(worker="w", session="s9", **settings))
         try:
             assert serving.ready.wait(WAIT_S)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from edge.receiver import Receiver
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.transports.mqtt.transport import MqttTransport
 from edge.transports.transport import Reply
 from shared import clock
@@ -39,7 +39,7 @@ class Desk:
         self.log = LogWriter(folder)
         self.ledger = Ledger(self.log, vehicle="car", session="s1", model="tiny")
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
-        self.masks: list[tuple[Journey, npt.NDArray[np.uint8]]] = []
+        self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
         self.stop = threading.Event()
         self.receiver = self.serve(lambda journey, _, mask: self.masks.append((journey, mask)))
 
@@ -70,13 +70,13 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def journey(desk: Desk, frame: Make, send: Make) -> Journey:
+def journey(desk: Desk, frame: Make, send: Make) -> FrameRecord:
     """A frame of the model's size, sent."""
     return _sent(desk, frame, send)
 
 
-def _sent(desk: Desk, frame: Make, send: Make, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Journey:
-    journey: Journey = send(desk.ledger.begin(frame(), clock.now_ns() - 10**9))
+def _sent(desk: Desk, frame: Make, send: Make, size: tuple[int, int] = (HEIGHT, WIDTH)) -> FrameRecord:
+    journey: FrameRecord = send(desk.ledger.begin(frame(), clock.now_ns() - 10**9))
     journey.geometry = plan(Resize.CROP, *size, HEIGHT, WIDTH)
     desk.ledger.open(journey)
     return journey
@@ -107,7 +107,7 @@ def test_an_answers_mask_is_handed_on_once(desk: Desk, frame: Make, send: Make, 
     ids=["damaged", "lossy", "another size", "a bomb"],
 )
 def test_a_mask_that_cannot_be_used_is_a_failure(
-    desk: Desk, journey: Journey, answer: Make, changes: dict[str, Any], reason: str
+    desk: Desk, journey: FrameRecord, answer: Make, changes: dict[str, Any], reason: str
 ) -> None:
     """And no mask is handed on; the sinks trust what they get."""
     (row,) = desk.take(pack_result(answer(journey, **changes)))

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
@@ -155,9 +155,9 @@ class Recorder:
         self.is_closed = True
 
 
-def _journey(sequence: int) -> Journey:
+def _journey(sequence: int) -> FrameRecord:
     answered = _answered(sequence)
-    journey = Journey(
+    journey = FrameRecord(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
         source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.gateway.common.auth import Callers
+from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import Kind, RefusedError
 from cloud.gateway.common.inference import Asked, Reply, server_timing
 from shared.encoding.compression import Buffer
@@ -67,7 +67,7 @@ class GrpcCall:
         left_s = self.context.time_remaining()
         return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
 
-    def caller(self, callers: Callers, claimed: str | None = None) -> str:
+    def caller(self, callers: Authenticator, claimed: str | None = None) -> str:
         """Who calls; `claimed` by the message itself, else by metadata.
 
         Raises:
@@ -77,7 +77,7 @@ class GrpcCall:
             claimed = told if isinstance(told, str) else told.decode(errors="replace")
         return callers.name(self.text("authorization"), claimed, self.host)
 
-    def admit(self, callers: Callers) -> None:
+    def admit(self, callers: Authenticator) -> None:
         """Check the token alone, before the message has come: a stranger's is not waited for.
 
         Raises:

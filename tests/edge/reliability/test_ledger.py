@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.worker_clocks import Clocks
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -46,7 +46,7 @@ def book(tmp_path: Path) -> Iterator[Book]:
         yield made
 
 
-def _finish(ledger: Ledger, journey: Journey, message: ResultMessage) -> Outcome:
+def _finish(ledger: Ledger, journey: FrameRecord, message: ResultMessage) -> Outcome:
     assert ledger.accept(message) is journey
     journey.times[Stage.RETURNED] = journey.times[Stage.SENT] + 5_000_000
     journey.times[Stage.MASK_DECODED] = journey.times[Stage.RETURNED] + 1000

@@ -120,7 +120,7 @@ def _read_frame(payload: bytes) -> None:
         model=CARD.name,
         answer=_check_reply,
         times={Stage.RECEIVED: clock.now_ns()},
-        largest_answer=1 << 20,
+        max_reply_bytes=1 << 20,
         correlation=ID,
         head=peek(payload),
     )

@@ -19,8 +19,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_result
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest
@@ -30,7 +30,7 @@ PIXELS = [1, HEIGHT, WIDTH, 3]
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         yield doors
 
 
@@ -190,7 +190,7 @@ def test_a_token_is_needed_for_all_but_health(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("car a-token-of-the-car\n")
     settings = GatewaySettings(grpc="127.0.0.1:0", tokens=tokens)
-    with open_doors(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
+    with open_gateway(model(), gateway=settings) as doors, grpc.insecure_channel(doors.grpc) as channel:
 
         def call(method: str, **keywords: Any) -> Any:
             ask: Any = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
