@@ -13,7 +13,7 @@ from cloud.models.manifest import NAME
 from shared.config import Section
 from shared.errors import suggestion
 from shared.logs import LEVELS, LogFormat
-from shared.messages.topics import GROUP, TopicNameError, checked
+from shared.messages.topics import GROUP, TopicNameError, validate_name
 from shared.network.broker_options import DEFAULT_BROKER, Connection
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
@@ -86,7 +86,7 @@ class CloudConfig(Section):
     def _names_fit_topics(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None:
             try:
-                checked(str(info.field_name), name)
+                validate_name(str(info.field_name), name)
             except TopicNameError as error:
                 raise ValueError(str(error)) from error
         return name

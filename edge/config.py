@@ -13,7 +13,7 @@ from shared.imaging.geometry import Resize
 from shared.logs import LEVELS, LogFormat
 from shared.messages.frame import RequestOptions
 from shared.messages.model_card import VERSION_NAME
-from shared.messages.topics import TopicNameError, checked
+from shared.messages.topics import TopicNameError, validate_name
 from shared.network.broker_options import DEFAULT_BROKER
 from shared.network.endpoint import Endpoint, EndpointError
 
@@ -81,7 +81,7 @@ class EdgeConfig(Section):
     @classmethod
     def _names_fit_topics(cls, name: str, info: ValidationInfo) -> str:
         try:
-            return checked(str(info.field_name), name)
+            return validate_name(str(info.field_name), name)
         except TopicNameError as error:
             raise ValueError(str(error)) from error
 

@@ -98,7 +98,7 @@ def prepare(frame: Frame, journey: FrameRecord, preparation: Preparation) -> Fra
         geometry=plan,
         frame_stamp_ns=journey.frame_stamp_ns,
         data=data,
-        want=preparation.want,
+        options=preparation.want,
     )
 
 

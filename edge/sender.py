@@ -111,7 +111,7 @@ class Sender:
         journey.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in journey.times.items())
         budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
         budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
-        message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)
+        message = replace(message, stamps=journey.stamps, remaining_ms=budget_ms)
         parcel = self._transport.pack(message)
         if parcel.size > self._transport.largest_message:
             bound = self._transport.largest_message_told

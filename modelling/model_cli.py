@@ -22,7 +22,7 @@ from shared.flags import FiniteRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 from shared.package_data import shipped
 from shared.terminal_table import Table
 
@@ -147,7 +147,7 @@ def build(
             street,
             weights,
             None if form is None else (Format(form),),
-            name=called and checked("model", called),
+            name=called and validate_name("model", called),
             source=source,
             free_batch=free_batch,
         ):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from shared.config import dotted, problem_of
 from shared.errors import SkylaneError
 from shared.messages.model_card import VERSION_NAME
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -47,7 +47,7 @@ class FiniteRange(click.FloatRange):
 
 def topic_name(kind: str) -> ValidatedText:
     """Returns the type of a flag that holds the name of a vehicle, worker, model or operator."""
-    return ValidatedText("NAME", partial(checked, kind))
+    return ValidatedText("NAME", partial(validate_name, kind))
 
 
 def check_version(_: click.Context, __: click.Parameter, version: str | None) -> str | None:

@@ -150,7 +150,7 @@ class _Vehicle:
             replace(
                 frame,
                 id=frame_id,
-                budget_ms=max(0, due_ns + self.deadline_ns - now_ns) // 10**6,
+                remaining_ms=max(0, due_ns + self.deadline_ns - now_ns) // 10**6,
                 stamps=(Stamp(Stage.DUE, node, due_ns), Stamp(Stage.SENT, node, now_ns)),
             )
         )

@@ -109,7 +109,7 @@ class _Desk:
             geometry=plan(Resize.CROP, 1, 1, 1, 1),
             frame_stamp_ns=0,
             data=b"",
-            want=RequestOptions("raw"),
+            options=RequestOptions("raw"),
             stamps=journey.stamps,
         )
         return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message, batch_size=1)

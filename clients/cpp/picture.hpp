@@ -14,6 +14,6 @@ struct Picture {
 };
 
 // Throws Error where the file cannot be read, or is neither JPEG nor PNG.
-Picture read_picture(const std::string& path);
+Picture read_image_file(const std::string& path);
 
 }  // namespace skylane

@@ -45,6 +45,6 @@ std::vector<Card> unpack_cards(const std::string& payload, const std::string& wo
 Answer unpack_answer(const std::string& payload);
 
 // The class id of every pixel, row by row. Throws Error where the data is no mask of the size announced.
-std::string unpack_mask(const Answer& answer);
+std::string unpack_result(const Answer& answer);
 
 }  // namespace skylane

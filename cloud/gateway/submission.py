@@ -158,7 +158,7 @@ class Door:
             times={Stage.RECEIVED: received_ns},
             max_reply_bytes=max_reply_bytes,
             correlation=message.id,
-            head=FrameHeader(due_ns, message.budget_ms, message.version, message.attempt),
+            head=FrameHeader(due_ns, message.remaining_ms, message.version, message.attempt),
             message=message,
             reply_with_outputs=partial(self._settle, future, message.model) if heads else None,
             is_wanted=lambda: not future.cancelled(),

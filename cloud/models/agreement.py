@@ -9,7 +9,7 @@ from cloud.engines.engine import Outputs
 from cloud.models.manifest import Manifest
 from cloud.tasks.detection import objects
 from shared.errors import SkylaneError
-from shared.imaging.boxes import overlap
+from shared.imaging.boxes import pairwise_iou
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import Task
 
@@ -81,7 +81,7 @@ def _of_objects(manifest: Manifest, reference: Outputs, given: Outputs) -> float
         )
         total += len(ours.boxes) + len(theirs.boxes)
         if len(ours.boxes) and len(theirs.boxes):
-            overlaps = overlap(ours.boxes.astype(np.float64), theirs.boxes.astype(np.float64))
+            overlaps = pairwise_iou(ours.boxes.astype(np.float64), theirs.boxes.astype(np.float64))
             overlaps[ours.class_ids[:, np.newaxis] != theirs.class_ids[np.newaxis]] = 0.0
             while overlaps.size and overlaps.max() >= _MATCH:  # Each object is matched once, the best pair first.
                 one, other = np.unravel_index(overlaps.argmax(), overlaps.shape)

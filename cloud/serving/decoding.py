@@ -94,7 +94,7 @@ class Decoder:
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)
         card = lane.card
-        check_request_options(message.want, card)
+        check_request_options(message.options, card)
         _check_size(message, card)
         _check_wanted_size(message, self._limits)
         picture = image_codecs.decode(
@@ -164,7 +164,7 @@ def _check_wanted_size(message: FrameMessage, limits: ImageLimits) -> None:
         MessageError: it would have more pixels than a picture may.
     """
     made = message.geometry
-    if message.want.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
+    if message.options.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
         raise MessageError(
             f"a mask of {made.source_height}×{made.source_width} would have more than {limits.max_pixels} pixels: "
             "ask for one of the model's size"

@@ -47,10 +47,10 @@ class Replier:
         """Answer with what the model said."""
         message = request.message
         assert message is not None
-        data = results.encode(result, message.want.mask_codec)
+        data = results.encode(result, message.options.mask_codec)
         if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
+                f"a {results.result_name(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         if request.batch_size > 1:
@@ -119,7 +119,7 @@ class Replier:
             task=card.task,
             geometry=message.geometry,
             shape=shape,
-            codec=message.want.mask_codec,
+            codec=message.options.mask_codec,
             data=data,
             batch_size=request.batch_size,
             stamps=self._stamped(request),

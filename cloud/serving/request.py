@@ -53,7 +53,7 @@ class Request:
     @property
     def ends_ns(self) -> int | None:
         """When its budget, counted from its receipt, is used up; None where it has none."""
-        budget_ms = self.message.budget_ms if self.message else self.head.budget_ms
+        budget_ms = self.message.remaining_ms if self.message else self.head.remaining_ms
         return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
 
     @property

@@ -10,4 +10,4 @@ from shared.messages.results import Result
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:  # noqa: ARG001 - as every task.
     """The mask, H×W uint8."""
     mask = outputs["mask"]
-    return to_source(mask, message.geometry, UNSEEN) if message.want.size == "frame" else mask
+    return to_source(mask, message.geometry, UNSEEN) if message.options.size == "frame" else mask

@@ -8,4 +8,4 @@ from shared.messages.results import Result, Tensors
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
     """The outputs that the message wants, in its order; all, in the manifest's, where it names none."""
-    return Tensors({name: outputs[name] for name in message.want.outputs or manifest.heads})
+    return Tensors({name: outputs[name] for name in message.options.outputs or manifest.heads})

@@ -17,11 +17,11 @@ def decoded(message: ResultMessage, journey: FrameRecord, task: Task) -> tuple[R
         return None, ""
     fault = _misfit(message, journey, task)
     if fault:
-        return None, f"{results.noun(task)} cannot be used: {fault}"
+        return None, f"{results.result_name(task)} cannot be used: {fault}"
     try:
         result = results.decode(task, message.data, message.codec, message.shape)
     except SkylaneError as error:
-        return None, f"{results.noun(task)} cannot be used: {error}"
+        return None, f"{results.result_name(task)} cannot be used: {error}"
     if isinstance(result, Detections) and not _inside(result, journey):
         return None, "detection cannot be used: a box reaches over the frame's edge"
     return result, ""

@@ -74,7 +74,7 @@ class Retrier:
             return
         self._frame_log.sent_again(journey.id, worker, sent_ns - journey.times[Stage.SENT])
         budget_ms = None if journey.deadline_ns is None else max(0, (journey.deadline_ns - sent_ns) // 10**6)
-        message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), budget_ms=budget_ms)
+        message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), remaining_ms=budget_ms)
         # Where that worker is gone as well, time closes the frame: there is no third attempt.
         self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 

@@ -9,7 +9,7 @@ from edge.sinks.sink import Answered
 from shared.imaging.geometry import UNSEEN, to_source
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Detections, noun
+from shared.messages.results import Detections, result_name
 from shared.registry import Entry, load
 
 _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
@@ -25,7 +25,7 @@ class BagSink:
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._card = card
-        self._bag = load("bag writer", _WRITERS, "mcap")(folder / f"{noun(card.task)}s_bag", "mcap", "none")
+        self._bag = load("bag writer", _WRITERS, "mcap")(folder / f"{result_name(card.task)}s_bag", "mcap", "none")
 
     def write(self, answered: Answered) -> None:
         """See Sink."""

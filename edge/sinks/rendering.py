@@ -7,13 +7,13 @@ import numpy as np
 from edge.sinks.sink import Answered
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.geometry import UNSEEN, Geometry
-from shared.imaging.image_files import Picture, stamp_untrained
+from shared.imaging.image_files import ImageArray, stamp_untrained
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 
 
-def seen(answered: Answered) -> Picture:
+def seen(answered: Answered) -> ImageArray:
     """The picture at the size to draw on: of a mask its own, elsewhere large enough to read text on."""
     height, width = answered.picture.shape[:2]
     if isinstance(answered.result, np.ndarray):
@@ -23,7 +23,7 @@ def seen(answered: Answered) -> Picture:
     return scaled(answered.picture, round(width * factor), round(height * factor))
 
 
-def view(picture: Picture, answered: Answered, card: ModelCard, opacity: float) -> Picture:
+def view(picture: ImageArray, answered: Answered, card: ModelCard, opacity: float) -> ImageArray:
     """The result drawn on a picture of any scale of what the model saw, RGB."""
     result: Any = answered.result
     if isinstance(result, np.ndarray):
@@ -32,12 +32,12 @@ def view(picture: Picture, answered: Answered, card: ModelCard, opacity: float) 
     return draw(picture, result, card.labels, answered.geometry, opacity)
 
 
-def told(picture: Picture, card: ModelCard) -> Picture:
+def told(picture: ImageArray, card: ModelCard) -> ImageArray:
     """A picture that says so where its model's weights are random: it is passed on without its run."""
     return picture if card.trained else stamp_untrained(picture)
 
 
-def scaled(picture: Picture, width: int, height: int) -> Picture:
+def scaled(picture: ImageArray, width: int, height: int) -> ImageArray:
     """A picture of another size; itself where it has that size."""
     if picture.shape[:2] == (height, width):
         return picture

@@ -190,7 +190,7 @@ class RpcTransport:
         if link is None:
             call.unreachable(_NO_ONE)
             return
-        budget_ms = call.message.budget_ms
+        budget_ms = call.message.remaining_ms
         timeout_s = self._settings.answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
         link.line.call(call.parcel, budget_ms, timeout_s, partial(self._ended, link, call, tried))
 

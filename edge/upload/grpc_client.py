@@ -21,7 +21,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Layout, Pixels
-from shared.imaging.image_files import Picture, read_image_file, stamp_untrained
+from shared.imaging.image_files import ImageArray, read_image_file, stamp_untrained
 from shared.messages import results
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard
@@ -93,7 +93,7 @@ class GrpcUploadClient:
         try:
             result = results.decode(answer.task, answer.data, answer.codec, answer.shape)
         except SkylaneError as error:
-            raise WorkerLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
+            raise WorkerLostError(f"its {results.result_name(answer.task)} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
         times = stage_times((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
         inferred_ns = durations_ns(times).get(Stage.INFERRED)
@@ -131,7 +131,7 @@ class GrpcUploadClient:
         except NoWorkerError as error:
             raise WorkerLostError(str(error)) from error
 
-    def _prepared(self, rgb: Picture) -> tuple[FrameMessage, Picture]:
+    def _prepared(self, rgb: ImageArray) -> tuple[FrameMessage, ImageArray]:
         """A picture as a frame, and what the model sees of it, in RGB."""
         card, settings = self._card, self._settings
         height, width = rgb.shape[:2]
@@ -148,7 +148,7 @@ class GrpcUploadClient:
             geometry=plan,
             frame_stamp_ns=0,
             data=image_codecs.encode(pixels, card.layout, settings.codec, settings.quality),
-            want=RequestOptions(),
+            options=RequestOptions(),
         )
         return message, shown
 
@@ -173,7 +173,7 @@ class GrpcUploadClient:
         raise WorkerLostError(f"no answer within {self._settings.answer_timeout_s:g} s")
 
 
-def _annotated(shown: Picture, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:
+def _annotated(shown: ImageArray, result: results.Result, card: ModelCard, plan: geometry.Geometry) -> bytes:
     drawn = draw(shown, result, card.labels, plan, _OPACITY)
     stamped = drawn if card.trained else stamp_untrained(drawn)
     return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _QUALITY))

@@ -13,7 +13,7 @@ from cloud.models.repository import Repository, default_root
 from modelling.conversion.targets import TARGETS
 from shared.imaging.frames import Frame, Layout
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 
 
 @click.command("convert")
@@ -55,7 +55,7 @@ def convert_model(
             name,
             target,
             _frames(card, frames, bag),
-            called=checked("model", called or f"{name}-{suffix}"),
+            called=validate_name("model", called or f"{name}-{suffix}"),
             precision=Precision(precision),
             replace=force,
             on_step=status.update,

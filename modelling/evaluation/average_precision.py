@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shared.imaging.boxes import areas, intersections, overlap
+from shared.imaging.boxes import areas, intersections, pairwise_iou
 from shared.messages.results import Detections
 
 Floats = npt.NDArray[np.float32]
@@ -71,7 +71,7 @@ class BoxMatcher:
 
     def _add(self, class_id: int, found: Floats, scores: Floats, boxes: Floats, uncounted: Floats) -> None:
         self.truths[class_id] += len(boxes)
-        overlaps = overlap(found, boxes)
+        overlaps = pairwise_iou(found, boxes)
         is_free = np.ones(len(boxes), bool)
         for at in np.argsort(-scores, kind="stable"):
             open_overlaps = np.where(is_free, overlaps[at], -1.0)

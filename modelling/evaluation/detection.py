@@ -133,7 +133,7 @@ class _Judge:
         outputs = self._model.infer(image[np.newaxis])
         found = objects({head: values[0] for head, values in outputs.items()}, self._unmoved, self._lenient)
         rows = self._rows(true)
-        rows[:, 1:] = boxes.apply(rows[:, 1:], geometry)
+        rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
         known = np.concatenate(sifted(rows, self._model.card.height, self._model.card.width))
         for count in self.counts.values():
             count.add(found, known[:, 1:], known[:, 0].astype(np.intp))

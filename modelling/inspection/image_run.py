@@ -13,7 +13,7 @@ from modelling.evaluation.segmentation import UNSEEN, prepared
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan, to_source
-from shared.imaging.image_files import Picture, stamp_untrained, write_png
+from shared.imaging.image_files import ImageArray, stamp_untrained, write_png
 from shared.imaging.labels import colourise
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Classification, Result, Tensors
@@ -30,7 +30,7 @@ class Trial:
     took_ms: float  # Of the inference alone, warm.
 
 
-def run(model: Model, rgb: Picture) -> Trial:
+def run(model: Model, rgb: ImageArray) -> Trial:
     """Run a model on a picture H×W×3, RGB."""
     image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
     model.warm_up()
@@ -41,7 +41,7 @@ def run(model: Model, rgb: Picture) -> Trial:
     return Trial(result, model.card, took_ms)
 
 
-def write(trial: Trial, rgb: Picture, folder: Path, stem: str) -> list[Path]:
+def write(trial: Trial, rgb: ImageArray, folder: Path, stem: str) -> list[Path]:
     """Write a trial's pictures, and return their paths: of a mask its class ids and colours too; of tensors an .npz."""
     card, result = trial.card, trial.result
     if isinstance(result, Tensors):

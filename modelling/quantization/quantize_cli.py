@@ -7,7 +7,7 @@ from rich.console import Console
 
 from cloud.engines.engine import Precision
 from cloud.models.repository import Repository, default_root
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 
 _UNSEEN = 20  # Frames that show what was lost.
 
@@ -57,7 +57,7 @@ def quantize(
             name,
             Precision(precision),
             pictures,
-            called=checked("model", called or f"{name}-{precision}"),
+            called=validate_name("model", called or f"{name}-{precision}"),
             replace=force,
             on_step=status.update,
         )

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared import clock
 from shared.errors import SkylaneError
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 
 AUTHORITY_DAYS = 3650
 LIST_DAYS = 90  # After which a broker that missed a later list of revoked certificates closes to all.
@@ -123,7 +123,7 @@ class CertificateAuthority:
             AuthorityError: the name cannot be one, or another node has it, or its certificate has expired.
             SkylaneError: the name has a character that a topic or an ACL reads as its own.
         """
-        checked(role.value, name)
+        validate_name(role.value, name)
         taken = _RESERVED | {Role.WORKER.value, Role.OPERATOR.value} - {role.value}
         if name in taken:
             raise AuthorityError(f"{role.value} {name!r} is not allowed: the broker knows another by that name")

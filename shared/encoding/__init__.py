@@ -1,1 +1,4 @@
-"""Bounded and validated encodings: MessagePack, Protocol Buffers, JSON, compression, and tensors of other protocols."""
+"""Encodings of untrusted data, bounded and validated: MessagePack, protocol buffers, JSON, compression, tensors.
+
+Start with `msgpack_reader` and `schema`.
+"""

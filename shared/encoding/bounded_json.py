@@ -1,30 +1,33 @@
-"""JSON from elsewhere, parsed once it is sure what memory that takes."""
+"""A JSON parser for untrusted input, with a limit on the number of values."""
 
 import json
 from typing import Any
 
 from shared.encoding.compression import Buffer
 
-_MARKS = (b"[", b"{", b",")  # Two bytes can be a list, and take thirty times as much when they are parsed.
+_VALUE_MARKS = (b"[", b"{", b",")  # Two bytes of JSON can become a list that takes 30 times as much memory.
 
 
 class JsonError(ValueError):
-    """Bytes that are no JSON, or JSON that would take far more memory than they do."""
+    """The input is not JSON, or would need far more memory than its size."""
 
 
-def parse(data: Buffer, most_values: int, *, is_ascii: bool = False) -> Any:
-    """What JSON says, of about so many values at most.
+def parse(data: Buffer, max_values: int, *, is_ascii: bool = False) -> Any:
+    """Parses JSON of approximately `max_values` values at most.
 
-    `is_ascii`: it has no other letters, of which one makes four bytes of each.
+    Args:
+        data: UTF-8 text.
+        max_values: Limit of opening brackets, opening braces and commas together.
+        is_ascii: Rejects other characters: a single one makes Python use four bytes for each character of its string.
 
     Raises:
-        JsonError: it is none, or has more, or other letters.
+        JsonError: The input is not JSON, has too many values or, with `is_ascii`, other characters.
     """
     text = bytes(data)
     if is_ascii and not text.isascii():
         raise JsonError("it is not in ASCII")
-    if sum(map(text.count, _MARKS)) > most_values:
-        raise JsonError(f"it has more than {most_values} values")
+    if sum(map(text.count, _VALUE_MARKS)) > max_values:
+        raise JsonError(f"it has more than {max_values} values")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

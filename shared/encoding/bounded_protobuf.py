@@ -1,7 +1,7 @@
-"""Protocol buffers from elsewhere, parsed by the library once one pass over their fields has found what memory that takes.
+"""A protocol-buffer parser for untrusted input, with limits on the number of fields and on packed lists.
 
-Two bytes can be a message in a list, and take a hundred when they are parsed; of a list of whole numbers each byte can be
-one, and takes eight. All other fields take what they hold.
+A parsed message can take far more memory than its bytes: 50 times as much for repeated empty messages, 8 times for packed
+integers. One pass over the fields therefore checks the limits before the protobuf library parses the message.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,16 @@ from google.protobuf.message import DecodeError
 
 from shared.encoding.compression import Buffer
 
-MAX_FIELDS = 16_384  # Of a message and of all within it: each takes a turn of ours.
-MAX_LIST_BYTES = 16 << 20  # Of all packed lists of whole numbers: eight times as much here, and no other thread runs.
+MAX_FIELDS = 16_384  # Fields of a message, including nested ones: each costs an iteration in Python.
+MAX_LIST_BYTES = 16 << 20  # Bytes of all packed integer lists; parsing them takes 8 times as much and holds the GIL.
 
-_VARINT, _BYTES = 0, 2  # How a field's value lies (protobuf.dev/programming-guides/encoding),
-_SIZES = {1: 8, 5: 4}  # and of those that have one size, that; the two other kinds are obsolete.
-_LONGEST = 10  # Bytes of a number,
-_LONGEST_TAG = 5  # and of one that names a field.
-_LAST_FIELD = (1 << 29) - 1  # The highest number that a field can have.
-_FIXED = {  # In a list as in memory.
+# Wire types: protobuf.dev/programming-guides/encoding. The two group types (3 and 4) are deprecated.
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}  # Wire type to bytes.
+_VARINT_BYTES = 10  # Length limit of a varint.
+_TAG_BYTES = 5  # Length limit of a field tag.
+_LAST_FIELD_NUMBER = (1 << 29) - 1
+_SAME_SIZE_IN_MEMORY = {
     FieldDescriptor.CPPTYPE_FLOAT,
     FieldDescriptor.CPPTYPE_DOUBLE,
     FieldDescriptor.CPPTYPE_STRING,
@@ -28,32 +29,32 @@ _FIXED = {  # In a list as in memory.
 
 
 class ProtobufError(ValueError):
-    """Bytes that are no such protocol buffer, or one that would take far more memory than they do."""
+    """The input is not the expected protocol buffer, or would need far more memory than its size."""
 
 
 def parse(message_class: Any, data: Buffer) -> Any:
-    """A message of that class.
+    """Parses a message of the given class.
 
     Raises:
-        ProtobufError: the bytes are none, or one that takes far more memory than they do.
+        ProtobufError: The data is not such a message or exceeds a limit.
     """
-    _Scales().weigh(memoryview(data), message_class.DESCRIPTOR)
+    _LimitCheck().check(memoryview(data), message_class.DESCRIPTOR)
     try:
         return message_class.FromString(bytes(data))
     except DecodeError as error:
         raise ProtobufError("they cannot be read: send the message as its .proto says") from error
 
 
-def read_bytes_field(data: Buffer, wanted: int) -> memoryview:
-    """The last value of a field of bytes, by its number, as a view: a picture is not copied. Empty where there is none.
+def read_bytes_field(data: Buffer, field_number: int) -> memoryview:
+    """Returns the last value of a `bytes` field as a view, so that a large image is not copied; empty if it is missing.
 
     Raises:
-        ProtobufError: the bytes are no protocol buffer, or one of too many fields.
+        ProtobufError: The data is not a protocol buffer or has too many fields.
     """
     found = memoryview(b"")
     for count, (number, value) in enumerate(_fields(memoryview(data)), start=1):
         _check_count(count)
-        if number == wanted and value is not None:
+        if number == field_number and value is not None:
             found = value
     return found
 
@@ -63,59 +64,57 @@ def _check_count(fields: int) -> None:
         raise ProtobufError(f"it has more than {MAX_FIELDS} fields: send fewer")
 
 
-class _Scales:
-    """What has been found of one message so far."""
+class _LimitCheck:
+    """Counts the fields and list bytes of one message."""
 
     def __init__(self) -> None:
         self._fields = 0
         self._list_bytes = 0
 
-    def weigh(self, data: memoryview, kind: Descriptor) -> None:
-        """Look at every field of a message and of those within it: none of ours can hold another of its own kind."""
+    def check(self, data: memoryview, descriptor: Descriptor) -> None:
+        """Checks a message and its nested messages; the recursion ends because none of our types contains itself."""
         for number, value in _fields(data):
             self._fields += 1
             _check_count(self._fields)
-            told = kind.fields_by_number.get(number)
-            if told is None or value is None:
+            field = descriptor.fields_by_number.get(number)
+            if field is None or value is None:
                 continue
-            if told.message_type is not None:
-                self.weigh(value, told.message_type)
-            elif told.cpp_type not in _FIXED:
+            if field.message_type is not None:
+                self.check(value, field.message_type)
+            elif field.cpp_type not in _SAME_SIZE_IN_MEMORY:
                 self._list_bytes += len(value)
                 if self._list_bytes > MAX_LIST_BYTES:
-                    raise ProtobufError(
-                        f"its lists of whole numbers take more than {MAX_LIST_BYTES} bytes: send them raw"
-                    )
+                    raise ProtobufError(f"its lists of integers take more than {MAX_LIST_BYTES} bytes: send them raw")
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | None]]:
-    """Of each field its number, and the value of one of bytes, without a copy; None of one of another kind."""
+    """Yields each field's number and, for a length-delimited field, a view of its value (else None)."""
     at = 0
     while at < len(view):
-        tag, at = _number(view, at, _LONGEST_TAG)
-        if not 1 <= tag >> 3 <= _LAST_FIELD:
-            raise ProtobufError(f"a field of the number {tag >> 3}: send the message as its .proto says")
-        value, kind = None, tag & 7
-        if kind == _BYTES:
-            length, at = _number(view, at)
+        tag, at = _varint(view, at, _TAG_BYTES)
+        if not 1 <= tag >> 3 <= _LAST_FIELD_NUMBER:
+            raise ProtobufError(f"field number {tag >> 3} is invalid: send the message as its .proto says")
+        value, wire_type = None, tag & 7
+        if wire_type == _LENGTH_DELIMITED:
+            length, at = _varint(view, at)
             value = view[at : at + length]
             at += length
-        elif kind == _VARINT:
-            _, at = _number(view, at)
-        elif kind in _SIZES:
-            at += _SIZES[kind]
+        elif wire_type == _VARINT:
+            _, at = _varint(view, at)
+        elif wire_type in _FIXED_SIZES:
+            at += _FIXED_SIZES[wire_type]
         else:
-            raise ProtobufError(f"a field of the obsolete kind {kind}: send the message as its .proto says")
+            raise ProtobufError(f"a field has the unsupported wire type {wire_type}: send it as its .proto says")
         if at > len(view):
             raise ProtobufError("the message ends within a field: send it whole")
         yield tag >> 3, value
 
 
-def _number(view: memoryview, at: int, longest: int = _LONGEST) -> tuple[int, int]:
-    """The number that starts there, seven bits a byte and the least first, and where it ends."""
+def _varint(view: memoryview, start: int, max_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
+    """Returns the varint at `start` and the position after it."""
     number = 0
-    for place, byte in enumerate(view[at : at + longest]):
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:  # noqa: PLR2004  The bit that says whether another byte follows.
-            return number, at + place + 1
+    for index, byte in enumerate(view[start : start + max_bytes]):
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:  # noqa: PLR2004  The continuation bit.
+            return number, start + index + 1
     raise ProtobufError("the message ends within a number, or that has too many bytes: send it whole")

@@ -1,4 +1,7 @@
-"""Zstandard and LZ4 for data whose size is known beforehand: what would unfold to any other is refused."""
+"""Lossless codecs for bytes of known size. Decompression never produces more than the expected number of bytes."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import lz4.block
 from backports import zstd
@@ -6,59 +9,74 @@ from backports import zstd
 from shared.errors import SkylaneError
 
 Buffer = bytes | bytearray | memoryview
+BufferT = TypeVar("BufferT", bound=Buffer)
 
-_ZSTD_LEVEL = 1  # Class ids fold well at any level and a camera's noise at none, so the fastest it is.
+_ZSTD_LEVEL = 1  # The fastest: class ids compress well at any level, camera noise at none.
 
 
 class CompressionError(SkylaneError):
-    """Data that does not unfold to the size announced."""
+    """Compressed data is damaged or does not have the expected size."""
 
 
 def compress_zstd(data: Buffer) -> bytes:
-    """One Zstandard frame, which tells the size it unfolds to."""
+    """Compresses to one Zstandard frame that declares its decompressed size."""
     return zstd.compress(data, level=_ZSTD_LEVEL)
 
 
 def decompress_zstd(data: Buffer, size: int) -> bytes:
-    """The `size` bytes that one Zstandard frame holds.
+    """Decompresses one Zstandard frame of exactly `size` bytes.
 
     Raises:
-        CompressionError: it holds any other number, is damaged, or has something behind it.
+        CompressionError: The frame has another size, is damaged, or is followed by more data.
     """
     try:
-        declared = zstd.get_frame_info(data).decompressed_size  # None: it was written as a stream.
+        declared = zstd.get_frame_info(data).decompressed_size  # None if the frame was written as a stream.
         if declared not in (None, size):
-            raise CompressionError(f"zstd data unfolds to {declared} bytes, announced were {size}: they must agree")
+            raise CompressionError(f"zstd data declares {declared} bytes, expected {size}: they must agree")
         decompressor = zstd.ZstdDecompressor()
-        unfolded = decompressor.decompress(data, size + 1)  # One more byte shows that there are too many.
+        decompressed = decompressor.decompress(data, size + 1)  # The extra byte reveals data that is too long.
     except zstd.ZstdError as error:
-        raise CompressionError(f"zstd data does not unfold to {size} bytes ({error}): encode it again") from error
+        raise CompressionError(f"zstd data does not decompress to {size} bytes ({error}): encode it again") from error
     if not decompressor.eof or decompressor.unused_data:
-        problem = "unused bytes behind it" if decompressor.eof else "too long, or cut off"
-        raise CompressionError(f"zstd data does not unfold to {size} bytes ({problem}): encode it again")
-    return _of_size("zstd", unfolded, size)
+        problem = "followed by unused bytes" if decompressor.eof else "too long or truncated"
+        raise CompressionError(f"zstd data does not decompress to {size} bytes ({problem}): encode it again")
+    return _check_size("zstd", decompressed, size)
 
 
 def compress_lz4(data: Buffer) -> bytes:
-    """One LZ4 block, without its size."""
-    folded: bytes = lz4.block.compress(data, store_size=False)
-    return folded
+    """Compresses to one LZ4 block without a size header."""
+    compressed: bytes = lz4.block.compress(data, store_size=False)
+    return compressed
 
 
 def decompress_lz4(data: Buffer, size: int) -> bytes:
-    """The `size` bytes that one LZ4 block holds.
+    """Decompresses one LZ4 block of exactly `size` bytes.
 
     Raises:
-        CompressionError: it holds any other number, or is damaged.
+        CompressionError: The block has another size or is damaged.
     """
     try:
-        unfolded: bytes = lz4.block.decompress(data, uncompressed_size=size)
+        decompressed: bytes = lz4.block.decompress(data, uncompressed_size=size)
     except lz4.block.LZ4BlockError as error:
-        raise CompressionError(f"lz4 data does not unfold to {size} bytes ({error}): encode it again") from error
-    return _of_size("lz4", unfolded, size)
+        raise CompressionError(f"lz4 data does not decompress to {size} bytes ({error}): encode it again") from error
+    return _check_size("lz4", decompressed, size)
 
 
-def _of_size(codec: str, unfolded: bytes, size: int) -> bytes:
-    if len(unfolded) != size:
-        raise CompressionError(f"{codec} data unfolds to {len(unfolded)} bytes, announced were {size}: they must agree")
-    return unfolded
+class ByteCodec(NamedTuple):
+    """A pair of functions; `decompress` takes the data and the expected size, and raises `CompressionError`."""
+
+    compress: Callable[[Buffer], Buffer]
+    decompress: Callable[[Buffer, int], Buffer]
+
+
+BYTE_CODECS = {
+    "raw": ByteCodec(lambda data: data, lambda data, size: _check_size("raw", data, size)),
+    "lz4": ByteCodec(compress_lz4, decompress_lz4),
+    "zstd": ByteCodec(compress_zstd, decompress_zstd),
+}
+
+
+def _check_size(codec: str, decompressed: BufferT, size: int) -> BufferT:
+    if len(decompressed) != size:
+        raise CompressionError(f"{codec} data has {len(decompressed)} bytes, expected {size}: they must agree")
+    return decompressed

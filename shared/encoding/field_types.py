@@ -1,4 +1,4 @@
-"""Kinds of fields, as types: whatever reads a message checks them, and a refusal says what belongs there."""
+"""Annotated field types with limits, shared by all messages. A `description` appears in the error of an invalid field."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ MAX_NS = 1 << 62
 MAX_TEXT = 4096  # Characters.
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-Name = Annotated[  # A text that may stand in a topic.
+Name = Annotated[  # A valid topic level.
     str, Meta(pattern=rf"\A{NAME.pattern}\Z", description="a name of 1 to 64 of A-Z a-z 0-9 _ -")
 ]
 Nanoseconds = Annotated[int, Meta(ge=0, le=MAX_NS)]

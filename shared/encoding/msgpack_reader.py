@@ -1,4 +1,4 @@
-"""Reading a message's fields: MessagePack from the wire, bounded, every field checked for kind and limits."""
+"""Bounded decoding of MessagePack maps from the network, with a type and range check for every field."""
 
 import re
 from collections.abc import Mapping
@@ -11,28 +11,31 @@ from shared.encoding.compression import Buffer
 from shared.encoding.field_types import MAX_TEXT
 from shared.errors import SkylaneError
 from shared.messages.model_card import VERSION_NAME
-from shared.messages.topics import FrameId, TopicNameError, checked
+from shared.messages.topics import FrameId, TopicNameError, validate_name
 from shared.sanitize import printable
 
 VERSION: Final = 1
 MAX_MESSAGE_BYTES = 64 << 20
-MAX_ITEMS = 256  # Entries of any list or map, but for those of a model's card, which are as many as its classes.
-_MAX_BRANCHES = 1 << 12  # Lists and maps of one message: five megabytes of empty maps would take fifty times as much.
+MAX_ITEMS = 256  # Entries of a list or map; lists of class labels have a higher limit.
+_MAX_CONTAINERS = 1 << 12  # Lists and maps in a message; 5 MB of empty maps would need 50 times as much memory.
 
-B = TypeVar("B")
-C = TypeVar("C", bound=StrEnum)
+ContainerT = TypeVar("ContainerT")
+EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class MessageError(SkylaneError):
-    """A message that cannot be accepted. `frame_id` is set where it could still be read, so that it can be answered."""
+    """A message was rejected. `frame_id` is set when it could be read, so that the sender can be notified."""
 
     def __init__(self, message: str, frame_id: FrameId | None = None) -> None:
         self.frame_id = frame_id
         super().__init__(message)
 
 
-class Fields:
-    """A map from the wire, read field by field; each reader checks kind and bounds. Unknown keys are nobody's business."""
+class FieldReader:
+    """Reads the fields of a decoded map. Unknown keys are ignored.
+
+    Every method that takes a key raises `MessageError` when the field is missing, of a wrong type or out of range.
+    """
 
     def __init__(self, fields: object) -> None:
         if not isinstance(fields, dict):
@@ -40,19 +43,28 @@ class Fields:
         self._fields = fields
 
     @classmethod
-    def of_message(
-        cls, payload: Buffer, *, most_branches: int = _MAX_BRANCHES, most_items: int = MAX_ITEMS
-    ) -> "Fields":
-        """Unpack a message of at most so many lists and maps, of at most so many items each, and check its version."""
+    def unpack(
+        cls, payload: Buffer, *, max_containers: int = _MAX_CONTAINERS, max_items: int = MAX_ITEMS
+    ) -> "FieldReader":
+        """Decodes a message and checks its size and version.
+
+        Args:
+            payload: The encoded message.
+            max_containers: Limit of lists and maps in the whole message.
+            max_items: Limit of entries in each list or map.
+
+        Raises:
+            MessageError: The payload exceeds a limit, is not a MessagePack map or has another version.
+        """
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
-        # Each takes a byte at least: what is no longer than that needs no counting, which is done in Python.
-        count = _Counter(most_branches) if len(payload) > most_branches else None
+        # Each container takes at least one byte, so a short payload needs no (slow) counting.
+        count = _ContainerLimit(max_containers) if len(payload) > max_containers else None
         try:
             fields = msgpack.unpackb(
                 payload,
-                max_array_len=most_items,
-                max_map_len=most_items,
+                max_array_len=max_items,
+                max_map_len=max_items,
                 max_str_len=MAX_TEXT,
                 max_bin_len=MAX_MESSAGE_BYTES,
                 max_ext_len=0,
@@ -63,130 +75,118 @@ class Fields:
             raise MessageError(f"not a MessagePack map: {type(error).__name__} {error}"[:200]) from error
         message = cls(fields)
         if (version := message._fields.get("v")) != VERSION:
-            raise message.wrong("v", f"version {brief(version)} is not spoken here: speak {VERSION}")
+            raise message.error("v", f"version {brief(version)} is not supported: send version {VERSION}")
         return message
 
-    def wrong(self, key: str, what: str) -> MessageError:
-        """The error for a field, with the frame's id where that can be read."""
-        return MessageError(f"field {key!r}: {what}", _id_of(self._fields))
-
-    def has(self, key: str) -> bool:
-        """Whether a field is there and not nil."""
-        return self._fields.get(key) is not None
-
     @property
-    def whole(self) -> Mapping[Any, Any]:
+    def fields(self) -> Mapping[Any, Any]:
         """The map itself, unchecked."""
         return self._fields
 
     @property
-    def told_id(self) -> FrameId | None:
-        """The frame's id, where it can be read."""
-        return _id_of(self._fields)
+    def frame_id(self) -> FrameId | None:
+        """The frame id, or None if the message has no valid one."""
+        frame_id = self._fields.get("id")
+        try:
+            return FrameId.parse(frame_id) if isinstance(frame_id, str) else None
+        except TopicNameError:
+            return None
+
+    def error(self, key: str, problem: str) -> MessageError:
+        """Creates the error for a field; it carries the frame id if the message has one."""
+        return MessageError(f"field {key!r}: {problem}", self.frame_id)
+
+    def has(self, key: str) -> bool:
+        """Returns whether a field is present and not nil."""
+        return self._fields.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """A field of any kind; missing is an error, as for all readers below."""
+        """Returns a field of any type."""
         if key not in self._fields:
-            raise self.wrong(key, "missing")
+            raise self.error(key, "missing")
         return self._fields[key]
 
-    @property
-    def id(self) -> FrameId:
-        """The field `id`."""
-        try:
-            return FrameId.parse(self.text("id"))
-        except TopicNameError as error:
-            raise MessageError(str(error)) from error
-
     def text(self, key: str) -> str:
-        """A text, with a blank for what does not print: it may come to stand in a log, a table or on a terminal."""
+        """Returns a string, with every unprintable character replaced by a space: it may be shown on a terminal."""
         value = self.get(key)
         if not isinstance(value, str):
-            raise self.wrong(key, f"a text belongs here, not {type(value).__name__}")
+            raise self.error(key, f"expected a text, not {type(value).__name__}")
         return printable(value)
 
     def name(self, key: str) -> str:
-        """A text that may stand in a topic."""
+        """Returns a string that is a valid topic level."""
         try:
-            return checked(key, self.text(key))
+            return validate_name(key, self.text(key))
         except TopicNameError as error:
-            raise self.wrong(key, str(error)) from error
+            raise self.error(key, str(error)) from error
 
     def version(self, key: str) -> str:
-        """A model's version."""
+        """Returns a model version."""
         value = self.text(key)
         if not re.match(VERSION_NAME, value) or value.endswith("\n"):
-            raise self.wrong(
+            raise self.error(
                 key, f"version {value[:80]!r} is not allowed: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front"
             )
         return value
 
-    def choice(self, key: str, choices: type[C]) -> C:
-        """One of an enumeration."""
+    def choice(self, key: str, choices: type[EnumT]) -> EnumT:
+        """Returns a member of an enumeration."""
         value = self.text(key)
         try:
             return choices(value)
         except ValueError as error:
-            raise self.wrong(key, f"{value[:40]!r} is not one of {', '.join(choices)}") from error
+            raise self.error(key, f"{value[:40]!r} is not one of {', '.join(choices)}") from error
 
-    def integer(self, key: str, least: int, most: int) -> int:
-        """A whole number within bounds."""
+    def integer(self, key: str, minimum: int, maximum: int) -> int:
+        """Returns an integer within limits."""
         value = self.get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most} belongs here, not {brief(value)}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise self.error(key, f"expected an integer from {minimum} to {maximum}, not {brief(value)}")
         return value
 
-    def number(self, key: str, least: float, most: float) -> float:
-        """A number within bounds, whole or not."""
+    def number(self, key: str, minimum: float, maximum: float) -> float:
+        """Returns an integer or float within limits."""
         value = self.get(key)
-        if type(value) not in (int, float) or not least <= value <= most:
-            raise self.wrong(key, f"a number from {least:g} to {most:g} belongs here, not {brief(value)}")
+        if type(value) not in (int, float) or not minimum <= value <= maximum:
+            raise self.error(key, f"expected a number from {minimum:g} to {maximum:g}, not {brief(value)}")
         return float(value)
 
     def flag(self, key: str) -> bool:
-        """A truth value."""
+        """Returns a boolean."""
         value = self.get(key)
         if not isinstance(value, bool):
-            raise self.wrong(key, "it is true or false")
+            raise self.error(key, "expected true or false")
         return value
 
     def names(self, key: str) -> tuple[str, ...]:
-        """Texts that may stand in a topic."""
+        """Returns a list of strings that are valid topic levels."""
+        names = self.list(key)
         try:
-            return tuple(checked(key, name) if isinstance(name, str) else _no_name(name) for name in self.list(key))
+            for name in names:
+                if not isinstance(name, str):
+                    raise self.error(key, f"expected texts, not {brief(name)}")
+                validate_name(key, name)
         except TopicNameError as error:
-            raise self.wrong(key, str(error)) from error
+            raise self.error(key, str(error)) from error
+        return tuple(names)
 
     def list(self, key: str) -> list[Any]:
-        """A list of anything."""
+        """Returns a list with items of any type."""
         value = self.get(key)
         if not isinstance(value, list):
-            raise self.wrong(key, f"a list belongs here, not {type(value).__name__}")
+            raise self.error(key, f"expected a list, not {type(value).__name__}")
         return value
 
     def map(self, key: str) -> dict[Any, Any]:
-        """A map of anything."""
+        """Returns a map with values of any type."""
         value = self.get(key)
         if not isinstance(value, dict):
-            raise self.wrong(key, f"a map belongs here, not {type(value).__name__}")
+            raise self.error(key, f"expected a map, not {type(value).__name__}")
         return value
 
 
-def _no_name(value: object) -> str:
-    raise TopicNameError(f"{brief(value)} is no name")
-
-
-def _id_of(fields: Mapping[Any, Any]) -> FrameId | None:
-    """The frame's id, where a broken message still tells it."""
-    told = fields.get("id")
-    try:
-        return FrameId.parse(told) if isinstance(told, str) else None
-    except TopicNameError:
-        return None
-
-
 def brief(value: object) -> str:
-    """A value for a message; a text is cut, and of a larger thing only the kind and the size are told."""
+    """Formats a value for an error message: truncates strings, and gives only type and length of containers."""
     if isinstance(value, str):
         return repr(value[:40])
     if isinstance(value, list | dict | bytes):
@@ -194,15 +194,15 @@ def brief(value: object) -> str:
     return str(value) if value is None or isinstance(value, int | float) else type(value).__name__
 
 
-class _Counter:
-    """Lets so many lists and maps pass."""
+class _ContainerLimit:
+    """An unpacking hook that raises ValueError after `limit` lists and maps."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._count = 0
 
-    def __call__(self, branch: B) -> B:
+    def __call__(self, container: ContainerT) -> ContainerT:
         self._count += 1
         if self._count > self._limit:
             raise ValueError(f"more than {self._limit} lists and maps")
-        return branch
+        return container

@@ -1,36 +1,36 @@
-"""`skylane.v1.Packed`: the MessagePack of Skylane's messages as a protocol buffer, as gRPC carries it.
+"""Encodes and decodes `skylane.v1.Packed`, the protocol buffer that carries a MessagePack message over gRPC.
 
     message Packed { bytes message = 1; }
 
-Made and read here rather than by the library, which copies a picture twice each way.
+Not done by the protobuf library, because it would copy each image twice.
 """
 
 from shared.encoding.bounded_protobuf import ProtobufError, read_bytes_field
 from shared.encoding.compression import Buffer
 
 _FIELD = 1
-_TAG = bytes([_FIELD << 3 | 2])  # A field of bytes: protobuf.dev/programming-guides/encoding.
+_TAG = bytes([_FIELD << 3 | 2])  # Wire type 2, length-delimited: protobuf.dev/programming-guides/encoding.
 
 
 class PackedError(ValueError):
-    """Bytes that are no `skylane.v1.Packed`."""
+    """The data is not a `skylane.v1.Packed` message."""
 
 
 def pack(message: Buffer) -> bytes:
-    """The wire form of `Packed{message}`."""
-    length, left = bytearray(), len(message)
-    while left > 0x7F:  # noqa: PLR2004  Seven bits a byte, the least first.
-        length.append(left & 0x7F | 0x80)
-        left >>= 7
-    length.append(left)
+    """Encodes `Packed{message}`."""
+    length, rest = bytearray(), len(message)
+    while rest > 0x7F:  # noqa: PLR2004  A varint: seven bits a byte, the lowest first.
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
     return b"".join((_TAG, length, message))
 
 
 def unpack(data: Buffer) -> memoryview:
-    """What `pack` was given, as a view.
+    """Returns the `message` field as a view.
 
     Raises:
-        PackedError: it is not that.
+        PackedError: The data is not such a message.
     """
     try:
         return read_bytes_field(data, _FIELD)

@@ -1,4 +1,4 @@
-"""Images and masks: frames, Bayer demosaicing, resizing, codecs, labels and drawing.
+"""Images, masks and boxes: pixel layouts, demosaicing, resizing, codecs, labels and drawing.
 
-Start with `frames`.
+Start with `frames` and `geometry`.
 """

@@ -1,6 +1,7 @@
-"""From what a sensor counted to 8-bit colour: four ways to fill in what a Bayer pattern left out."""
+"""Conversion of images of any layout to 8-bit colour, with four demosaicing methods."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,46 +11,49 @@ from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.opencv import cv2
 
-Colour = npt.NDArray[np.uint8]
+ColourImage = npt.NDArray[np.uint8]
 
-_NEIGHBOURHOOD = 4  # The smallest side that has a pixel with all its neighbours.
-_BAND_ROWS = 32  # Of cells, binned at a time: what a band needs on the way stays in the processor's cache.
+_MIN_SIDE = 4  # Pixels; OpenCV returns black for smaller Bayer images.
+_BLOCK_ROWS = 32  # Rows of 2×2 cells binned at a time, so that intermediate arrays fit the CPU cache.
 
 
 class DemosaicError(SkylaneError):
-    """A picture that the chosen method cannot turn into colour."""
+    """The chosen method cannot demosaic an image."""
 
 
-def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Colour:
-    """Turn a picture of any layout into H×W×3 uint8 in the order of `target` (rgb8 or bgr8).
+def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> ColourImage:
+    """Converts an image of any layout to H×W×3 uint8 in the colour order of `target` (rgb8 or bgr8).
 
-    `pixels`: as `shared.imaging.frames.Frame` says; 16 bits become 8 by dropping the lower 8 after demosaicing. `method`, used
-    for Bayer layouts only, is a name in `DEMOSAIC_METHODS`:
+    Mono images are repeated in all three channels. 8-bit colour images in the target's order are returned uncopied.
 
-    - `bilinear`: each missing colour is the mean of its neighbours.
-    - `edge-aware`: as bilinear, but along an edge rather than across it.
-    - `vng`: by variable number of gradients; the best picture, many times slower, 8 bit only.
-    - `binning`: each 2×2 cell becomes one pixel, red, the mean of both greens, blue: H/2×W/2×3, and no colour is made up.
+    Args:
+        pixels: The image, as in `shared.imaging.frames.Frame`. 16-bit values lose their lower 8 bits at the end.
+        layout: The layout of `pixels`.
+        target: The colour order of the output.
+        method: How to demosaic a Bayer image; a key of `DEMOSAIC_METHODS`:
 
-    Mono is repeated three times; colour in the target's order is returned as it is, without a copy.
+            - `bilinear`: each missing colour is the mean of its neighbours.
+            - `edge-aware`: like bilinear, but interpolates along edges instead of across them.
+            - `vng`: variable number of gradients; the best quality, many times slower, 8-bit only.
+            - `binning`: each 2×2 cell becomes one pixel (red, mean of both greens, blue); the output is H/2×W/2×3.
 
     Raises:
-        UnknownNameError: there is no such method.
-        DemosaicError: the method cannot read the layout, or a Bayer picture has an odd side.
+        UnknownNameError: The method is unknown.
+        DemosaicError: The method does not support the layout, or a Bayer image has an odd side.
     """
     assert target in (Layout.RGB8, Layout.BGR8)
     assert pixels.dtype == layout.dtype
     if method not in DEMOSAIC_METHODS:
         raise UnknownNameError("demosaic method", method, DEMOSAIC_METHODS)
     if not layout.is_bayer:
-        return _reordered(pixels, layout, target)
+        return _reorder(pixels, layout, target)
     height, width = pixels.shape
     if height % 2 or width % 2 or not pixels.size:
-        raise DemosaicError(f"{layout} picture is {height}×{width}: a Bayer picture has even sides, crop it by one")
+        raise DemosaicError(f"{layout} image is {height}×{width}: a Bayer image needs even sides, crop it by one")
     return DEMOSAIC_METHODS[method](pixels, layout, target)
 
 
-def _reordered(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     if layout.channels == 1:
         return np.asarray(cv2.cvtColor(_upper_byte(pixels), cv2.COLOR_GRAY2RGB), np.uint8)
     if layout is not target:
@@ -57,66 +61,52 @@ def _reordered(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
     return _upper_byte(pixels)
 
 
-def _bilinear(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    return _demosaiced(pixels, layout, target, "")
-
-
-def _edge_aware(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    return _demosaiced(pixels, layout, target, "_EA")
-
-
-def _vng(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
-    if pixels.dtype != np.uint8:
-        raise DemosaicError(f"vng reads 8 bits a pixel and {layout} has 16: choose edge-aware or bilinear")
-    return _demosaiced(pixels, layout, target, "_VNG")
-
-
-def _demosaiced(pixels: Pixels, layout: Layout, target: Layout, variant: str) -> Colour:
-    if min(pixels.shape) < _NEIGHBOURHOOD:  # OpenCV answers these in black.
-        raise DemosaicError(
-            f"{layout} picture is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning"
-        )
-    # OpenCV's older names (BayerBG2RGB) give the second row's pair; the spelling with four letters is the pattern's.
+def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
+    if variant == "_VNG" and pixels.dtype != np.uint8:
+        raise DemosaicError(f"vng supports only 8 bits and {layout} has 16: choose edge-aware or bilinear")
+    if min(pixels.shape) < _MIN_SIDE:
+        raise DemosaicError(f"{layout} image is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning")
+    # The four-letter constants name the pattern; the older ones (BayerBG2RGB) name only its second row.
     order = "RGB" if target is Layout.RGB8 else "BGR"
     code: int = getattr(cv2, f"COLOR_Bayer{layout.bayer_pattern.upper()}2{order}{variant}")
     return _upper_byte(np.asarray(cv2.cvtColor(pixels, code)))
 
 
-def _binning(pixels: Pixels, layout: Layout, target: Layout) -> Colour:
+def _binning(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     height, width = pixels.shape
     binned = np.empty((height // 2, width // 2, 3), pixels.dtype)
-    # Two pixels of a row are read as one word: NumPy then works on whole registers, not on every second byte.
+    # Reading two neighbouring pixels as one word lets NumPy use SIMD instead of a stride of two.
     words = np.ascontiguousarray(pixels).view(f"<u{2 * pixels.itemsize}").reshape(height // 2, 2, width // 2)
     bits = 8 * pixels.itemsize
     red, blue = (layout.bayer_pattern.index(colour) for colour in "rb")
-    left, right = sorted((place for place in range(4) if place not in (red, blue)), key=lambda place: place % 2)
-    for start in range(0, height // 2, _BAND_ROWS):
-        band = words[start : start + _BAND_ROWS]
-        green = band[:, right // 2] >> bits
-        green += band[:, left // 2] & ((1 << bits) - 1)
+    left, right = sorted(set(range(4)) - {red, blue}, key=lambda position: position % 2)
+    for start in range(0, height // 2, _BLOCK_ROWS):
+        block = words[start : start + _BLOCK_ROWS]
+        green = block[:, right // 2] >> bits
+        green += block[:, left // 2] & ((1 << bits) - 1)
         green += 1
         green >>= 1
-        planes: list[Any] = [each.astype(pixels.dtype) for each in (_lowered(band, red), green, _lowered(band, blue))]
-        cv2.merge(planes if target is Layout.RGB8 else planes[::-1], binned[start : start + _BAND_ROWS])
+        planes: list[Any] = [each.astype(pixels.dtype) for each in (_pixel(block, red), green, _pixel(block, blue))]
+        cv2.merge(planes if target is Layout.RGB8 else planes[::-1], binned[start : start + _BLOCK_ROWS])
     return _upper_byte(binned)
 
 
-def _lowered(band: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-    """The words whose lower half is the pixel at a place (0 to 3, in reading order) of every cell.
+def _pixel(block: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
+    """Returns words with one pixel of every cell in their lower half; `position` is 0 to 3, in reading order.
 
-    `band`: cells × 2 rows × cells, each word the two pixels of a cell's row, the left one in its lower half.
+    `block`: cells × 2 rows × cells; each word holds the two pixels of a row of a cell, the left one in its lower half.
     """
-    row = band[:, place // 2]
-    return row >> (4 * row.itemsize) if place % 2 else row
+    row = block[:, position // 2]
+    return row >> (4 * row.itemsize) if position % 2 else row
 
 
 def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
 
-DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], Colour]] = {
-    "bilinear": _bilinear,
-    "edge-aware": _edge_aware,
-    "vng": _vng,
+DEMOSAIC_METHODS: dict[str, Callable[[Pixels, Layout, Layout], ColourImage]] = {
+    "bilinear": partial(_opencv_demosaic, ""),
+    "edge-aware": partial(_opencv_demosaic, "_EA"),
+    "vng": partial(_opencv_demosaic, "_VNG"),
     "binning": _binning,
 }

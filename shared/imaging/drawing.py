@@ -1,4 +1,4 @@
-"""Drawing: what a model says of a picture, laid over it for people, whatever the task is."""
+"""Drawing of results onto images, for every task."""
 
 import unicodedata
 from typing import Any, NamedTuple
@@ -8,178 +8,184 @@ import numpy.typing as npt
 
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry
-from shared.imaging.image_files import Picture
+from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import Colour, Labels, overlay
 from shared.imaging.opencv import cv2
 from shared.messages.results import Classification, Detections, Result, Tensors
 
-LEGIBLE_WIDTH = 480  # Pixels: at fewer, a line of text is wider than the picture.
+LEGIBLE_WIDTH = 480  # Minimum image width for legible text, pixels.
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
-_BRIGHT = 140  # Of 255: from here on black is read better than white.
-_LUMA = (0.299, 0.587, 0.114)  # Rec. ITU-R BT.601.
-_TEXT_SIDE = 34  # The picture's width in letters' heights.
-_PANEL = 0.45  # The most of a picture's sides that a panel takes: it must not hide what it tells of.
-_SHADE = 0.6  # How dark a panel's ground is.
-_CUT = "..."
+_BLACK_TEXT_LUMA = 140  # Black text is used on colours of at least this luma (0..255).
+_LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # Rec. ITU-R BT.601.
+_CHARACTERS_PER_WIDTH = 34  # Image width divided by the size of a character.
+_PANEL_FRACTION = 0.45  # Maximum size of a panel as a fraction of the image's width and height.
+_PANEL_DARKENING = 0.6
+_ELLIPSIS = "..."
 
 
-def draw(rgb: Picture, result: Result, labels: Labels, geometry: Geometry, opacity: float) -> Picture:
-    """A copy of a picture with its result laid over it.
+def draw(rgb: ImageArray, result: Result, labels: Labels, geometry: Geometry, opacity: float) -> ImageArray:
+    """Returns a copy of an image with its result drawn on it.
 
-    `rgb`: H×W×3 uint8, RGB, what the model saw: the target of `geometry`, at any scale. A mask must have the picture's
-    size and is blended in with `opacity`; a classification becomes bars in a corner, detections become boxes with
-    their names, tensors a list of their shapes. Text is legible from a width of `LEGIBLE_WIDTH` on.
+    Draws a mask blended with `opacity`, a classification as a bar chart, detections as labelled boxes, and tensors as a
+    list of shapes. Text is legible from a width of `LEGIBLE_WIDTH`.
+
+    Args:
+        rgb: H×W×3 uint8, RGB: the target image of `geometry`, at any scale.
+        result: The result; a mask must have the size of the image.
+        labels: Names and colours of the classes.
+        geometry: Relates the boxes, which are in source coordinates, to the image.
+        opacity: Opacity of a mask, 0 to 1.
     """
     match result:
         case Classification():
-            return _with_bars(rgb, result, labels)
+            return _draw_bars(rgb, result, labels)
         case Detections():
-            return _with_boxes(rgb, result, labels, geometry)
+            return _draw_boxes(rgb, result, labels, geometry)
         case Tensors():
-            return _with_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
+            return _draw_lines(rgb, [_shape_of(name, array) for name, array in result.values.items()])
     return overlay(rgb, result, labels, opacity)
 
 
-class _Pen(NamedTuple):
-    """Text of one size."""
+class _TextStyle(NamedTuple):
+    """Measures and draws text of one size."""
 
     scale: float
     thickness: int
-    height: int  # Of a capital letter, pixels.
+    height: int  # Height of a capital letter, pixels.
 
     @classmethod
-    def of(cls, rgb: Picture) -> "_Pen":
-        """As large as suits a picture."""
-        wanted = max(9.0, rgb.shape[1] / _TEXT_SIDE * 0.7)
+    def for_image(cls, rgb: ImageArray) -> "_TextStyle":
+        """Chooses the text size by the image width."""
+        text_height = max(9.0, rgb.shape[1] / _CHARACTERS_PER_WIDTH * 0.7)
         (_, height), _ = cv2.getTextSize("H", _FONT, 1.0, 1)
-        scale = wanted / height
-        return cls(scale, max(1, round(scale * 1.6)), round(wanted))
+        scale = text_height / height
+        return cls(scale, max(1, round(scale * 1.6)), round(text_height))
 
     @property
-    def line(self) -> int:
-        """From one line to the next, pixels."""
+    def line_height(self) -> int:
+        """Distance between two lines, pixels."""
         return round(self.height * 1.9)
 
     def width(self, text: str) -> int:
-        """Of a text, pixels."""
+        """Returns the width of a text, pixels."""
         (width, _), _ = cv2.getTextSize(text, _FONT, self.scale, self.thickness)
         return int(width)
 
     def fit(self, text: str, width: int) -> str:
-        """A text, cut where it is wider than `width` pixels."""
-        text = _plain(text)
+        """Converts a text to ASCII and truncates it to a width in pixels."""
+        text = _to_ascii(text)
         if self.width(text) <= width:
             return text
-        while text and self.width(text + _CUT) > width:
+        while text and self.width(text + _ELLIPSIS) > width:
             text = text[:-1]
-        return text + _CUT
+        return text + _ELLIPSIS
 
-    def write(self, rgb: Picture, text: str, left: int, top: int, colour: Colour) -> None:
-        """Put a text on a picture, the top left corner of its first letter where it says."""
-        place = (left, top + self.height)
-        cv2.putText(rgb, text, place, _FONT, self.scale, colour, self.thickness, cv2.LINE_AA)
+    def write(self, rgb: ImageArray, text: str, left: int, top: int, colour: Colour) -> None:
+        """Draws a text with its top left corner at a position."""
+        cv2.putText(rgb, text, (left, top + self.height), _FONT, self.scale, colour, self.thickness, cv2.LINE_AA)
 
 
-def _with_bars(rgb: Picture, result: Classification, labels: Labels) -> Picture:
-    """A bar a class, as long as its score, in the lower left corner."""
-    drawn, pen = rgb.copy(), _Pen.of(rgb)
-    room = max(1, int(rgb.shape[0] * _PANEL) // pen.line)
-    rows = list(zip(result.class_ids, result.scores, strict=True))[:room]
-    gap = pen.height // 2
-    number = pen.width("100 %")
-    names = [pen.fit(labels.name_of(class_id), int(rgb.shape[1] * _PANEL) // 2) for class_id, _ in rows]
-    name_width = max(pen.width(name) for name in names)
-    bar_width = max(pen.height, int(rgb.shape[1] * _PANEL) - name_width - number - 4 * gap)
-    top = _panel(drawn, name_width + bar_width + number + 4 * gap, len(rows) * pen.line + gap)
+def _draw_bars(rgb: ImageArray, result: Classification, labels: Labels) -> ImageArray:
+    """Draws a bar chart of the scores in the lower left corner."""
+    drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
+    max_rows = max(1, int(rgb.shape[0] * _PANEL_FRACTION) // style.line_height)
+    rows = list(zip(result.class_ids, result.scores, strict=True))[:max_rows]
+    gap = style.height // 2
+    score_width = style.width("100 %")
+    names = [style.fit(labels.name_of(class_id), int(rgb.shape[1] * _PANEL_FRACTION) // 2) for class_id, _ in rows]
+    name_width = max(style.width(name) for name in names)
+    bar_width = max(style.height, int(rgb.shape[1] * _PANEL_FRACTION) - name_width - score_width - 4 * gap)
+    top = _panel(drawn, name_width + bar_width + score_width + 4 * gap, len(rows) * style.line_height + gap)
     for row, ((class_id, score), name) in enumerate(zip(rows, names, strict=True)):
-        at = top + gap + row * pen.line
-        pen.write(drawn, name, gap, at, _WHITE)
+        y = top + gap + row * style.line_height
+        style.write(drawn, name, gap, y, _WHITE)
         left = 2 * gap + name_width
         filled = left + max(1, round(bar_width * min(1.0, max(0.0, score))))
-        cv2.rectangle(drawn, (left, at), (left + bar_width, at + pen.height), _WHITE, 1)
-        cv2.rectangle(drawn, (left, at), (filled, at + pen.height), labels.colour_of(class_id), cv2.FILLED)
-        pen.write(drawn, f"{score:.0%}".replace("%", " %"), left + bar_width + gap, at, _WHITE)
+        cv2.rectangle(drawn, (left, y), (left + bar_width, y + style.height), _WHITE, 1)
+        cv2.rectangle(drawn, (left, y), (filled, y + style.height), labels.colour_of(class_id), cv2.FILLED)
+        style.write(drawn, f"{score:.0%}".replace("%", " %"), left + bar_width + gap, y, _WHITE)
     return drawn
 
 
-def _with_boxes(rgb: Picture, result: Detections, labels: Labels, geometry: Geometry) -> Picture:
-    """A box in its class's colour around each object, the most probable on top, and named where there is room."""
-    drawn, pen = rgb.copy(), _Pen.of(rgb)
+def _draw_boxes(rgb: ImageArray, result: Detections, labels: Labels, geometry: Geometry) -> ImageArray:
+    """Draws a box in the colour of its class around each object, most probable on top, labelled if there is space."""
+    drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
     height, width = rgb.shape[:2]
     scale = [width / geometry.target_width, height / geometry.target_height] * 2
-    corners = np.rint(boxes.apply(result.boxes, geometry) * scale).astype(np.int64)
+    corners = np.rint(boxes.to_target(result.boxes, geometry) * scale).astype(np.int64)
     corners = np.clip(corners, 0, [width - 1, height - 1] * 2)
-    stroke = max(1, round(width / 320))
-    for place in range(len(corners) - 1, -1, -1):
-        left, top, right, bottom = (int(side) for side in corners[place])
-        colour = labels.colour_of(int(result.class_ids[place]))
-        cv2.rectangle(drawn, (left, top), (right, bottom), _contrast(colour), stroke + 2)
-        cv2.rectangle(drawn, (left, top), (right, bottom), colour, stroke)
-    tags = _Tags(drawn, pen)
-    for box, class_id, score in zip(corners.tolist(), result.class_ids.tolist(), result.scores.tolist(), strict=True):
-        tags.put(f"{labels.name_of(class_id)} {score:.0%}", box, labels.colour_of(class_id))
+    thickness = max(1, round(width / 320))
+    found = list(zip(corners.tolist(), result.class_ids.tolist(), result.scores.tolist(), strict=True))
+    for (left, top, right, bottom), class_id, _ in reversed(found):
+        colour = labels.colour_of(class_id)
+        cv2.rectangle(drawn, (left, top), (right, bottom), _contrast(colour), thickness + 2)
+        cv2.rectangle(drawn, (left, top), (right, bottom), colour, thickness)
+    box_labels = _BoxLabels(drawn, style)
+    for box, class_id, score in found:
+        box_labels.draw(f"{labels.name_of(class_id)} {score:.0%}", box, labels.colour_of(class_id))
     return drawn
 
 
-class _Tags:
-    """The names of boxes on a picture, none over another."""
+class _BoxLabels:
+    """Draws the labels of boxes without overlaps."""
 
-    def __init__(self, drawn: Picture, pen: _Pen) -> None:
+    def __init__(self, drawn: ImageArray, style: _TextStyle) -> None:
         self._drawn = drawn
-        self._pen = pen
-        self._taken = np.zeros(drawn.shape[:2], np.bool_)
+        self._style = style
+        self._occupied = np.zeros(drawn.shape[:2], np.bool_)
 
-    def put(self, text: str, box: list[int], colour: Colour) -> None:
-        """A name above its box, below it or within, where there is room; else none, and the colour must tell."""
-        height, width = self._drawn.shape[:2]
-        edge = self._pen.height // 3
-        text = self._pen.fit(text, width - 2 * edge)
-        across, down = self._pen.width(text) + 2 * edge, self._pen.height + 2 * edge
-        left = max(0, min(box[0], width - across))
-        within = [box[1]] if box[2] - box[0] >= across and box[3] - box[1] >= down else []
-        for top in (box[1] - down, box[3] + 1, *within):
-            place = slice(top, top + down), slice(left, left + across)
-            if 0 <= top <= height - down and not self._taken[place].any():
-                self._taken[place] = True
-                cv2.rectangle(self._drawn, (left, top), (left + across - 1, top + down - 1), colour, cv2.FILLED)
-                self._pen.write(self._drawn, text, left + edge, top + edge, _contrast(colour))
+    def draw(self, text: str, box: list[int], colour: Colour) -> None:
+        """Draws a label above, below or inside its box, or omits it if there is no space."""
+        image_height, image_width = self._drawn.shape[:2]
+        margin = self._style.height // 3
+        text = self._style.fit(text, image_width - 2 * margin)
+        width, height = self._style.width(text) + 2 * margin, self._style.height + 2 * margin
+        left = max(0, min(box[0], image_width - width))
+        inside = [box[1]] if box[2] - box[0] >= width and box[3] - box[1] >= height else []
+        for top in (box[1] - height, box[3] + 1, *inside):
+            area = slice(top, top + height), slice(left, left + width)
+            if 0 <= top <= image_height - height and not self._occupied[area].any():
+                self._occupied[area] = True
+                cv2.rectangle(self._drawn, (left, top), (left + width - 1, top + height - 1), colour, cv2.FILLED)
+                self._style.write(self._drawn, text, left + margin, top + margin, _contrast(colour))
                 return
 
 
-def _with_lines(rgb: Picture, lines: list[str]) -> Picture:
-    """Lines of text in the lower left corner."""
-    drawn, pen = rgb.copy(), _Pen.of(rgb)
-    room = max(1, int(rgb.shape[0] * _PANEL) // pen.line)
-    told = lines if len(lines) <= room else [*lines[: room - 1], f"and {len(lines) - room + 1} more"]
-    gap = pen.height // 2
-    texts = [pen.fit(text, rgb.shape[1] - 3 * gap) for text in told]
-    width = max((pen.width(text) for text in texts), default=0)
-    top = _panel(drawn, width + 2 * gap, len(texts) * pen.line + gap)
+def _draw_lines(rgb: ImageArray, lines: list[str]) -> ImageArray:
+    """Draws lines of text in the lower left corner."""
+    drawn, style = rgb.copy(), _TextStyle.for_image(rgb)
+    max_rows = max(1, int(rgb.shape[0] * _PANEL_FRACTION) // style.line_height)
+    if len(lines) > max_rows:
+        lines = [*lines[: max_rows - 1], f"and {len(lines) - max_rows + 1} more"]
+    gap = style.height // 2
+    texts = [style.fit(text, rgb.shape[1] - 3 * gap) for text in lines]
+    width = max((style.width(text) for text in texts), default=0)
+    top = _panel(drawn, width + 2 * gap, len(texts) * style.line_height + gap)
     for row, text in enumerate(texts):
-        pen.write(drawn, text, gap, top + gap + row * pen.line, _WHITE)
+        style.write(drawn, text, gap, top + gap + row * style.line_height, _WHITE)
     return drawn
 
 
-def _panel(drawn: Picture, width: int, height: int) -> int:
-    """Darken the lower left corner for text; returns the panel's upper edge."""
+def _panel(drawn: ImageArray, width: int, height: int) -> int:
+    """Darkens the lower left corner as a background for text; returns its upper edge."""
     top: int = max(0, drawn.shape[0] - height)
-    ground: Any = drawn[top:, :width]
-    ground[:] = cv2.convertScaleAbs(ground, alpha=1 - _SHADE)
+    background: Any = drawn[top:, :width]
+    background[:] = cv2.convertScaleAbs(background, alpha=1 - _PANEL_DARKENING)
     return top
 
 
 def _contrast(colour: Colour) -> Colour:
-    """Black or white, whichever is read on a colour."""
-    return _BLACK if np.dot(colour, _LUMA) >= _BRIGHT else _WHITE
+    """Returns black or white, whichever is more legible on a colour."""
+    return _BLACK if np.dot(colour, _LUMA_WEIGHTS) >= _BLACK_TEXT_LUMA else _WHITE
 
 
 def _shape_of(name: str, array: npt.NDArray[Any]) -> str:
     return f"{name}: {array.dtype.name} {' x '.join(map(str, array.shape)) or 'number'}"
 
 
-def _plain(text: str) -> str:
-    """A text in the letters that OpenCV's fonts have, ASCII; accents go, other letters become question marks."""
-    bare = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
-    return bare.encode("ascii", "replace").decode()
+def _to_ascii(text: str) -> str:
+    """Converts a text to ASCII, as OpenCV's fonts require: drops accents, replaces other characters by "?"."""
+    base = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return base.encode("ascii", "replace").decode()

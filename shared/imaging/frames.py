@@ -1,4 +1,4 @@
-"""A camera frame, how its pixels lie, and what yields frames."""
+"""Camera frames, their pixel layouts, and the interface of frame sources."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Pixels = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 
 class Layout(StrEnum):
-    """How the numbers of a picture become light. A Bayer layout is named by its first row's pair, then its second's."""
+    """The pixel layout of an image. A Bayer layout is named after its 2×2 pattern in reading order."""
 
     BGR8 = "bgr8"
     RGB8 = "rgb8"
@@ -39,7 +39,7 @@ class Layout(StrEnum):
 
     @property
     def channels(self) -> int:
-        """Numbers a pixel: 3 for colour, 1 for mono and Bayer."""
+        """Values per pixel: 3 for colour, 1 for mono and Bayer."""
         return _CHANNELS[self]
 
     @property
@@ -49,11 +49,11 @@ class Layout(StrEnum):
 
     @property
     def dtype_name(self) -> str:
-        """The same by its name; NumPy takes microseconds to say it."""
+        """The name of the dtype, precomputed because `dtype.name` takes microseconds."""
         return _DTYPE_NAMES[self]
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """The array shape of a picture: H×W×3 for colour, H×W otherwise."""
+        """Returns the array shape of an image: H×W×3 for colour, H×W otherwise."""
         return (height, width) if self.channels == 1 else (height, width, self.channels)
 
 
@@ -64,23 +64,20 @@ _DTYPES = {layout: np.dtype(name) for layout, name in _DTYPE_NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One picture as its source gave it.
+    """One image from a source."""
 
-    `pixels`: H×W or H×W×3, C-contiguous, uint8 or uint16, as `layout` says; 16-bit data uses the full range 0..65535.
-    """
-
-    pixels: Pixels
+    pixels: Pixels  # H×W or H×W×3, C-contiguous; 16-bit data uses the full range 0..65535.
     layout: Layout
-    camera: str  # The ROS topic, or the source's name for it.
-    index: int  # Place in the source, from 0.
-    stamp_ns: int  # The sensor's own stamp; the source's where the sensor gave none.
-    source_ns: int  # When the source recorded it: replay paces by this. Never decreases within a source.
-    read_ns: int  # How long reading and decoding it took.
+    camera: str  # The ROS topic, or the name the source gives it.
+    index: int  # Position in the source, from 0.
+    stamp_ns: int  # Timestamp of the sensor, or of the source if the sensor set none.
+    source_ns: int  # Recording time, used to pace a replay. Never decreases within a source.
+    read_ns: int  # Duration of reading and decoding.
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFrame:
-    """A frame that is in the source but cannot be decoded. It is accounted for like any other."""
+    """A frame of a source that cannot be decoded. It is counted like any other frame."""
 
     camera: str
     index: int
@@ -91,18 +88,18 @@ class UnreadableFrame:
 
 
 class FrameSource(Protocol):
-    """What yields frames in the order of `source_ns`: a bag, a video, a folder, a camera."""
+    """Yields frames in the order of `source_ns`, from a bag, a video, a folder or a camera."""
 
     @property
     def frame_count(self) -> int | None:
-        """How many frames it will yield; None where that is not known, as for a camera."""
+        """The number of frames, or None if it is unknown, as for a camera."""
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """What identifies the input, for the manifest: kind, path, SHA-256, cameras."""
+        """Identifies the input in the run record: kind, path, SHA-256, cameras."""
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """Yield every frame once, in order."""
+        """Yields every frame once, in order."""
 
     def close(self) -> None:
-        """Release files and devices."""
+        """Releases files and devices."""

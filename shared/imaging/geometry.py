@@ -1,4 +1,4 @@
-"""How a picture is cropped, resized and padded to a model's input, and how a mask goes back onto the picture."""
+"""Cropping, resizing and padding of an image to a model's input size, and the inverse for masks."""
 
 from enum import StrEnum
 from functools import lru_cache
@@ -12,29 +12,29 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
-_REMEMBERED = 64  # Geometries that came from the wire; a camera has one.
-UNSEEN = 255  # The class id of what no model has seen, where a frame was cropped.
+UNSEEN = 255  # Class id of pixels that were cropped off before inference.
+_CACHED_CHECKS = 64  # Each camera has one geometry.
 
-_Picture = TypeVar("_Picture", bound=Pixels)
+_Image = TypeVar("_Image", bound=Pixels)
 _Length = Annotated[int, Meta(ge=0, le=MAX_SIDE)]
 
 
 class GeometryError(SkylaneError):
-    """A geometry that describes no possible resize, or a picture that does not fit its geometry."""
+    """A geometry is not a possible resize, or an image does not fit it."""
 
 
 class Resize(StrEnum):
-    """How a picture of one aspect ratio becomes an input of another."""
+    """The strategies for converting an image to another aspect ratio."""
 
-    CROP = "crop"  # Fit one axis, cut the other around the centre: nothing distorted, the margins unseen.
-    LETTERBOX = "letterbox"  # Fit the whole picture and pad with black (0): nothing distorted, nothing unseen.
-    STRETCH = "stretch"  # Each axis by its own factor: distorted.
+    CROP = "crop"  # Fit one axis and crop the other around the centre. No distortion; margins are lost.
+    LETTERBOX = "letterbox"  # Fit the whole image and pad with black (0). No distortion; nothing is lost.
+    STRETCH = "stretch"  # Scale each axis independently. Distorts.
 
 
 class Geometry(Struct, frozen=True):
-    """The resize that was made: the `crop` rectangle of the source became the `paste` rectangle of the target.
+    """A resize: the `crop` rectangle of the source image becomes the `paste` rectangle of the target image.
 
-    All in pixels. Source means the sensor's picture, even where a halved one (binning) is resized in its place.
+    All values are in pixels. The source is the sensor's image, even if a binned image of half its size is resized.
     """
 
     source_height: _Length
@@ -52,13 +52,12 @@ class Geometry(Struct, frozen=True):
 
 
 def plan(resize: Resize, source_height: int, source_width: int, target_height: int, target_width: int) -> Geometry:
-    """The geometry that brings a source picture to a target size in the way of `resize`.
+    """Computes the geometry that resizes a source image to a target size.
 
-    A crop starts at, and takes, an even number of source pixels, so that halving the source first (binning) cuts it
-    at the same place.
+    The start and size of a crop are even, so that binning the source first crops it at the same place.
 
     Raises:
-        GeometryError: a size is not positive or too large.
+        GeometryError: A size is not positive, or too large.
     """
     crop_height, crop_width, paste_height, paste_width = source_height, source_width, target_height, target_width
     _check_size("source", source_height, source_width)
@@ -88,12 +87,12 @@ def plan(resize: Resize, source_height: int, source_width: int, target_height: i
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHED_CHECKS)
 def check(geometry: Geometry) -> None:
-    """Whether a geometry from elsewhere describes a resize: all frames of a camera have one, which is checked once.
+    """Validates a received geometry. Cached, because all frames of a camera share one.
 
     Raises:
-        GeometryError: a size is not positive or too large, or a rectangle does not lie inside its picture.
+        GeometryError: A size is not positive or too large, or a rectangle is not inside its image.
     """
     _check_size("source", geometry.source_height, geometry.source_width)
     _check_size("target", geometry.target_height, geometry.target_width)
@@ -103,40 +102,44 @@ def check(geometry: Geometry) -> None:
     _check_inside("paste_width", geometry.paste_left, geometry.paste_width, "target_width", geometry.target_width)
 
 
-def apply(image: _Picture, geometry: Geometry) -> _Picture:
-    """Crop, resize and pad a picture to the geometry's target size.
+def apply(image: _Image, geometry: Geometry) -> _Image:
+    """Crops, resizes and pads an image to the target size of the geometry.
 
-    `image`: H×W or H×W×3, uint8 or uint16, of the source size or already reduced from it by a whole factor (as
-    binning does: each side divided, rounded down). Pixels are averaged by area where no axis grows, and cubic
-    otherwise; padding is 0. Returns the image itself, or a view of it, where no pixel changes.
+    Interpolates by area if no axis grows, and bicubically otherwise. Pads with 0. Returns the image itself or a view of
+    it if no pixel changes.
+
+    Args:
+        image: H×W or H×W×3, uint8 or uint16, of the source size, or of the source size divided by an integer and
+            rounded down (binning).
+        geometry: The resize to apply.
 
     Raises:
-        GeometryError: the image has neither the source size nor a whole fraction of it.
+        GeometryError: The image has neither the source size nor an integer fraction of it.
     """
     factor = _reduction(image, geometry)
     top, bottom = _span(geometry.crop_top, geometry.crop_height, factor)
     left, right = _span(geometry.crop_left, geometry.crop_width, factor)
-    picture: Any = image[top:bottom, left:right]
+    resized: Any = image[top:bottom, left:right]
     size = (geometry.paste_width, geometry.paste_height)
-    if picture.shape[:2] != size[::-1]:
-        shrinks = picture.shape[0] >= geometry.paste_height and picture.shape[1] >= geometry.paste_width
-        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
+    if resized.shape[:2] != size[::-1]:
+        shrinks = resized.shape[0] >= geometry.paste_height and resized.shape[1] >= geometry.paste_width
+        resized = cv2.resize(resized, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
     below = geometry.target_height - geometry.paste_top - geometry.paste_height
     right_of = geometry.target_width - geometry.paste_left - geometry.paste_width
     if geometry.paste_top or below or geometry.paste_left or right_of:
         margins = (geometry.paste_top, below, geometry.paste_left, right_of)
-        picture = cv2.copyMakeBorder(picture, *margins, cv2.BORDER_CONSTANT, value=0)
-    return image if picture.shape == image.shape and np.shares_memory(picture, image) else picture
+        resized = cv2.copyMakeBorder(resized, *margins, cv2.BORDER_CONSTANT, value=0)
+    return image if resized.shape == image.shape and np.shares_memory(resized, image) else resized
 
 
 def to_source(mask: npt.NDArray[np.uint8], geometry: Geometry, fill: int) -> npt.NDArray[np.uint8]:
-    """Lay a mask of the target size back onto the source: the inverse of `apply`, by the nearest pixel.
+    """Scales a mask from the target size to the source size: the inverse of `apply`, with nearest-neighbour sampling.
 
-    `mask`: H×W uint8 class ids. What `apply` cut off, and so no model has seen, becomes `fill`. Returns the mask
-    itself where target and source are the same.
+    `mask`: H×W uint8 class ids. Pixels that `apply` cropped off become `fill`. Returns the mask itself if target and
+    source have the same size.
 
     Raises:
-        GeometryError: the mask has not the target size.
+        GeometryError: The mask does not have the target size.
     """
     target = (geometry.target_height, geometry.target_width)
     if mask.shape != target:
@@ -151,31 +154,33 @@ def to_source(mask: npt.NDArray[np.uint8], geometry: Geometry, fill: int) -> npt
     source = (geometry.source_height, geometry.source_width)
     if pasted.shape == source:
         return mask if source == target else pasted
-    laid = np.full(source, fill, np.uint8)
-    laid[
+    result = np.full(source, fill, np.uint8)
+    result[
         geometry.crop_top : geometry.crop_top + geometry.crop_height,
         geometry.crop_left : geometry.crop_left + geometry.crop_width,
     ] = pasted
-    return laid
+    return result
 
 
 def _even(length: float, limit: int) -> int:
-    """The even number nearest to `length`, at least 1 and at most `limit`; all of `limit` where that is nearer."""
+    """Rounds to an even number from 1 to `limit`, or to `limit` itself if that is nearer."""
     return limit if length > limit - 1 else max(1, min(limit, round(length / 2) * 2))
 
 
 def _reduction(image: Pixels, geometry: Geometry) -> int:
-    """By which whole factor the image is smaller than the source."""
+    """Returns the integer factor by which the image is smaller than the source."""
     height, width = image.shape[:2]
     factor = geometry.source_height // height if height else 0
     if factor < 1 or (geometry.source_height // factor, geometry.source_width // factor) != (height, width):
         source = _by((geometry.source_height, geometry.source_width))
-        raise GeometryError(f"picture is {_by(image.shape)}, its geometry's source {source}: plan one for this picture")
+        raise GeometryError(
+            f"image is {_by(image.shape)}, its geometry's source {source}: plan a geometry for this image"
+        )
     return factor
 
 
 def _span(start: int, length: int, factor: int) -> tuple[int, int]:
-    """First and past-last pixel of a stretch of source pixels in a picture reduced by `factor`; at least one."""
+    """Converts a range of source pixels to start and stop in an image reduced by `factor`; at least one pixel."""
     first = start // factor
     return first, max(first + 1, (start + length) // factor)
 

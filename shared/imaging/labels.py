@@ -1,4 +1,4 @@
-"""Class names and their colours: the label files, the coloured mask, the overlay."""
+"""Class names and colours: label files, coloured masks and overlays."""
 
 import re
 import reprlib
@@ -19,53 +19,53 @@ from shared.config import StrictLoader
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 
-MAX_LABELS = 1024  # Of a model: public classifiers tell 1,000 classes apart, or with a background 1,001.
-MAX_MASK_LABELS = 256  # A mask holds uint8 class ids.
+MAX_LABELS = 1024  # Labels per model; ImageNet classifiers have 1,000, or 1,001 with a background class.
+MAX_MASK_LABELS = 256  # Class ids of a mask are uint8.
 MAX_NAME_LENGTH = 64
 MAX_FILE_BYTES = 1 << 20
-MAX_LEVEL = 255  # Of red, green or blue.
+MAX_LEVEL = 255  # Maximum of red, green and blue.
 
 Colour = tuple[int, int, int]
 
 
 class LabelsError(SkylaneError):
-    """A label file, or labels from the wire, that cannot be used."""
+    """A label file or received labels are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Names and colours (red, green, blue, each 0..255) of the classes; the place in both is the class id."""
+    """The names and colours (red, green, blue, each 0..255) of the classes, indexed by class id."""
 
     names: tuple[str, ...]
     colours: tuple[Colour, ...]
 
     def name_of(self, class_id: int) -> str:
-        """The class's name; of an id without a label, its number."""
+        """Returns the name of a class, or `class-<id>` for an id without a label."""
         return self.names[class_id] if class_id < len(self.names) else f"class-{class_id}"
 
     def colour_of(self, class_id: int) -> Colour:
-        """The class's colour; of an id without a label, black, as in a coloured mask."""
+        """Returns the colour of a class, or black for an id without a label."""
         return self.colours[class_id] if class_id < len(self.colours) else (0, 0, 0)
 
     def to_wire(self) -> dict[str, list[Any]]:
-        """A plain map: `names`, and `colours` as lists of three."""
+        """Converts to a map of `names` and `colours`, to embed it in a message."""
         return {"names": list(self.names), "colours": [list(colour) for colour in self.colours]}
 
     @classmethod
-    def from_wire(cls, value: object, least: int = 1) -> Self:
-        """The labels in a map that came from the wire. Keys it does not know are ignored. `least`: how many at least.
+    def from_wire(cls, value: object, min_count: int = 1) -> Self:
+        """Converts a map from a message to labels. Unknown keys are ignored.
 
         Raises:
-            LabelsError: names or colours are missing, too few, too many, unequal in number or not what they should be.
+            LabelsError: Names or colours are missing, invalid, fewer than `min_count`, too many, or unequal in number.
         """
         if not isinstance(value, Mapping):
             raise LabelsError(f"labels are {type(value).__name__}: send a map of names and colours")
         names, colours = value.get("names"), value.get("colours")
         if not isinstance(names, list | tuple) or not isinstance(colours, list | tuple):
-            raise LabelsError("labels hold no list of names and list of colours: send both")
+            raise LabelsError("labels need a list of names and a list of colours: send both")
         if len(names) != len(colours):
-            raise LabelsError(f"labels hold {len(names)} names and {len(colours)} colours: send one colour a name")
-        _check_count(len(names), "labels", least)
+            raise LabelsError(f"labels have {len(names)} names and {len(colours)} colours: send one colour per name")
+        _check_count(len(names), "labels", min_count)
         checked = [
             (_name(name, f"labels, class {index}"), _colour(colour, f"labels, class {index}"))
             for index, (name, colour) in enumerate(zip(names, colours, strict=True))
@@ -74,15 +74,14 @@ class Labels:
 
 
 def read_labels(path: Path) -> Labels:
-    """Read a label file: `.xml` as SLabel XML, any other as YAML.
+    """Reads a label file: a file named `.xml` as SLabel XML, any other as YAML. Colours are red, green, blue.
 
-    YAML: a list of `{name: road, colour: [128, 64, 128]}`; the place in the list is the class id.
-    XML: elements `SLabel` with `Name`, `fromColour` ("128 64 128") and `toValue` (the class id), as child elements or
-    as attributes. Several may give one id: the first gives its name and colour. Ids that no element gives are named
-    `unused-<id>` and black. All colours are red, green, blue.
+    YAML: a list of `{name: road, colour: [128, 64, 128]}`; the index in the list is the class id.
+    XML: `SLabel` elements with `Name`, `fromColour` ("128 64 128") and `toValue` (the class id), as child elements or
+    as attributes. If several elements have the same id, the first one is used. Missing ids become `unused-<id>` in black.
 
     Raises:
-        LabelsError: the file cannot be read, or an entry of it is not as above; says which.
+        LabelsError: The file cannot be read or has an invalid entry.
     """
     try:
         with path.open("rb") as file:
@@ -90,21 +89,21 @@ def read_labels(path: Path) -> Labels:
     except OSError as error:
         raise LabelsError(f"cannot read label file {path}: {error.strerror or error}") from error
     if len(data) > MAX_FILE_BYTES:
-        raise LabelsError(f"label file {path} is larger than {MAX_FILE_BYTES} bytes: it is no label file")
+        raise LabelsError(f"label file {path} is larger than {MAX_FILE_BYTES} bytes: it is not a label file")
     return _from_xml(data, path) if path.suffix.lower() == ".xml" else _from_yaml(data, path)
 
 
 def colourise(mask: npt.NDArray[np.uint8], labels: Labels) -> npt.NDArray[np.uint8]:
-    """Paint a mask (H×W uint8 class ids) in its classes' colours: H×W×3 uint8, RGB; ids without a label are black."""
+    """Converts a mask (H×W uint8 class ids) to the colours of its classes: H×W×3 uint8, RGB."""
     return np.asarray(cv2.applyColorMap(mask, _table(labels)), np.uint8)
 
 
 def overlay(
     rgb: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8], labels: Labels, opacity: float
 ) -> npt.NDArray[np.uint8]:
-    """Lay the coloured mask over its picture.
+    """Blends a coloured mask into an image.
 
-    `rgb`: H×W×3 uint8, RGB; `mask`: H×W uint8 of the same size; `opacity`: 0 shows the picture only, 1 the mask only.
+    `rgb`: H×W×3 uint8, RGB; `mask`: H×W uint8 of the same size; `opacity`: 0 shows only the image, 1 only the mask.
     """
     assert rgb.shape == (*mask.shape, 3)
     return np.asarray(cv2.addWeighted(rgb, 1 - opacity, colourise(mask, labels), opacity, 0), np.uint8)
@@ -112,7 +111,7 @@ def overlay(
 
 @lru_cache(maxsize=16)
 def _table(labels: Labels) -> npt.NDArray[np.uint8]:
-    """The colour of every possible class id: 256×1×3 uint8, RGB."""
+    """Returns the colours of all class ids: 256×1×3 uint8, RGB; black for ids without a label."""
     table = np.zeros((MAX_MASK_LABELS, 1, 3), np.uint8)
     table[: len(labels.colours), 0] = labels.colours
     return table
@@ -122,9 +121,9 @@ def _from_yaml(data: bytes, path: Path) -> Labels:
     try:
         entries = yaml.load(data, StrictLoader)  # noqa: S506  StrictLoader is a SafeLoader.
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise LabelsError(f"label file {path} is no YAML: {_one_line(error)}") from error
+        raise LabelsError(f"label file {path} is not YAML: {_one_line(error)}") from error
     if not isinstance(entries, list):
-        raise LabelsError(f"label file {path} holds no list: write one {{name: …, colour: [r, g, b]}} a class")
+        raise LabelsError(f"label file {path} is not a list: write one {{name: …, colour: [r, g, b]}} per class")
     _check_count(len(entries), f"label file {path}")
     checked = []
     for index, entry in enumerate(entries):
@@ -141,7 +140,7 @@ def _from_xml(data: bytes, path: Path) -> Labels:
     except DefusedXmlException as error:
         raise LabelsError(f"label file {path} declares a document type or entities: remove them") from error
     except (ParseError, ValueError, LookupError) as error:
-        raise LabelsError(f"label file {path} is no XML: {_one_line(error)}") from error
+        raise LabelsError(f"label file {path} is not XML: {_one_line(error)}") from error
     classes: dict[int, tuple[str, Colour]] = {}
     for number, element in enumerate(root.iter("SLabel"), start=1):
         where = f"label file {path}, SLabel {number}"
@@ -149,7 +148,7 @@ def _from_xml(data: bytes, path: Path) -> Labels:
         colour = _colour(_numbers(_xml_field(element, "fromColour", where)), where)
         classes.setdefault(_class_id(_xml_field(element, "toValue", where), where), (name, colour))
     if not classes:
-        raise LabelsError(f"label file {path} holds no SLabel element: write one for each colour")
+        raise LabelsError(f"label file {path} has no SLabel element: write one per colour")
     filled = [classes.get(class_id, (f"unused-{class_id}", (0, 0, 0))) for class_id in range(max(classes) + 1)]
     return Labels(*_unique(filled, f"label file {path}"))
 
@@ -162,24 +161,24 @@ def _xml_field(element: Element, field: str, where: str) -> str:
 
 
 def _numbers(text: str) -> list[int] | str:
-    """The whole numbers in a text, parted by blanks; the text itself where one of its words is no such number."""
+    """Parses integers separated by spaces; returns the text itself if a word is not an integer of up to three digits."""
     words = text.split()
     return [int(word) for word in words] if all(re.fullmatch("[0-9]{1,3}", word) for word in words) else text
 
 
 def _class_id(text: str, where: str) -> int:
     match _numbers(text):
-        case [int() as class_id] if class_id < MAX_MASK_LABELS:  # A colour that stands for a class is one of a mask.
+        case [int() as class_id] if class_id < MAX_MASK_LABELS:  # This format describes masks.
             return class_id
     raise LabelsError(
-        f"{where}: toValue {reprlib.repr(text)} is no class id: write one from 0 to {MAX_MASK_LABELS - 1}"
+        f"{where}: toValue {reprlib.repr(text)} is not a class id: write one from 0 to {MAX_MASK_LABELS - 1}"
     )
 
 
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_LENGTH or not value.isprintable():
         raise LabelsError(
-            f"{where}: name {reprlib.repr(value)} is no text of 1 to {MAX_NAME_LENGTH} printable characters"
+            f"{where}: name {reprlib.repr(value)} is not a text of 1 to {MAX_NAME_LENGTH} printable characters"
         )
     return value
 
@@ -196,16 +195,16 @@ def _is_level(value: int) -> bool:
 
 
 def _unique(classes: list[tuple[str, Colour]], where: str) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
-    places: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for class_id, (name, _) in enumerate(classes):
-        if places.setdefault(name, class_id) != class_id:
-            raise LabelsError(f"{where}: classes {places[name]} and {class_id} are both {name!r}: rename one")
-    return tuple(places), tuple(colour for _, colour in classes)
+        if ids.setdefault(name, class_id) != class_id:
+            raise LabelsError(f"{where}: classes {ids[name]} and {class_id} are both {name!r}: rename one")
+    return tuple(ids), tuple(colour for _, colour in classes)
 
 
-def _check_count(count: int, where: str, least: int = 1) -> None:
-    if not least <= count <= MAX_LABELS:
-        raise LabelsError(f"{where}: {count} classes: give 1 to {MAX_LABELS}")
+def _check_count(count: int, where: str, min_count: int = 1) -> None:
+    if not min_count <= count <= MAX_LABELS:
+        raise LabelsError(f"{where}: {count} classes: give {min_count} to {MAX_LABELS}")
 
 
 def _one_line(error: Exception) -> str:

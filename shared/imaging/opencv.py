@@ -1,13 +1,13 @@
-"""The door to OpenCV: `from shared.imaging.opencv import cv2`, so that its pixel limit is set before it is loaded.
+"""Imports OpenCV with a pixel limit. Use `from shared.imaging.opencv import cv2` instead of `import cv2`.
 
-OpenCV reads the limit once, when its library is loaded. It is a net under our own check of every picture's header
-(`shared.imaging.image_header`), for whatever else hands OpenCV a file. A limit that the user has set stands.
+OpenCV reads the limit from the environment once, when it is imported. It complements the header check of
+`shared.imaging.image_header` for files that other code passes to OpenCV. A limit already in the environment is kept.
 """
 
 import os
 
-MAX_SIDE = 65535  # Pixels; two bytes, as in JPEG.
-MAX_PIXELS = 1 << 26  # 67 million: above any camera of today, and 0.2 GB as colour.
+MAX_SIDE = 65535  # Pixels; as in JPEG.
+MAX_PIXELS = 1 << 26  # 67 million: more than any current camera has, and 0.2 GB in colour.
 
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
 

@@ -1,84 +1,84 @@
-"""What an operator and a worker say to each other: which models are there, which are served, load this, unload that."""
+"""Messages by which an operator lists, loads and unloads the models of a worker."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgpack
 
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MAX_ITEMS, VERSION, Fields, MessageError
+from shared.encoding.msgpack_reader import MAX_ITEMS, VERSION, FieldReader, MessageError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import card_from_wire, card_to_wire
-from shared.messages.topics import TopicNameError, checked
+from shared.messages.topics import TopicNameError, validate_name
 
 CONTROL_CONTENT_TYPE = "application/vnd.skylane.control+msgpack"
 MAX_REQUEST_BYTES = 4096  # A request is a few names.
-_MAX_DETAIL = 500  # Characters.
+_MAX_ERROR_LENGTH = 500  # Characters.
 _MAX_MS = 86_400_000.0
 
 
 class Verb(StrEnum):
-    """What an operator may ask of a worker; the last part of the topic."""
+    """An operation on a worker; the last level of the topic."""
 
-    LIST = "list"  # The models of its repository and what it serves of them.
-    METADATA = "metadata"  # A model's card.
-    READY = "ready"  # Whether it takes frames, or frames of a model.
-    LOAD = "load"  # Load a model, warm it up and have it answer from then on.
-    UNLOAD = "unload"  # Answer what is under way with a model, and free it.
+    LIST = "list"  # List the models of the repository and their states.
+    METADATA = "metadata"  # Get the card of a model.
+    READY = "ready"  # Ask if the worker, or one of its models, accepts frames.
+    LOAD = "load"  # Load and warm up a model, then serve it.
+    UNLOAD = "unload"  # Finish the pending frames of a model, then free it.
 
 
 class ModelState(StrEnum):
-    """Where a version of a model stands on a worker."""
+    """The state of a model version on a worker."""
 
-    CURRENT = "current"  # It answers frames that name no version.
-    KEPT = "kept"  # It answers frames that name its version.
+    CURRENT = "current"  # Serves frames that name no version.
+    KEPT = "kept"  # Serves only frames that name this version.
     LOADING = "loading"
-    AVAILABLE = "available"  # In the repository, not loaded.
-    BROKEN = "broken"  # In the repository, with a manifest that cannot be used.
+    AVAILABLE = "available"  # Present in the repository, but not loaded.
+    BROKEN = "broken"  # Present in the repository, but its manifest is invalid.
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What an operator asks of a worker."""
+    """A request of an operator to a worker."""
 
-    operator: str  # As it calls itself; what it may do, the broker and the worker decide.
-    nonce: str  # Of this request alone; the reply comes back by it.
+    operator: str  # Self-reported name; the broker and the worker check its permissions.
+    nonce: str  # Unique per request; the reply topic contains it.
     verb: Verb
     model: str = ""
     version: str | None = None
-    keep: bool = False  # Of a load: leave the version that was current loaded, for frames that name it.
+    keep: bool = False  # For LOAD: keep the previous version loaded, for frames that name it.
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A version of a model, as a worker lists it."""
+    """A model version in the list of a worker."""
 
     model: str
     version: str
     state: ModelState
     task: str = ""
-    engine: str = ""  # What runs it, and in what numbers: "tensorflow fp32"; empty where nothing does.
+    engine: str = ""  # Engine and precision, such as "tensorflow fp32"; empty if it is not loaded.
     sha256: str = ""
-    detail: str = ""  # What is wrong with it.
+    detail: str = ""  # The problem, if the state is BROKEN.
 
 
 @dataclass(frozen=True, slots=True)
 class ControlReply:
-    """A worker's answer: an error, or what the verb asks for."""
+    """A worker's reply: an error, or the result of the operation."""
 
     nonce: str
     worker: str
-    error: str = ""  # Empty: it was done.
+    error: str = ""  # Empty on success.
     is_ready: bool = False
     models: tuple[ModelEntry, ...] = ()
     card: ModelCard | None = None
-    took_ms: float | None = None  # Of a load: until it answered frames.
+    took_ms: float | None = None  # For LOAD: time until the model served frames.
 
 
 class ControlError(MessageError):
-    """A request that cannot be read. `reply_to` is the operator and nonce where those could be."""
+    """A request could not be read. `reply_to` holds its operator and nonce, or None if those are invalid too."""
 
     def __init__(self, message: str, reply_to: tuple[str, str] | None) -> None:
         self.reply_to = reply_to
@@ -86,7 +86,7 @@ class ControlError(MessageError):
 
 
 def pack_request(request: ControlRequest) -> bytes:
-    """The wire form of a request; its verb is in the topic."""
+    """Encodes a request; the verb is not included because it is part of the topic."""
     return _pack(
         {
             "v": VERSION,
@@ -100,34 +100,36 @@ def pack_request(request: ControlRequest) -> bytes:
 
 
 def unpack_request(payload: Buffer, verb: str) -> ControlRequest:
-    """Read a request that came by the topic of a verb.
+    """Decodes a request; `verb` is taken from its topic.
 
     Raises:
-        ControlError: there is no such verb, or a field is missing, of a wrong kind or no name.
+        ControlError: The verb is unknown, or a field is missing, of a wrong type or out of range.
     """
     if len(payload) > MAX_REQUEST_BYTES:
         raise ControlError(f"a request of {len(payload)} bytes is over the limit of {MAX_REQUEST_BYTES}", None)
     try:
-        fields = Fields.of_message(payload)
+        fields = FieldReader.unpack(payload)
         reply_to = (fields.name("operator"), fields.name("nonce"))
     except MessageError as error:
         raise ControlError(str(error), None) from error
     try:
-        return _request(fields, verb, *reply_to)
+        return _read_request(fields, verb, *reply_to)
     except MessageError as error:
         raise ControlError(str(error), reply_to) from error
 
 
 def pack_reply(reply: ControlReply) -> bytes:
-    """The wire form of a reply; of more models than a message may hold, the first."""
+    """Encodes a reply; models beyond the item limit are left out."""
     return _pack(
         {
             "v": VERSION,
             "nonce": reply.nonce,
             "worker": reply.worker,
-            "error": reply.error[:_MAX_DETAIL],
+            "error": reply.error[:_MAX_ERROR_LENGTH],
             "ready": reply.is_ready,
-            "models": [_entry_to_wire(entry) for entry in reply.models[:MAX_ITEMS]],
+            "models": [
+                {**asdict(entry), "detail": entry.detail[:_MAX_ERROR_LENGTH]} for entry in reply.models[:MAX_ITEMS]
+            ],
             "card": card_to_wire(reply.card) if reply.card else None,
             "took_ms": reply.took_ms,
         }
@@ -135,32 +137,32 @@ def pack_reply(reply: ControlReply) -> bytes:
 
 
 def unpack_reply(payload: Buffer) -> ControlReply:
-    """Read a reply.
+    """Decodes a reply.
 
     Raises:
-        MessageError: it is none of this version, or a field is missing, of a wrong kind or out of bounds.
+        MessageError: The payload is not a reply of this version, or a field is missing, of a wrong type or out of range.
     """
-    fields = Fields.of_message(payload, most_items=MAX_LABELS)
+    fields = FieldReader.unpack(payload, max_items=MAX_LABELS)
     return ControlReply(
         nonce=fields.name("nonce"),
         worker=fields.name("worker"),
         error=fields.text("error"),
         is_ready=fields.flag("ready"),
-        models=tuple(_entry_from_wire(Fields(entry)) for entry in fields.list("models")),
-        card=card_from_wire(Fields(fields.map("card"))) if fields.has("card") else None,
+        models=tuple(_entry_from_wire(FieldReader(entry)) for entry in fields.list("models")),
+        card=card_from_wire(FieldReader(fields.map("card"))) if fields.has("card") else None,
         took_ms=fields.number("took_ms", 0.0, _MAX_MS) if fields.has("took_ms") else None,
     )
 
 
-def _request(fields: Fields, verb: str, operator: str, nonce: str) -> ControlRequest:
+def _read_request(fields: FieldReader, verb: str, operator: str, nonce: str) -> ControlRequest:
     if verb not in list(Verb):
         raise MessageError(f"no verb {verb[:40]!r}: use {', '.join(Verb)}")
     model = fields.text("model")
     if model or verb in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
         try:
-            checked("model", model)
+            validate_name("model", model)
         except TopicNameError as error:
-            raise fields.wrong("model", f"{error}; a model is loaded by its name in the repository") from error
+            raise fields.error("model", f"{error}; give the name of a model in the repository") from error
     return ControlRequest(
         operator=operator,
         nonce=nonce,
@@ -171,19 +173,7 @@ def _request(fields: Fields, verb: str, operator: str, nonce: str) -> ControlReq
     )
 
 
-def _entry_to_wire(entry: ModelEntry) -> dict[str, str]:
-    return {
-        "model": entry.model,
-        "version": entry.version,
-        "state": entry.state.value,
-        "task": entry.task,
-        "engine": entry.engine,
-        "sha256": entry.sha256,
-        "detail": entry.detail[:_MAX_DETAIL],
-    }
-
-
-def _entry_from_wire(fields: Fields) -> ModelEntry:
+def _entry_from_wire(fields: FieldReader) -> ModelEntry:
     return ModelEntry(
         model=fields.text("model"),
         version=fields.text("version"),

@@ -1,4 +1,4 @@
-"""Frames and their answers on the wire: MessagePack maps, version first, every field checked as it enters."""
+"""The messages for a frame and its result: MessagePack maps, fully validated when they are decoded."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -21,17 +21,21 @@ from shared.stages import Stamp
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
 RESULT_CONTENT_TYPE = "application/vnd.skylane.mask+msgpack"
-MAX_SIDE = 16384  # Pixels; no picture on the wire is wider or higher.
-MAX_FRAME_STAMPS = 32  # Of a frame as it is sent; its answer gives them back, with the worker's own behind them, and
-MAX_STAMPS = 64  # must find room beside the largest mask that the way back takes.
+MAX_SIDE = 16384  # Maximum height and width of a transmitted image, pixels.
+MAX_FRAME_STAMPS = 32  # Stamps of a frame message.
+MAX_STAMPS = 64  # Stamps of a result message: those of the frame, then the worker's.
 _MAX_ATTEMPTS, _MAX_BATCH, _MAX_MS = 100, 4096, 86_400_000
 
 _Attempt = Annotated[int, Meta(ge=1, le=_MAX_ATTEMPTS)]
 _Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
+_Shape = Annotated[
+    tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width] or [height, width, 3]")
+]
+_Version = Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
 
 
 class Status(StrEnum):
-    """What a worker says became of a frame."""
+    """The outcome of a frame, reported by the worker."""
 
     ANSWERED = "answered"
     EXPIRED = "expired"
@@ -41,16 +45,16 @@ class Status(StrEnum):
 
 
 class RequestOptions(Struct, frozen=True):
-    """What the vehicle asks for beside the mask itself."""
+    """Options for the result of a frame."""
 
     mask_codec: Text = "zstd"
-    size: Literal["model", "frame"] = "model"  # The mask as the model made it, or laid back onto the original frame.
-    top_k: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None  # Classes; None: as the model's manifest says.
-    outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()  # Of a model of raw tensors; empty: all.
+    size: Literal["model", "frame"] = "model"  # Size of a mask: as computed by the model, or scaled to the frame.
+    top_k: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None  # Number of classes; None: the model's default.
+    outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()  # Names of raw tensors; empty: all.
 
 
 class FrameMessage(Struct, frozen=True):
-    """A frame on its way to a worker. `data` holds pixels of `shape` in `layout`, packed by `codec`."""
+    """A frame sent to a worker. `data` holds pixels of `shape` and `layout`, encoded by `codec`."""
 
     id: FrameId
     model: str
@@ -61,17 +65,14 @@ class FrameMessage(Struct, frozen=True):
     frame_stamp_ns: int
     data: Buffer
     attempt: int = 1
-    version: str | None = None  # Of the model; None: the one that the worker takes for current.
-    budget_ms: int | None = None  # Time left when sent; None: no deadline.
-    want: RequestOptions = RequestOptions()
+    version: str | None = None  # Model version; None means the current one.
+    remaining_ms: int | None = None  # Time until the deadline when sent; None means no deadline.
+    options: RequestOptions = RequestOptions()
     stamps: tuple[Stamp, ...] = ()
 
 
 class ResultMessage(Struct, frozen=True):
-    """A worker's answer. `data` holds the result of its task, as `shared.messages.results` packs it; empty unless answered.
-
-    `shape`: of a mask, H×W; None for other tasks.
-    """
+    """A worker's reply to a frame. `data` holds the result (see `shared.messages.results`); empty unless ANSWERED."""
 
     id: FrameId
     attempt: int
@@ -81,10 +82,10 @@ class ResultMessage(Struct, frozen=True):
     model: str = ""
     model_version: str = ""
     model_sha256: str = ""
-    engine: str = ""  # What ran the model, and in what numbers: "openvino bf16".
+    engine: str = ""  # Engine and precision, such as "openvino bf16".
     task: Task = Task.SEGMENTATION
     geometry: Geometry | None = None
-    shape: tuple[int, int] | None = None
+    shape: tuple[int, int] | None = None  # H×W of a mask; None for other tasks.
     codec: str = "zstd"
     data: Buffer = b""
     batch_size: int = 0
@@ -92,20 +93,17 @@ class ResultMessage(Struct, frozen=True):
 
 
 class _FrameMap(Struct, kw_only=True):
-    """A frame's message as it lies on the wire."""
+    """The encoded fields of a `FrameMessage`."""
 
     v: Literal[1]
     id: Text
     attempt: _Attempt
     model: Name
-    version: (
-        Annotated[str, Meta(pattern=rf"{VERSION_NAME}\Z", description="a version of 1 to 64 of A-Z a-z 0-9 _ - .")]
-        | None
-    ) = None
+    version: _Version | None = None
     frame_stamp_ns: Nanoseconds
     budget_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] | None = None
     layout: Layout
-    shape: Annotated[tuple[_Side, ...], Meta(min_length=2, max_length=3, description="[height, width], colours or not")]
+    shape: _Shape
     dtype: Text
     codec: Text
     geometry: Geometry
@@ -114,8 +112,8 @@ class _FrameMap(Struct, kw_only=True):
     data: memoryview
 
 
-class _MaskMap(Struct, kw_only=True):
-    """An answer's message as it lies on the wire."""
+class _ResultMap(Struct, kw_only=True):
+    """The encoded fields of a `ResultMessage`."""
 
     v: Literal[1]
     id: Text
@@ -136,11 +134,11 @@ class _MaskMap(Struct, kw_only=True):
     data: memoryview
 
 
-_FRAMES, _MASKS = Schema(_FrameMap), Schema(_MaskMap)
+_FRAMES, _RESULTS = Schema(_FrameMap), Schema(_ResultMap)
 
 
 def pack_frame(message: FrameMessage) -> bytes:
-    """The wire form of a frame."""
+    """Encodes a frame message."""
     return _FRAMES.write(
         _FrameMap(
             v=VERSION,
@@ -149,13 +147,13 @@ def pack_frame(message: FrameMessage) -> bytes:
             model=message.model,
             version=message.version,
             frame_stamp_ns=message.frame_stamp_ns,
-            budget_ms=message.budget_ms,
+            budget_ms=message.remaining_ms,
             layout=message.layout,
             shape=message.shape,
             dtype=message.layout.dtype_name,
             codec=message.codec,
             geometry=message.geometry,
-            want=message.want,
+            want=message.options,
             stamps=message.stamps,
             data=memoryview(message.data),
         )
@@ -163,41 +161,43 @@ def pack_frame(message: FrameMessage) -> bytes:
 
 
 def unpack_frame(payload: Buffer) -> FrameMessage:
-    """Read a frame from the wire; its data is a view.
+    """Decodes a frame message; its data is a view of the payload.
 
     Raises:
-        MessageError: it is not a frame message of this version, or a field is missing, of a wrong kind or out of bounds.
+        MessageError: The payload is not a frame message of this version, or a field is missing, of a wrong type or out
+            of range.
     """
-    came = _FRAMES.read(payload)
-    frame_id, layout, shape = _id(came.id), came.layout, came.shape
+    fields = _FRAMES.read(payload)
+    frame_id, layout, shape = _parse_id(fields.id), fields.layout, fields.shape
     if shape != layout.shape(shape[0], shape[1]):
-        raise _wrong("shape", f"{list(shape)} does not fit layout {layout}", frame_id)
-    if came.dtype != layout.dtype_name:
-        raise _wrong("dtype", f"layout {layout} holds {layout.dtype_name}", frame_id)
-    _check_geometry(came.geometry, frame_id)
+        raise _field_error("shape", f"{list(shape)} does not fit layout {layout}", frame_id)
+    if fields.dtype != layout.dtype_name:
+        raise _field_error("dtype", f"layout {layout} has {layout.dtype_name}", frame_id)
+    _check_geometry(fields.geometry, frame_id)
+    options = fields.want
+    if not options.mask_codec.isprintable():
+        options = replace(options, mask_codec=printable(options.mask_codec))
     return FrameMessage(
         id=frame_id,
-        attempt=came.attempt,
-        model=came.model,
-        version=came.version,
-        frame_stamp_ns=came.frame_stamp_ns,
-        budget_ms=came.budget_ms,
+        attempt=fields.attempt,
+        model=fields.model,
+        version=fields.version,
+        frame_stamp_ns=fields.frame_stamp_ns,
+        remaining_ms=fields.budget_ms,
         layout=layout,
         shape=shape,
-        codec=printable(came.codec),
-        geometry=came.geometry,
-        want=came.want
-        if came.want.mask_codec.isprintable()
-        else replace(came.want, mask_codec=printable(came.want.mask_codec)),
-        stamps=came.stamps,
-        data=came.data,
+        codec=printable(fields.codec),
+        geometry=fields.geometry,
+        options=options,
+        stamps=fields.stamps,
+        data=fields.data,
     )
 
 
 def pack_result(message: ResultMessage) -> bytes:
-    """The wire form of an answer."""
-    return _MASKS.write(
-        _MaskMap(
+    """Encodes a result message."""
+    return _RESULTS.write(
+        _ResultMap(
             v=VERSION,
             id=str(message.id),
             attempt=message.attempt,
@@ -220,50 +220,51 @@ def pack_result(message: ResultMessage) -> bytes:
 
 
 def unpack_result(payload: Buffer) -> ResultMessage:
-    """Read an answer from the wire; its data is a view.
+    """Decodes a result message; its data is a view of the payload.
 
     Raises:
-        MessageError: it is not a mask message of this version, or a field is missing, of a wrong kind or out of bounds.
+        MessageError: The payload is not a result message of this version, or a field is missing, of a wrong type or out
+            of range.
     """
-    came = _MASKS.read(payload)
-    frame_id = _id(came.id)
-    if came.status is Status.ANSWERED and came.task is Task.SEGMENTATION and came.shape is None:
-        raise _wrong("shape", "an answered frame has a mask", frame_id)
-    if came.geometry is not None:
-        _check_geometry(came.geometry, frame_id)
+    fields = _RESULTS.read(payload)
+    frame_id = _parse_id(fields.id)
+    if fields.status is Status.ANSWERED and fields.task is Task.SEGMENTATION and fields.shape is None:
+        raise _field_error("shape", "missing, although the frame was answered with a mask", frame_id)
+    if fields.geometry is not None:
+        _check_geometry(fields.geometry, frame_id)
     return ResultMessage(
         id=frame_id,
-        attempt=came.attempt,
-        status=came.status,
-        worker=came.worker,
-        reason=printable(came.reason),
-        model=printable(came.model),
-        model_version=printable(came.model_version),
-        model_sha256=printable(came.model_sha256),
-        engine=printable(came.engine or ""),
-        task=came.task,
-        geometry=came.geometry,
-        shape=came.shape,
-        codec=printable(came.codec),
-        batch_size=came.batch_size,
-        stamps=came.stamps,
-        data=came.data,
+        attempt=fields.attempt,
+        status=fields.status,
+        worker=fields.worker,
+        reason=printable(fields.reason),
+        model=printable(fields.model),
+        model_version=printable(fields.model_version),
+        model_sha256=printable(fields.model_sha256),
+        engine=printable(fields.engine or ""),
+        task=fields.task,
+        geometry=fields.geometry,
+        shape=fields.shape,
+        codec=printable(fields.codec),
+        batch_size=fields.batch_size,
+        stamps=fields.stamps,
+        data=fields.data,
     )
 
 
-def _id(text: str) -> FrameId:
+def _parse_id(text: str) -> FrameId:
     try:
         return FrameId.parse(text)
     except TopicNameError as error:
         raise MessageError(str(error)) from error
 
 
-def _check_geometry(made: Geometry, frame_id: FrameId) -> None:
+def _check_geometry(value: Geometry, frame_id: FrameId) -> None:
     try:
-        geometry.check(made)
+        geometry.check(value)
     except GeometryError as error:
-        raise _wrong("geometry", str(error), frame_id) from error
+        raise _field_error("geometry", str(error), frame_id) from error
 
 
-def _wrong(key: str, what: str, frame_id: FrameId) -> MessageError:
-    return MessageError(f"field {key!r}: {what}", frame_id)
+def _field_error(key: str, problem: str, frame_id: FrameId) -> MessageError:
+    return MessageError(f"field {key!r}: {problem}", frame_id)

@@ -1,4 +1,4 @@
-"""A model card: what a vehicle must know of a model, announced by the worker that serves it."""
+"""The model card: the description of a model that its worker announces to the vehicles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,50 +7,48 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, LabelsError
 
-VERSION_NAME = (
-    r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"  # No topic carries it, so it may hold dots; a folder is called by it.
-)
+# Pattern of a version, which is also a folder name. Dots are allowed: it is never part of a topic.
+VERSION_NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 
 
 class Task(StrEnum):
-    """What a model answers."""
+    """The kind of result a model computes."""
 
-    SEGMENTATION = "segmentation"  # A class for every pixel.
-    CLASSIFICATION = "classification"  # Classes of the whole frame, with scores.
+    SEGMENTATION = "segmentation"  # A class id per pixel.
+    CLASSIFICATION = "classification"  # The classes of a frame, with scores.
     DETECTION = "detection"  # Boxes with classes and scores.
-    TENSORS = "tensors"  # What the model gives, as it is.
+    TENSORS = "tensors"  # The raw output tensors of the model.
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model as seen from the vehicle: what to send, and how to read what comes back."""
+    """The input a model expects, the result it computes, and its measured speed."""
 
     name: str
     version: str
-    sha256: str  # Of the model's files, hexadecimal.
+    sha256: str  # Digest of the model's files, hexadecimal.
     task: Task
-    height: int  # Pixels of the model's input.
-    width: int
-    layout: Layout  # The colour order of the model's input: rgb8 or bgr8.
+    height: int  # Model input, pixels.
+    width: int  # Model input, pixels.
+    layout: Layout  # Colour order of the model input: rgb8 or bgr8.
     resize: Resize
     labels: Labels
-    trained: bool  # False: the weights are random, and every picture says so.
-    outputs: tuple[str, ...] = ()  # The heads of a model of raw tensors.
-    engine: str = ""  # What runs it, "tensorflow"; empty where nothing does yet.
-    precision: str = ""  # What it computes in, "fp32".
-    cold_ms: float | None = None  # Its first inference after it was loaded.
-    warm_ms: float | None = None  # The last one of its warm-up.
+    trained: bool  # False if the weights are random; images of the results are then marked as such.
+    outputs: tuple[str, ...] = ()  # Names of the outputs, for the task TENSORS.
+    engine: str = ""  # Name of the engine, such as "tensorflow"; empty if the model is not loaded.
+    precision: str = ""  # Numeric precision, such as "fp32".
+    cold_ms: float | None = None  # Duration of the first inference after loading.
+    warm_ms: float | None = None  # Duration of the last warm-up inference.
 
 
 def labels_of(task: Task, labels: Labels) -> Labels:
-    """The labels, where a model of `task` can have them.
+    """Returns the labels if their number is valid for the task.
 
     Raises:
-        LabelsError: there are more than a mask can tell apart.
+        LabelsError: There are more than a uint8 mask can represent.
     """
     if task is Task.SEGMENTATION and len(labels.names) > MAX_MASK_LABELS:
         raise LabelsError(
-            f"{len(labels.names)} classes of a mask: give at most {MAX_MASK_LABELS}, as many as a uint8 class id can "
-            "tell apart"
+            f"{len(labels.names)} classes of a mask: give at most {MAX_MASK_LABELS}, because class ids are uint8"
         )
     return labels

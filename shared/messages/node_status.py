@@ -1,16 +1,13 @@
-"""What a node announces of itself: where it stands, and the cards of the models that a worker serves.
+"""The retained status message of a vehicle or worker, with the cards of the models that a worker serves."""
 
-It comes seldom, and says much: its fields are read one by one.
-"""
-
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 import msgpack
 
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import VERSION, Fields, MessageError
+from shared.encoding.msgpack_reader import VERSION, FieldReader, MessageError
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
@@ -18,14 +15,14 @@ from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages.frame import MAX_SIDE
 from shared.messages.model_card import ModelCard, Task, labels_of
 
-MAX_AGE_MS = 1 << 53  # Of a node; nothing lives so long.
-MAX_STATUS_BYTES = 1 << 20  # Dozens of models with hundreds of classes; a vehicle remembers as much of every worker.
-_MAX_STATUS_BRANCHES = 1 << 14  # Lists and maps: a model of 1,000 classes takes 1,004 of them.
+MAX_AGE_MS = 1 << 53
+MAX_STATUS_BYTES = 1 << 20  # Enough for dozens of models with hundreds of classes; vehicles keep one per worker.
+_MAX_STATUS_CONTAINERS = 1 << 14  # Lists and maps; a model with 1,000 classes takes 1,004 of them.
 _MAX_MS = 86_400_000
 
 
 class NodeState(StrEnum):
-    """Where a node stands."""
+    """The life-cycle state of a node."""
 
     ONLINE = "online"
     STOPPING = "stopping"
@@ -34,18 +31,18 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node announces of itself, retained, and again on every reconnect."""
+    """The status of a node, published on start, on every change and on every reconnect."""
 
     state: NodeState
     session: str
-    capacity: int = 0  # Frames a worker holds at a time before it answers `overloaded`.
+    capacity: int = 0  # Frames a worker accepts at a time before it replies `overloaded`.
     cards: tuple[ModelCard, ...] = ()
-    age_ms: int = 0  # How long the process has been announcing: of two by one name the older one stays.
-    rival: str | None = None  # Session of the process that this one last heard speak by its name.
+    age_ms: int = 0  # Time since the process first announced itself; of two with the same name, the older one stays.
+    rival: str | None = None  # Session of another process that uses the same name.
 
 
 def pack_status(status: NodeStatus) -> bytes:
-    """The wire form of a node's status."""
+    """Encodes a status."""
     packed: bytes = msgpack.packb(
         {
             "v": VERSION,
@@ -61,71 +58,55 @@ def pack_status(status: NodeStatus) -> bytes:
 
 
 def unpack_status(payload: Buffer) -> NodeStatus:
-    """Read a node's status from the wire.
+    """Decodes a status.
 
     Raises:
-        MessageError: it is not a status of this version, or a field is missing, of a wrong kind or out of bounds.
+        MessageError: The payload is not a status of this version, or a field is missing, of a wrong type or out of range.
     """
     if len(payload) > MAX_STATUS_BYTES:
         raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
-    fields = Fields.of_message(payload, most_branches=_MAX_STATUS_BRANCHES, most_items=MAX_LABELS)
+    reader = FieldReader.unpack(payload, max_containers=_MAX_STATUS_CONTAINERS, max_items=MAX_LABELS)
     return NodeStatus(
-        state=fields.choice("state", NodeState),
-        session=fields.name("session"),
-        capacity=fields.integer("capacity", 0, 1 << 20),
-        cards=tuple(card_from_wire(Fields(card)) for card in fields.list("cards")),
-        age_ms=fields.integer("age_ms", 0, MAX_AGE_MS) if fields.has("age_ms") else 0,
-        rival=fields.name("rival") if fields.has("rival") else None,
+        state=reader.choice("state", NodeState),
+        session=reader.name("session"),
+        capacity=reader.integer("capacity", 0, 1 << 20),
+        cards=tuple(card_from_wire(FieldReader(card)) for card in reader.list("cards")),
+        age_ms=reader.integer("age_ms", 0, MAX_AGE_MS) if reader.has("age_ms") else 0,
+        rival=reader.name("rival") if reader.has("rival") else None,
     )
 
 
 def card_to_wire(card: ModelCard) -> dict[str, Any]:
-    """The wire form of a model card, a part of other messages."""
-    return {
-        "name": card.name,
-        "version": card.version,
-        "sha256": card.sha256,
-        "task": card.task.value,
-        "height": card.height,
-        "width": card.width,
-        "layout": card.layout.value,
-        "resize": card.resize.value,
-        "labels": card.labels.to_wire(),
-        "trained": card.trained,
-        "outputs": card.outputs,
-        "engine": card.engine,
-        "precision": card.precision,
-        "cold_ms": card.cold_ms,
-        "warm_ms": card.warm_ms,
-    }
+    """Converts a model card to a map, to embed it in a message. The keys are the names of its fields."""
+    return {field.name: getattr(card, field.name) for field in fields(card)} | {"labels": card.labels.to_wire()}
 
 
-def card_from_wire(fields: Fields) -> ModelCard:
-    """Read a model card.
+def card_from_wire(reader: FieldReader) -> ModelCard:
+    """Converts a map from a message to a model card.
 
     Raises:
-        MessageError: a field is missing, of a wrong kind or out of bounds.
+        MessageError: A field is missing, of a wrong type or out of range.
     """
-    task = fields.choice("task", Task)
+    task = reader.choice("task", Task)
     try:
-        # Raw tensors need no names of classes.
-        labels = labels_of(task, Labels.from_wire(fields.get("labels"), least=0 if task is Task.TENSORS else 1))
+        # Models of raw tensors may have no class names.
+        labels = labels_of(task, Labels.from_wire(reader.get("labels"), min_count=0 if task is Task.TENSORS else 1))
     except SkylaneError as error:
-        raise fields.wrong("labels", str(error)) from error
+        raise reader.error("labels", str(error)) from error
     return ModelCard(
-        name=fields.name("name"),
-        version=fields.text("version"),
-        sha256=fields.text("sha256"),
+        name=reader.name("name"),
+        version=reader.text("version"),
+        sha256=reader.text("sha256"),
         task=task,
-        height=fields.integer("height", 1, MAX_SIDE),
-        width=fields.integer("width", 1, MAX_SIDE),
-        layout=fields.choice("layout", Layout),
-        resize=fields.choice("resize", Resize),
+        height=reader.integer("height", 1, MAX_SIDE),
+        width=reader.integer("width", 1, MAX_SIDE),
+        layout=reader.choice("layout", Layout),
+        resize=reader.choice("resize", Resize),
         labels=labels,
-        trained=fields.flag("trained"),
-        outputs=fields.names("outputs") if fields.has("outputs") else (),
-        engine=fields.text("engine") if fields.has("engine") else "",
-        precision=fields.text("precision") if fields.has("precision") else "",
-        cold_ms=fields.number("cold_ms", 0.0, _MAX_MS) if fields.has("cold_ms") else None,
-        warm_ms=fields.number("warm_ms", 0.0, _MAX_MS) if fields.has("warm_ms") else None,
+        trained=reader.flag("trained"),
+        outputs=reader.names("outputs") if reader.has("outputs") else (),
+        engine=reader.text("engine") if reader.has("engine") else "",
+        precision=reader.text("precision") if reader.has("precision") else "",
+        cold_ms=reader.number("cold_ms", 0.0, _MAX_MS) if reader.has("cold_ms") else None,
+        warm_ms=reader.number("warm_ms", 0.0, _MAX_MS) if reader.has("warm_ms") else None,
     )

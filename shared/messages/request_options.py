@@ -1,4 +1,4 @@
-"""What a vehicle may want of a model, by the model's card: asked by the vehicle at its start, by the worker of every frame."""
+"""Validation of a vehicle's request options against the card of a model."""
 
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages import results
@@ -6,26 +6,26 @@ from shared.messages.frame import RequestOptions
 from shared.messages.model_card import ModelCard, Task
 
 
-def check_request_options(want: RequestOptions, card: ModelCard) -> None:
-    """Whether a model can answer as a vehicle wishes; asked before anything is decoded or inferred.
+def check_request_options(options: RequestOptions, card: ModelCard) -> None:
+    """Checks that a model supports the options; a vehicle does so at its start, a worker for every frame.
 
     Raises:
-        MessageError: its results are not packed so, or it has no such outputs or classes; the message names what there is.
+        MessageError: The model has no such codec, outputs or number of classes; the message lists the valid choices.
     """
-    codecs = results.codecs(card.task)
-    if want.mask_codec not in codecs:
-        raise MessageError(f"no {results.noun(card.task)} codec {want.mask_codec[:40]!r}: ask for {', '.join(codecs)}")
-    unknown = [name for name in want.outputs if name not in card.outputs]
-    if unknown:
-        there = (
-            f"ask for {', '.join(card.outputs)}"
-            if card.outputs
-            else "a model of raw tensors alone has some to choose from"
+    codecs = results.codec_names(card.task)
+    if options.mask_codec not in codecs:
+        raise MessageError(
+            f"no {results.result_name(card.task)} codec {options.mask_codec[:40]!r}: ask for {', '.join(codecs)}"
         )
-        raise MessageError(f"model {card.name} has no output {', '.join(unknown)[:200]}: {there}")
-    if want.top_k is None:
+    unknown = [name for name in options.outputs if name not in card.outputs]
+    if unknown:
+        hint = f"ask for {', '.join(card.outputs)}" if card.outputs else "only models of raw tensors have named outputs"
+        raise MessageError(f"model {card.name} has no output {', '.join(unknown)[:200]}: {hint}")
+    if options.top_k is None:
         return
     if card.task is not Task.CLASSIFICATION:
-        raise MessageError(f"model {card.name} tells no best classes, its task is {card.task}: leave top-k out")
-    if want.top_k > len(card.labels.names):
-        raise MessageError(f"model {card.name} has {len(card.labels.names)} classes, not {want.top_k}: ask for fewer")
+        raise MessageError(f"model {card.name} returns no ranked classes, its task is {card.task}: leave top-k out")
+    if options.top_k > len(card.labels.names):
+        raise MessageError(
+            f"model {card.name} has {len(card.labels.names)} classes, not {options.top_k}: ask for fewer"
+        )

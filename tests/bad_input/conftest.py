@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a command that must fail, a folder of pictures."""
+"""Fixtures for tests of bad input: commands that must fail, and a folder of images."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from tests.bad_input.worker import HEIGHT, WIDTH
 
 
 @pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """The command line installs handlers of its own; the tests' come back."""
+def _restore_signal_handlers() -> Iterator[None]:
+    """The command line installs signal handlers; restores the previous ones."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -24,7 +24,7 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must end with exit code 1 and one line beside its log on standard error; returns the line."""
+    """Runs a command that must exit with code 1 and one error line besides its log; returns that line."""
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -39,8 +39,8 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def misused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command line that must end with exit code 2 and the usage; returns what was printed."""
+def usage_error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must exit with code 2 and the usage; returns standard error."""
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -55,11 +55,11 @@ def misused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Callable[[int], Path]:
-    """Makes a folder of so many pictures of the model's size."""
+def image_folder(tmp_path: Path) -> Callable[[int], Path]:
+    """Creates a folder with a number of images of the model's size."""
 
     def make(count: int) -> Path:
-        folder = tmp_path / "pictures"
+        folder = tmp_path / "images"
         folder.mkdir()
         for index in range(count):
             noise = np.random.default_rng(index).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)

@@ -1,5 +1,3 @@
-"""No broker, no worker, no admission."""
-
 import base64
 import hashlib
 import socket
@@ -12,21 +10,23 @@ from shared.broker.broker import Broker
 from tests.bad_input.worker import bus_of, flags_of, working
 
 
-def test_no_broker(fails: Callable[..., str], pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """It is tried again, with a message, until the timeout."""
+def test_missing_broker_is_reported_after_the_timeout(
+    fails: Callable[..., str], image_folder: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The vehicle retries until the connect timeout ends."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"mqtt://127.0.0.1:{probe.getsockname()[1]}"
-    line = fails("edge", "play", pictures(1), *flags_of(url, tmp_path / "run"), "--connect-timeout", "0.4")
+    line = fails("edge", "play", image_folder(1), *flags_of(url, tmp_path / "run"), "--connect-timeout", "0.4")
     assert f"no broker at {url} after 0.4 s" in line
     assert "start one with 'skylane broker' or give its address with --broker" in line
     assert not (tmp_path / "run").exists()
 
 
-def test_no_worker_or_none_with_the_model(
-    fails: Callable[..., str], mosquitto_broker: Broker, pictures: Callable[[int], Path], tmp_path: Path
+def test_missing_worker_and_missing_model_are_reported(
+    fails: Callable[..., str], mosquitto_broker: Broker, image_folder: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The broker is there, the rest is not; then it is, but serves another model."""
-    url, source = mosquitto_broker.url, pictures(1)
+    """A broker without a worker, then with a worker of another model."""
+    url, source = mosquitto_broker.url, image_folder(1)
     flags = ("--broker", url, "--out", tmp_path / "run", "--connect-timeout", "0.4")
     assert "start one with 'skylane cloud serve'" in fails("edge", "play", source, *flags)
     with working(bus_of(url)):
@@ -35,10 +35,10 @@ def test_no_worker_or_none_with_the_model(
 
 
 @pytest.mark.mosquitto
-def test_a_wrong_password(
-    fails: Callable[..., str], pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wrong_password_is_reported_without_printing_it(
+    fails: Callable[..., str], image_folder: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, and without printing it; Mosquitto's own password file says no."""
+    """Mosquitto rejects the password from its own password file."""
     salt = b"skylane-salt"
     digest = hashlib.pbkdf2_hmac("sha512", b"right", salt, 101)
     passwords = tmp_path / "passwords"
@@ -50,6 +50,6 @@ def test_a_wrong_password(
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "wrong-secret")
     with Broker.start(config=config):
         flags = flags_of(f"mqtt://car@127.0.0.1:{port}", tmp_path / "run")
-        line = fails("edge", "play", pictures(1), *flags)
+        line = fails("edge", "play", image_folder(1), *flags)
     assert "SKYLANE_BROKER_PASSWORD" in line
     assert "wrong-secret" not in line

@@ -1,5 +1,3 @@
-"""Disks that take no more, folders that are taken, engines that do not answer: nothing that was written is lost."""
-
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -14,12 +12,12 @@ from tests.bad_input.worker import bus_of, flags_of, working
 from tests.full_disk import disk_of
 
 
-def test_a_full_disk(
-    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+def test_full_disk_loses_only_counted_rows(
+    fails: Callable[..., str], mosquitto_url: str, image_folder: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Inference goes on; the rows that were written stay, the others are counted, and the line says both."""
+    """Inference continues; the error states how many rows are missing."""
     out = tmp_path / "run"
-    source = pictures(60)
+    source = image_folder(60)
     with working(bus_of(mosquitto_url)) as node, disk_of(12_000):
         line = fails("edge", "play", source, *flags_of(mosquitto_url, out), "--no-sinks")
         assert node.counts == {"answered": 60}
@@ -31,25 +29,25 @@ def test_a_full_disk(
     assert manifest["frames_read"] == sum(manifest["outcomes"].values()) == 60
 
 
-def test_a_disk_without_room_for_a_mask(
-    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+def test_failing_sink_leaves_the_log_complete(
+    fails: Callable[..., str], mosquitto_url: str, image_folder: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """A sink that fails is left out; the log is still whole."""
+    """The sink stops, and the run continues."""
     out = tmp_path / "run"
     (out / "masks").mkdir(parents=True)
-    (out / "masks" / "pictures").write_text("in the way")
+    (out / "masks" / "images").write_text("not a folder")
     with working(bus_of(mosquitto_url)):
-        line = fails("edge", "play", pictures(5), *flags_of(mosquitto_url, out))
+        line = fails("edge", "play", image_folder(5), *flags_of(mosquitto_url, out))
     assert "cannot be written" in line
     assert "choose another --out" in line
     assert Counter(row["outcome"] for row in read_rows(out)) == {"answered": 5}
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(
-    fails: Callable[..., str], mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
+def test_folder_of_another_run_is_not_overwritten(
+    fails: Callable[..., str], mosquitto_url: str, image_folder: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """What a killed run left open is closed on the way."""
-    out, source = tmp_path / "run", pictures(3)
+    """An unfinished run in the folder is repaired first."""
+    out, source = tmp_path / "run", image_folder(3)
     with working(bus_of(mosquitto_url)):
         with pytest.raises(SystemExit) as ended:
             skylane.main(["edge", "play", str(source), *flags_of(mosquitto_url, out), "--no-sinks"])
@@ -64,20 +62,20 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
     assert [row["sequence"] for row in read_rows(out)] == [*before, "3"]
 
 
-def test_a_container_that_cannot_be_asked_for_hurts_no_run(
+def test_unreachable_docker_does_not_stop_a_run(
     mosquitto_url: str,
-    pictures: Callable[[int], Path],
+    image_folder: Callable[[int], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is not sampled is said, on the screen and in the manifest."""
+    """The console and the manifest state that containers are not sampled."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{probe.getsockname()[1]}")
     out = tmp_path / "run"
     flags = (*flags_of(mosquitto_url, out), "--no-sinks", "--sample-container", "skylane-cloud-1")
     with working(bus_of(mosquitto_url)), pytest.raises(SystemExit) as ended:
-        skylane.main(["edge", "play", str(pictures(3)), *flags])
+        skylane.main(["edge", "play", str(image_folder(3)), *flags])
     assert ended.value.code == 0
     assert "containers are not sampled" in " ".join(capsys.readouterr().out.split())
     assert any("no Docker engine" in remark for remark in read_manifest(out)["sampling"]["remarks"])

@@ -1,5 +1,3 @@
-"""Models that cannot be served."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from tests.bad_input.worker import HEIGHT, WIDTH
 
 
 def _repository(root: Path, graph: bytes = b"", **changes: Any) -> Path:
-    """A repository with one model, whose file `graph` is."""
+    """Creates a repository with one model whose file has the content `graph`."""
     folder = root / "tiny"
     folder.mkdir(parents=True)
     (folder / "model.pb").write_bytes(graph)
@@ -27,9 +25,9 @@ def _repository(root: Path, graph: bytes = b"", **changes: Any) -> Path:
     return root
 
 
-def test_a_graph_without_the_named_tensors(fails: Callable[..., str], tmp_path: Path) -> None:
-    """Told before any broker is asked for, with the nearest that there are."""
-    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 (slow, and only here)
+def test_unknown_tensor_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+    """The error occurs before the worker connects to a broker."""
+    from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 (slow import)
 
     graph = tf.Graph()
     with graph.as_default():
@@ -42,14 +40,14 @@ def test_a_graph_without_the_named_tensors(fails: Callable[..., str], tmp_path: 
     assert "inputs" in line
 
 
-def test_a_manifest_with_an_unknown_key_offers_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
-    """A key that is silently ignored is a setting that does not work."""
+def test_unknown_manifest_key_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+    """An ignored key would be a setting without effect."""
     root = _repository(tmp_path / "models", batchin={"max_size": 4})
     line = fails("cloud", "serve", "--models", root, "--model", "tiny")
     assert "tiny/model.yaml: batchin: unknown key: did you mean batching?" in line
 
 
-def test_a_model_that_is_not_in_the_repository_offers_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
-    """As a topic."""
+def test_unknown_model_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+    """Covers a typing error in the name of a model."""
     line = fails("cloud", "serve", "--models", _repository(tmp_path / "models"), "--model", "tniy")
     assert "no model 'tniy': did you mean tiny?" in line

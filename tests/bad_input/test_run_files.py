@@ -1,5 +1,3 @@
-"""The files of a run and of a study may hold anything: a disk, an editor or a hand was at them."""
-
 import json
 import random
 import shutil
@@ -45,49 +43,49 @@ CELLS = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few frames."""
-    return write_run(tmp_path_factory.mktemp("sound") / "run", Plan(frames=12, unanswered=0.3))
+    return write_run(tmp_path_factory.mktemp("intact") / "run", Plan(frames=12, unanswered=0.3))
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of a few runs."""
-    return write_study(tmp_path_factory.mktemp("sound") / "study")
+    return write_study(tmp_path_factory.mktemp("intact") / "study")
 
 
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """A file cut, flipped, spliced, or with another text in a cell or another value in its JSON."""
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """Truncates a file, changes bytes, moves lines, or replaces a CSV cell or a JSON value."""
     if not content:
         return content
-    match chance.randrange(6):
+    match rng.randrange(6):
         case 0:
-            return content[: chance.randrange(len(content))]
+            return content[: rng.randrange(len(content))]
         case 1:
             flipped = bytearray(content)
-            for _ in range(chance.randint(1, 20)):
-                flipped[chance.randrange(len(flipped))] = chance.randrange(256)
+            for _ in range(rng.randint(1, 20)):
+                flipped[rng.randrange(len(flipped))] = rng.randrange(256)
             return bytes(flipped)
         case 2:
             lines = content.split(b"\n")
-            lines[chance.randrange(len(lines))] = lines[chance.randrange(len(lines))]
-            chance.shuffle(lines)
+            lines[rng.randrange(len(lines))] = lines[rng.randrange(len(lines))]
+            rng.shuffle(lines)
             return b"\n".join(lines)
         case 3 if content.startswith(b"{"):
-            facts = json.loads(content)
-            value = chance.choice([each for each in STRANGE if not isinstance(each, bytes)])
-            facts[chance.choice(list(facts))] = value
-            return json.dumps(facts).encode("utf-8", "surrogatepass")
+            values = json.loads(content)
+            value = rng.choice([each for each in STRANGE if not isinstance(each, bytes)])
+            values[rng.choice(list(values))] = value
+            return json.dumps(values).encode("utf-8", "surrogatepass")
     lines = content.split(b"\n")
-    place = chance.randrange(len(lines))
-    cells = lines[place].split(b",")
-    cells[chance.randrange(len(cells))] = chance.choice(CELLS).encode()
-    lines[place] = b",".join(cells)
+    row = rng.randrange(len(lines))
+    cells = lines[row].split(b",")
+    cells[rng.randrange(len(cells))] = rng.choice(CELLS).encode()
+    lines[row] = b",".join(cells)
     return b"\n".join(lines)
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-def test_a_runs_files_are_read_or_refused(tmp_path: Path, run: Path, seed: int) -> None:
-    """A report of a thousand runs must not end at one of them with a traceback."""
+def test_damaged_run_raises_only_skylane_error(tmp_path: Path, run: Path, seed: int) -> None:
+    """A report over a thousand runs must not end with a traceback."""
     folder = _copy(run, tmp_path, seed)
     uses: tuple[Callable[[Path], object], ...] = (
         lambda path: summarise(read_rows(path)),
@@ -106,19 +104,19 @@ def test_a_runs_files_are_read_or_refused(tmp_path: Path, run: Path, seed: int) 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-def test_a_studys_files_are_read_or_refused(tmp_path: Path, study: Path, seed: int) -> None:
-    """The same, for the tables and manifests above the runs."""
+def test_damaged_study_raises_only_skylane_error(tmp_path: Path, study: Path, seed: int) -> None:
+    """Covers the tables and manifests of a study."""
     folder = _copy(study, tmp_path, seed)
     with suppress(SkylaneError):
         load_study(folder)
 
 
-def _copy(sound: Path, tmp_path: Path, seed: int) -> Path:
-    """The folder with one of its files damaged."""
+def _copy(intact: Path, tmp_path: Path, seed: int) -> Path:
+    """Copies a folder and damages one of its files."""
     folder = tmp_path / "damaged"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(sound, folder)
-    chance = random.Random(seed)
-    path = chance.choice(sorted(each for each in folder.glob("*") if each.is_file() and each.suffix != ".png"))
-    path.write_bytes(damaged(path.read_bytes(), chance))
+    shutil.copytree(intact, folder)
+    rng = random.Random(seed)
+    path = rng.choice(sorted(each for each in folder.glob("*") if each.is_file() and each.suffix != ".png"))
+    path.write_bytes(damaged(path.read_bytes(), rng))
     return folder

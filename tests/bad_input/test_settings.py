@@ -1,21 +1,19 @@
-"""Settings that cannot be meant: configurations, flags, names, folders."""
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
-def test_a_configuration_with_an_unknown_key(fails: Callable[..., str], tmp_path: Path) -> None:
-    """The same for the two configuration files."""
+def test_unknown_configuration_key_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+    """Covers a typing error in a configuration file."""
     (tmp_path / "edge.yaml").write_text("vehicel: car\n")
     assert "vehicel: unknown key: did you mean vehicle?" in fails(
         "edge", "play", tmp_path, "--config", tmp_path / "edge.yaml"
     )
 
 
-def test_a_configuration_with_a_bad_value_names_the_file_and_the_key(fails: Callable[..., str], tmp_path: Path) -> None:
-    """The command line was right: the file is what has to be changed."""
+def test_invalid_configuration_value_names_file_and_key(fails: Callable[..., str], tmp_path: Path) -> None:
+    """The user must change the file, not the command line."""
     file = tmp_path / "edge.yaml"
     file.write_text("quality: 101\n")
     assert f"{file}: quality: " in fails("edge", "play", tmp_path, "--config", file)
@@ -40,15 +38,15 @@ def test_a_configuration_with_a_bad_value_names_the_file_and_the_key(fails: Call
         ("--nonsense", "1"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_a_usage_error(
-    misused: Callable[..., str], tmp_path: Path, flag: str, value: str
+def test_invalid_flag_value_is_a_usage_error(
+    usage_error: Callable[..., str], tmp_path: Path, flag: str, value: str
 ) -> None:
-    """Exit code 2, the usage and the name of the flag, whoever checks the value."""
-    assert flag in misused("edge", "play", tmp_path, flag, value)
+    """The exit code is 2, and the error names the flag."""
+    assert flag in usage_error("edge", "play", tmp_path, flag, value)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "error"),
     [
         (("--arrivals", "poisson"), "--arrivals: poisson needs --arrival-rate, the frames"),
         (("--no-retry", "--retry-after-ms", "5"), "--retry-after-ms: nothing is sent again without --no-retry"),
@@ -57,43 +55,47 @@ def test_a_flag_that_cannot_be_used_is_a_usage_error(
         (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': no port follows"),
     ],
 )
-def test_flags_that_contradict_each_other_are_named_as_flags(
-    misused: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], told: str
+def test_conflicting_flags_are_named_as_flags(
+    usage_error: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], error: str
 ) -> None:
-    """Not as the keys of a configuration file, which the user may never have seen."""
-    assert told in misused("edge", "play", tmp_path, *flags)
+    """The user may not know the keys of the configuration file."""
+    assert error in usage_error("edge", "play", tmp_path, *flags)
 
 
-def test_a_flag_that_contradicts_the_file_names_both(misused: Callable[..., str], tmp_path: Path) -> None:
-    """The key is what stands in the file, the flag what was typed."""
+def test_conflict_of_flag_and_file_names_both(usage_error: Callable[..., str], tmp_path: Path) -> None:
+    """The error uses the key of the file and the flag of the command line."""
     file = tmp_path / "edge.yaml"
     file.write_text("closed_loop: true\n")
-    told = misused("edge", "play", tmp_path, "--config", file, "--arrivals", "uniform", "--arrival-rate", "5")
-    assert "--arrivals: a closed loop waits for answers" in told
+    error = usage_error("edge", "play", tmp_path, "--config", file, "--arrivals", "uniform", "--arrival-rate", "5")
+    assert "--arrivals: a closed loop waits for answers" in error
     file.write_text("retry_after_ms: 5\n")
-    assert "retry_after_ms: nothing is sent again" in misused("edge", "play", tmp_path, "--config", file, "--no-retry")
+    assert "retry_after_ms: nothing is sent again" in usage_error(
+        "edge", "play", tmp_path, "--config", file, "--no-retry"
+    )
 
 
 @pytest.mark.parametrize("name", ["a/b", "+", "#", "ä", "", "x" * 65])
-def test_a_name_with_forbidden_characters(
-    misused: Callable[..., str], pictures: Callable[[int], Path], name: str
+def test_invalid_name_is_rejected_before_connecting(
+    usage_error: Callable[..., str], image_folder: Callable[[int], Path], name: str
 ) -> None:
-    """Before anything is connected."""
-    source = pictures(1)
+    """Covers vehicle and model names."""
+    source = image_folder(1)
     for flag in ("--vehicle", "--model"):
-        told = misused("edge", "play", source, flag, name)
-        assert f"{flag}: " in told
-        assert "is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -" in told
-        told = misused("send", source, "--nodes", "127.0.0.1:1", flag, name)
-        assert f"Invalid value for '{flag}'" in told
+        error = usage_error("edge", "play", source, flag, name)
+        assert f"{flag}: " in error
+        assert "is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -" in error
+        error = usage_error("send", source, "--nodes", "127.0.0.1:1", flag, name)
+        assert f"Invalid value for '{flag}'" in error
 
 
-def test_a_worker_name_with_forbidden_characters(misused: Callable[..., str], tmp_path: Path) -> None:
-    """Before a model is loaded."""
-    assert "--worker: worker 'a/b' is not allowed" in misused("cloud", "serve", "--worker", "a/b", "--models", tmp_path)
+def test_invalid_worker_name_is_rejected_before_loading_models(usage_error: Callable[..., str], tmp_path: Path) -> None:
+    """The name would be part of topics."""
+    assert "--worker: worker 'a/b' is not allowed" in usage_error(
+        "cloud", "serve", "--worker", "a/b", "--models", tmp_path
+    )
 
 
-def test_a_report_of_what_is_no_run(fails: Callable[..., str], tmp_path: Path) -> None:
-    """One line."""
+def test_report_of_a_folder_without_a_run_is_rejected(fails: Callable[..., str], tmp_path: Path) -> None:
+    """The error is a single line."""
     assert "latency.csv cannot be read" in fails("report", tmp_path)
     assert "give the folder of a run" in fails("report", tmp_path, "--repair")

@@ -1,5 +1,3 @@
-"""What cannot be played: one line that says what was given, what is wrong and what to do."""
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,36 +14,40 @@ from tests.bad_input.worker import HEIGHT, WIDTH, bus_of, flags_of, working
 def _bag(path: Path, count: int = 20, encoding: str = "rgb8") -> Path:
     with BagWriter(path, "mcap", "none") as writer:
         for index in range(count):
-            pixels = np.full((10 * HEIGHT, 10 * WIDTH, 3), index, np.uint8)  # Several chunks a bag.
+            pixels = np.full((10 * HEIGHT, 10 * WIDTH, 3), index, np.uint8)  # Large enough for several chunks.
             stamp_ns = 10**18 + index * 10**7
             writer.write_image("/sensors/camera/left/image_raw", pixels, encoding, stamp_ns, stamp_ns, "camera")
     return path
 
 
 @pytest.mark.parametrize("name", ["gone.bag", "gone.mcap", "gone.mp4", "gone"])
-def test_a_source_that_is_missing(fails: Callable[..., str], tmp_path: Path, name: str) -> None:
-    """A typing mistake in a path."""
+def test_missing_source_is_reported(fails: Callable[..., str], tmp_path: Path, name: str) -> None:
+    """Covers a typing error in a path."""
     line = fails("edge", "play", tmp_path / name)
     assert f"{tmp_path / name} does not exist" in line
     assert "give a bag, a video file, a folder of pictures or camera:0" in line
 
 
 @pytest.mark.parametrize("name", ["text.bag", "text.mcap", "text.db3", "text.mp4"])
-@pytest.mark.parametrize("content", [b"", b"this is no recording\n" * 100], ids=["empty", "text"])
-def test_a_source_that_is_something_else(fails: Callable[..., str], tmp_path: Path, name: str, content: bytes) -> None:
-    """A file with the wrong ending, or a download that failed."""
+@pytest.mark.parametrize("content", [b"", b"this is not a recording\n" * 100], ids=["empty", "text"])
+def test_source_of_another_format_is_reported(
+    fails: Callable[..., str], tmp_path: Path, name: str, content: bytes
+) -> None:
+    """Covers a wrong suffix and a failed download."""
     (tmp_path / name).write_bytes(content)
     assert name in fails("edge", "play", tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "picture.png"])
-def test_a_source_of_no_known_kind(fails: Callable[..., str], tmp_path: Path, name: str) -> None:
-    """It names the kinds that there are."""
+@pytest.mark.parametrize("name", ["notes.txt", "image.png"])
+def test_unknown_source_type_is_reported_with_the_known_ones(
+    fails: Callable[..., str], tmp_path: Path, name: str
+) -> None:
+    """The error lists the supported suffixes."""
     (tmp_path / name).write_text("x")
     assert ".mcap" in fails("edge", "play", tmp_path / name)
 
 
-def test_a_topic_that_is_not_there_offers_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
+def test_unknown_topic_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
     """Topics are long and easily mistyped."""
     line = fails("edge", "play", _bag(tmp_path / "drive"), "--topics", "/sensors/camera/lfet/image_raw")
     assert "/sensors/camera/lfet/image_raw" in line
@@ -53,10 +55,10 @@ def test_a_topic_that_is_not_there_offers_the_nearest(fails: Callable[..., str],
     assert "/sensors/camera/left/image_raw" in line
 
 
-def test_a_truncated_bag_is_played_as_far_as_it_goes(
+def test_truncated_bag_is_played_up_to_the_damage(
     fails: Callable[..., str], mosquitto_url: str, tmp_path: Path
 ) -> None:
-    """All that can be read is answered and logged, and then the line says what is lost."""
+    """All readable frames are processed and logged before the error is printed."""
     bag = _bag(tmp_path / "drive", 40)
     (file,) = bag.glob("*.mcap")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -71,10 +73,8 @@ def test_a_truncated_bag_is_played_as_far_as_it_goes(
     assert len(list((out / "masks").rglob("*.png"))) == len(rows)
 
 
-def test_an_encoding_that_cannot_be_read_is_named(
-    fails: Callable[..., str], mosquitto_url: str, tmp_path: Path
-) -> None:
-    """Every frame has its row with the reason, and the line repeats it."""
+def test_unsupported_encoding_is_named(fails: Callable[..., str], mosquitto_url: str, tmp_path: Path) -> None:
+    """Every frame has a row with the reason."""
     out = tmp_path / "run"
     with working(bus_of(mosquitto_url)):
         line = fails("edge", "play", _bag(tmp_path / "drive", 5, "32FC7"), *flags_of(mosquitto_url, out))

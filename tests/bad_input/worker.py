@@ -1,4 +1,4 @@
-"""A worker whose engine needs no library, for what bad input it gets."""
+"""A worker with a trivial engine, for tests of bad input."""
 
 import threading
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ CARD = ModelCard(
 )
 
 
-class Thresholds:
-    """An engine without a library: light pixels are class 1."""
+class ThresholdEngine:
+    """An engine without a library; pixels above 127 are class 1."""
 
     name = "tensorflow"
     device = "cpu"
@@ -63,14 +63,14 @@ def _model() -> Model:
         labels_file="none",
         batching=BatchingSection(),
     )
-    return Model(manifest, CARD, Thresholds())
+    return Model(manifest, CARD, ThresholdEngine())
 
 
 @contextmanager
 def working(bus: Bus) -> Iterator[CloudNode]:
-    """A worker of model `tiny` on this bus, alone in its group."""
+    """Runs a worker of model `tiny` on a bus, alone in its group."""
     if isinstance(bus, MemoryBus):
-        bus.supports_shared_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        bus.supports_shared_subscriptions = True  # Avoids the wait for other workers.
     name = f"worker-{uuid4().hex[:6]}"
     node = CloudNode([_model()], WorkerSettings(worker=name, session="s1", group=f"group-{name}"))
     ready = threading.Event()
@@ -85,11 +85,11 @@ def working(bus: Bus) -> Iterator[CloudNode]:
 
 
 def bus_of(url: str) -> MqttBus:
-    """A connection of its own."""
+    """Connects to a broker with a new client id."""
     return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}")
 
 
 def flags_of(url: str, out: Path) -> tuple[str, ...]:
-    """Flags of a vehicle of its own that sends every frame to model `tiny`."""
+    """Returns the flags of a new vehicle that sends every frame to model `tiny`."""
     vehicle = f"car-{uuid4().hex[:6]}"
     return ("--broker", url, "--model", "tiny", "--vehicle", vehicle, "--out", str(out), "--closed-loop")

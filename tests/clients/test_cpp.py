@@ -82,7 +82,7 @@ def test_refusals_are_told(
         colourless = send(grey)
         late = send(picture(1500, 2000).path, "--deadline-ms", "1")  # Its decoding alone takes longer.
     for ended, told in (
-        (colourless, r"^skylane-send: rejected: png header says 64×96, 1 × 8 bits"),
+        (colourless, r"^skylane-send: rejected: png header declares 64×96, 1 × 8 bits"),
         (late, r"^skylane-send: expired: .*budget.*$"),
         (send(text), "text.jpg is neither JPEG nor PNG"),
         (send(tmp_path / "absent.jpg"), "absent.jpg cannot be opened"),

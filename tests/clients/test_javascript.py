@@ -142,7 +142,7 @@ def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, t
     cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
     text.write_text("no picture: not at all")
     with worker(brokers[0], model):
-        assert send(page, grey).startswith("rejected: png header says 64×96, 1 × 8 bits")
+        assert send(page, grey).startswith("rejected: png header declares 64×96, 1 × 8 bits")
         assert send(page, text) == "the file is neither a whole JPEG nor a PNG: choose another"
         assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
     page.locator("[name=broker]").fill("ws://127.0.0.1:1")

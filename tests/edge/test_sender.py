@@ -99,9 +99,9 @@ def test_a_message_carries_all_that_the_far_side_needs(
     assert delivery.properties.correlation == str(journey.id).encode() == b"car/left/s1/0"
     assert (message.id, message.attempt, message.model) == (journey.id, 1, "tiny")
     assert message.data == bytes([7]) * len(message.data)
-    assert message.budget_ms is not None
-    assert 0 < message.budget_ms < 3_600_000
-    assert delivery.properties.expiry_s == math.ceil(message.budget_ms / 1000)
+    assert message.remaining_ms is not None
+    assert 0 < message.remaining_ms < 3_600_000
+    assert delivery.properties.expiry_s == math.ceil(message.remaining_ms / 1000)
     assert [stamp.stage for stamp in message.stamps] == [stage.value for stage in EDGE_STAGES[:6]]
     assert {stamp.node for stamp in message.stamps} == {"edge/car/s1"}
     assert message.stamps == journey.stamps

@@ -1,7 +1,7 @@
-"""Runs one target under libFuzzer, in a process of its own: `python -m tests.fuzz.engine TARGET [libFuzzer's arguments]`.
+"""Runs one target under libFuzzer: `python -m tests.fuzz.engine TARGET [libFuzzer's arguments]`.
 
-A target is a module of `tests.fuzz.targets`: `seeds()` yields valid inputs, `run(data)` reads one and lets nothing
-out but a finding, and `mutated(data, seed)`, where it has one, damages an input in the way of its format.
+A target is a module of `tests.fuzz.targets`. `seeds()` yields valid inputs, `run(data)` parses one and raises only on a
+bug, and the optional `mutated(data, seed)` damages an input according to its format.
 """
 
 import importlib
@@ -17,22 +17,22 @@ INSTRUMENTED = (
     "rosbags",
     "yaml",
     "python_multipart",
-)  # To follow NumPy would tell little.
+)  # NumPy's own branches are of no interest.
 
 
 def main(target: str, arguments: list[str]) -> None:
-    """Fuzz until libFuzzer ends the process: with 0 where nothing was found."""
+    """Fuzzes until libFuzzer ends the process; the exit code is 0 if nothing was found."""
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
         module = importlib.import_module(f"tests.fuzz.targets.{target}")
 
-    def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
+    def mutate(data: bytes, max_bytes: int, seed: int) -> bytes:
         if seed % 2:
-            return bytes(atheris.Mutate(data, most_bytes))
-        return bytes(module.mutated(data, seed)[:most_bytes])
+            return bytes(atheris.Mutate(data, max_bytes))
+        return bytes(module.mutated(data, seed)[:max_bytes])
 
-    own_way = {"custom_mutator": mutated} if hasattr(module, "mutated") else {}
-    again = f"{sys.executable} -m tests.fuzz.engine {target}"  # libFuzzer starts itself by it, to merge a corpus.
-    atheris.Setup([again, *arguments], module.run, **own_way)
+    options = {"custom_mutator": mutate} if hasattr(module, "mutated") else {}
+    command = f"{sys.executable} -m tests.fuzz.engine {target}"  # libFuzzer restarts itself to merge a corpus.
+    atheris.Setup([command, *arguments], module.run, **options)
     atheris.Fuzz()
 
 

@@ -1,6 +1,6 @@
-"""Every module that parses what comes from outside, and who feeds it broken input. A test holds the list against the code."""
+"""The list of all modules that parse untrusted input, with their fuzz targets. A test compares it with the code."""
 
-# What a module calls that parses foreign bytes: the last parts of the function's name.
+# Functions that parse bytes, by the last parts of their names; their users must be in PARSERS.
 DECODERS = (
     *("json.loads", "msgpack.unpackb", "unpacker.unpack", "msgpack.Decoder", "yaml.load", "simdjson.Parser"),
     *("FromString", "ParseFromString", "FormParser", "parse_qs", "urlsplit", "ElementTree.fromstring", "DictReader"),
@@ -8,12 +8,12 @@ DECODERS = (
     *("h5py.File", "b64decode", "urlsafe_b64decode", "a2b_base64", "torch.jit.load", "saved_model.load", "read_bytes"),
 )
 
-_MODEL = "models are run, and only those of the operator: bounded by tests/cloud/engines, tests/modelling/inspection/test_inspection.py"
-_OWN = "reads what this package wrote or ships"
+_MODEL = "only the operator's own models are loaded: limits are tested by tests/cloud/engines, tests/modelling/inspection/test_inspection.py"
+_OWN = "reads only files that this package wrote or ships"
 
-# Of each module the fuzz target that reaches it, or in brackets why none does.
+# The fuzz target of each module, or in brackets the reason for its absence.
 PARSERS = {
-    "cloud/models/engine_cache.py": f"({_OWN}: a cache of the worker's own user)",
+    "cloud/models/engine_cache.py": f"({_OWN}: a cache file of the worker's user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
     "cloud/engines/tensorflow/keras_limits.py": f"({_MODEL})",
     "cloud/engines/onnxruntime.py": f"({_MODEL})",
@@ -21,19 +21,19 @@ PARSERS = {
     "cloud/engines/tensorflow/saved_model.py": f"({_MODEL})",
     "cloud/engines/tflite.py": f"({_MODEL})",
     "cloud/engines/torchscript.py": f"({_MODEL})",
-    "cloud/gateway/detect/route.py": "(a form of one line: tests/cloud/gateway/detect/test_route.py and test_schemathesis.py)",
+    "cloud/gateway/detect/route.py": "(a short form: tests/cloud/gateway/detect/test_route.py and test_schemathesis.py)",
     "cloud/gateway/grpc/server.py": "(the operator's own certificate)",
     "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/http/test_hostile_peers.py)",
-    "cloud/gateway/http/json_reader.py": "doors",
+    "cloud/gateway/http/json_reader.py": "gateway",
     "cloud/gateway/http/json_writer.py": f"({_OWN}: a table of digits)",
-    "cloud/gateway/http/multipart.py": "doors",
-    "cloud/gateway/open_inference/json_messages.py": "doors",
-    "cloud/gateway/tf_serving/json_messages.py": "doors",
-    "cloud/isolation/channel.py": f"({_OWN}: the parent's messages and the child's)",
-    "cloud/isolation/shared_memory.py": f"({_OWN}: memory that parent and child share)",
-    "edge/upload/http_client.py": "(an answer of fixed keys: tests/edge/sending)",
-    "edge/sinks/npz.py": f"({_OWN}: it writes)",
-    "edge/sources/folder.py": "(hands pictures on to shared/imaging/image_files.py)",
+    "cloud/gateway/http/multipart.py": "gateway",
+    "cloud/gateway/open_inference/json_messages.py": "gateway",
+    "cloud/gateway/tf_serving/json_messages.py": "gateway",
+    "cloud/isolation/channel.py": f"({_OWN}: messages of a parent and its child process)",
+    "cloud/isolation/shared_memory.py": f"({_OWN}: memory shared by a parent and its child process)",
+    "edge/upload/http_client.py": "(a reply with fixed keys: tests/edge/sending)",
+    "edge/sinks/npz.py": f"({_OWN}: it only writes)",
+    "edge/sources/folder.py": "(passes images to shared/imaging/image_files.py)",
     "edge/transports/frame_metadata.py": "servers",
     "edge/transports/protocols/open_inference.py": "servers",
     "edge/transports/credentials.py": "(the user's own certificates)",
@@ -45,9 +45,9 @@ PARSERS = {
     "rosbag_tools/reading/mcap_file.py": "bag",
     "rosbag_tools/reading/records.py": "bag",
     "rosbag_tools/reading/ros1_file.py": "bag",
-    "shared/network/address.py": "(what the user typed: tests/shared/network/test_address.py)",
+    "shared/network/address.py": "(input of the user: tests/shared/network/test_address.py)",
     "shared/broker/certificate_authority.py": f"({_OWN}: certificates)",
-    "shared/encoding/bounded_protobuf.py": "doors",
+    "shared/encoding/bounded_protobuf.py": "gateway",
     "shared/encoding/compression.py": "wire",
     "shared/config.py": "settings",
     "shared/network/certificate_expiry.py": "(the operator's own certificates)",
@@ -56,18 +56,18 @@ PARSERS = {
     "shared/messages/frame_header.py": "wire",
     "shared/imaging/image_codecs.py": "wire",
     "shared/imaging/labels.py": "settings",
-    "shared/log_lines.py": f"({_OWN}: lines that a worker logs)",
+    "shared/log_lines.py": f"({_OWN}: log lines of a worker)",
     "shared/runlog/latency_log.py": "runs",
     "shared/runlog/lost_rows.py": "runs",
     "shared/imaging/mask_codecs.py": "wire",
-    "shared/mqtt/properties.py": "doors",
-    "shared/mqtt/publish_packet.py": "doors",
-    "shared/encoding/open_inference_tensors.py": "doors",
+    "shared/mqtt/properties.py": "gateway",
+    "shared/mqtt/publish_packet.py": "gateway",
+    "shared/encoding/open_inference_tensors.py": "gateway",
     "shared/imaging/image_header.py": "wire",
-    "shared/imaging/image_files.py": "(pictures of a folder, bounded by shared/imaging/image_header.py: tests/shared/imaging/test_image_files.py)",
+    "shared/imaging/image_files.py": "(images of a folder, checked by shared/imaging/image_header.py: tests/shared/imaging/test_image_files.py)",
     "shared/encoding/protobuf.py": f"({_OWN})",
     "shared/runlog/repair.py": "runs",
-    "shared/resources/tcp_bytes.py": "(what the kernel says)",
+    "shared/resources/tcp_bytes.py": "(input from the kernel)",
     "shared/runlog/run_manifest.py": "runs",
     "shared/encoding/tensorflow_tensors.py": "servers",
     "shared/messages/tensors.py": "wire",

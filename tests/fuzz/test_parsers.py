@@ -1,5 +1,3 @@
-"""The list of parsers, held against the code."""
-
 import ast
 import sys
 from pathlib import Path
@@ -12,21 +10,21 @@ from tests.fuzz.corpus import TARGETS, corpus, inputs, target
 from tests.fuzz.parsers import DECODERS, PARSERS
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cloud", "edge", "rosbag_tools", "shared")  # What runs in a vehicle and in a worker.
+FOLDERS = ("cloud", "edge", "rosbag_tools", "shared")  # The code of vehicles and workers.
 
 
 def decoders_of(path: Path) -> set[str]:
-    """Which of DECODERS a module calls or hands on."""
-    named = (
+    """Returns the functions of DECODERS that a module uses."""
+    names = (
         ast.unparse(node)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Name)
     )
-    return {decoder for name in named for decoder in DECODERS if name == decoder or name.endswith(f".{decoder}")}
+    return {decoder for name in names for decoder in DECODERS if name == decoder or name.endswith(f".{decoder}")}
 
 
-def test_every_module_that_parses_is_in_the_list() -> None:
-    """A new parser must not go without a fuzzer because nobody thought of it."""
+def test_every_parsing_module_is_listed() -> None:
+    """A new parser must get a fuzz target or a reason."""
     found = {
         str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if decoders_of(path)
     }
@@ -34,8 +32,8 @@ def test_every_module_that_parses_is_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_reaches_the_modules_that_are_listed_for_it(name: str) -> None:
-    """With its seeds and its corpus alone; what is fuzzed is what the list says."""
+def test_target_reaches_its_listed_modules(name: str) -> None:
+    """Its seeds and corpus must enter each module."""
     listed = {module for module, by in PARSERS.items() if by == name}
     assert listed
     entered: set[str] = set()
@@ -44,17 +42,17 @@ def test_a_target_reaches_the_modules_that_are_listed_for_it(name: str) -> None:
         if event == "call":
             entered.add(frame.f_code.co_filename)
 
-    module = target(name)
-    kept = [path.read_bytes() for path in inputs(corpus(name))] if corpus(name).is_dir() else []
+    fuzz_target = target(name)
+    stored = [path.read_bytes() for path in inputs(corpus(name))] if corpus(name).is_dir() else []
     sys.setprofile(note)
     try:
-        for data in (*module.seeds(), *kept):
-            module.run(data)
+        for data in (*fuzz_target.seeds(), *stored):
+            fuzz_target.run(data)
     finally:
         sys.setprofile(None)
-    assert {each for each in listed if str(ROOT / each) not in entered} == set()
+    assert {module for module in listed if str(ROOT / module) not in entered} == set()
 
 
 def test_every_entry_is_a_target_or_a_reason() -> None:
-    """A name that is misspelt would fuzz nothing."""
+    """A misspelt name would fuzz nothing."""
     assert {by for by in PARSERS.values() if not by.startswith("(")} == set(TARGETS)

@@ -160,7 +160,7 @@ def _direct(model: Model, index: int, *, want: RequestOptions = RequestOptions()
     plan = geometry.plan(Resize(resize or card.resize), height, width, HEIGHT, WIDTH)
     outputs = model.infer(np.ascontiguousarray(geometry.apply(rgb, plan))[None])
     message = FrameMessage(
-        FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", want=want
+        FrameId("a", "b", "c", 0), card.name, Layout.RGB8, (HEIGHT, WIDTH, 3), "raw", plan, 0, b"", options=want
     )
     return TASKS[card.task]({head: values[0] for head, values in outputs.items()}, message, model.manifest)
 
@@ -230,7 +230,7 @@ def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
     ("model", "settings", "reason"),
     [
         ("inside", {"outputs": ("half", "speed")}, "has no output speed: ask for features, half, winner"),
-        ("things", {"outputs": ("half",)}, "a model of raw tensors alone has some to choose from"),
+        ("things", {"outputs": ("half",)}, "only models of raw tensors have named outputs"),
         ("weather", {"top_k": 100}, "classes, not 100: ask for fewer"),
         ("weather", {"mask_codec": "png"}, "no classification codec 'png': ask for raw, lz4, zstd"),
     ],

@@ -42,8 +42,8 @@ _CARD = ModelCard(
     trained=True, outputs=("depth",), engine="tensorflow", precision="fp32", cold_ms=90.5, warm_ms=7,
 )  # fmt: skip
 _FRAME = FrameMessage(
-    _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", budget_ms=100,
-    want=RequestOptions("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
+    _ID, "inside", Layout.RGB8, (8, 12, 3), "raw", _GEOMETRY, 5, b"x", version="2", remaining_ms=100,
+    options=RequestOptions("zstd", "frame", 3, ("depth",)), stamps=_STAMPS,
 )  # fmt: skip
 _MASK = ResultMessage(
     _ID, 1, Status.ANSWERED, "w", "", "road", "1", "ab" * 32, "openvino bf16", geometry=_GEOMETRY, shape=(8, 12),

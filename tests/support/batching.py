@@ -110,7 +110,7 @@ class Line:
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
             frame_stamp_ns=0,
             data=b"",
-            budget_ms=budget_ms,
+            remaining_ms=budget_ms,
         )
         return Request(
             payload=b"",

@@ -73,5 +73,5 @@ def frame(sequence: int, model: str = "tiny", version: str | None = None) -> Fra
         geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=0,
         data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
-        want=RequestOptions("raw"),
+        options=RequestOptions("raw"),
     )

@@ -119,7 +119,7 @@ def _frames(model: str, vehicle: str, height: int, width: int) -> Iterator[bytes
                 geometry=plan(Resize.STRETCH, height, width, height, width),
                 frame_stamp_ns=5,
                 data=bytes(image_codecs.encode(pixels, Layout.RGB8, codec, _QUALITY)),
-                budget_ms=60_000,
+                remaining_ms=60_000,
                 stamps=(Stamp("due", f"edge/{vehicle}/{_SESSION}", 1), Stamp("sent", f"edge/{vehicle}/{_SESSION}", 2)),
             )
         )

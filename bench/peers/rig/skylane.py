@@ -47,7 +47,7 @@ class CallClient:
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
+        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         body = self._call(self._dialect.pack(message).body)
         return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
 
@@ -68,7 +68,7 @@ class SkylaneClient:
     def ask(self, job: Job) -> Answer:
         """As `Client.ask`."""
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
-        message = replace(job.frame, id=frame_id, want=self._want, stamps=())
+        message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         self._transport.send(message, self._transport.pack(message), self._lost)
         try:
             reply = self._transport.replies.get(timeout=PATIENCE_S)

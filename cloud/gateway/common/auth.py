@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cloud.gateway.common.errors import Kind, RefusedError
 from shared.errors import SkylaneError
-from shared.messages.topics import checked, sanitize_name
+from shared.messages.topics import sanitize_name, validate_name
 from shared.network import env_names
 
 TOKEN_VARIABLE = env_names.GATEWAY
@@ -55,7 +55,7 @@ class Authenticator:
             parts = line.split()
             if len(parts) != 2:  # noqa: PLR2004  A name and a token.
                 raise TokensError(f"{file}, line {number}: is not NAME TOKEN")
-            name = parts[0] if parts[0] == ANYONE else checked("name", parts[0])
+            name = parts[0] if parts[0] == ANYONE else validate_name("name", parts[0])
             token = _token(parts[1], f"{file}, line {number}")
             if names.get(token, name) != name:
                 raise TokensError(f"{file}, line {number}: is the token of {names[token]} too: give each its own")
@@ -86,7 +86,7 @@ class Authenticator:
         own = self._own(authorization) if self._names else ANYONE
         if claimed is not None:
             try:
-                checked("vehicle", claimed)
+                validate_name("vehicle", claimed)
             except SkylaneError as error:
                 raise RefusedError(Kind.INVALID, str(error)) from error
         if own == ANYONE:

@@ -233,8 +233,8 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         geometry=plan,
         frame_stamp_ns=0,
         data=data,
-        budget_ms=call.budget_ms,
-        want=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        remaining_ms=call.budget_ms,
+        options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
 

@@ -11,7 +11,7 @@ from cloud.gateway.context import WorkerContext
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
-from shared.messages.topics import checked
+from shared.messages.topics import validate_name
 from shared.network.endpoint import is_loopback
 
 _STATES = {
@@ -52,7 +52,7 @@ def order(parts: WorkerContext, caller: Caller, verb: Verb, model: str = "") -> 
                 "models are loaded and unloaded from the worker's own machine, or with a token: start it with --tokens",
             )
         try:
-            checked("model", model)
+            validate_name("model", model)
         except SkylaneError as error:
             raise RefusedError(Kind.INVALID, str(error)) from error
         if not parts.control.operators and parts.callers.has_token(caller.name):  # At the broker its ACL says so.

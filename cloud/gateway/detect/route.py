@@ -21,7 +21,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Resize
-from shared.imaging.image_files import Picture, decode_to_rgb, stamp_untrained
+from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
 from shared.messages import results
@@ -201,14 +201,14 @@ def _pixels(data: bytes) -> int:
     return header.height * header.width
 
 
-def _picture(parts: WorkerContext, data: bytes) -> Picture:
+def _picture(parts: WorkerContext, data: bytes) -> ImageArray:
     try:
         return decode_to_rgb(data, parts.limits)
     except SkylaneError as error:
         raise RefusedError(Kind.UNPROCESSABLE, str(error)) from error
 
 
-def _ask(parts: WorkerContext, call: HttpCall, card: ModelCard, picture: Picture) -> Asked:
+def _ask(parts: WorkerContext, call: HttpCall, card: ModelCard, picture: ImageArray) -> Asked:
     """Hand a picture in as a vehicle would: cropped and scaled for the model, with the geometry of that."""
     height, width = picture.shape[:2]
     try:
@@ -225,8 +225,8 @@ def _ask(parts: WorkerContext, call: HttpCall, card: ModelCard, picture: Picture
         geometry=made,
         frame_stamp_ns=0,
         data=np.ascontiguousarray(geometry.apply(picture, made)).reshape(-1).data,
-        budget_ms=call.budget_ms,
-        want=RequestOptions(mask_codec="raw"),
+        remaining_ms=call.budget_ms,
+        options=RequestOptions(mask_codec="raw"),
     )
     largest = parts.settings.max_message_bytes
     # Received now: what decoding took is told by itself.
@@ -245,7 +245,7 @@ def _wanted_picture(call: HttpCall) -> str | None:
     return next((kind for kind in taken if kind in _PICTURES), None)
 
 
-def _annotated(picture: Picture, reply: Reply, result: Result, kind: str) -> bytes:
+def _annotated(picture: ImageArray, reply: Reply, result: Result, kind: str) -> bytes:
     """The whole picture with the result drawn on it; what the model did not see of it is darker under a mask."""
     made = reply.first.geometry
     assert made is not None
@@ -265,7 +265,7 @@ def _annotated(picture: Picture, reply: Reply, result: Result, kind: str) -> byt
     return bytes(image_codecs.encode(told, Layout.RGB8, _PICTURES[kind], _QUALITY))
 
 
-def _scale(picture: Picture, result: Result) -> float:
+def _scale(picture: ImageArray, result: Result) -> float:
     """How many times larger a picture is drawn on than it came: where text is to be read, as wide as that takes."""
     height, width = picture.shape[:2]
     return 1.0 if isinstance(result, np.ndarray) else max(1.0, min(LEGIBLE_WIDTH / width, MAX_JPEG_SIDE / height))

@@ -85,7 +85,7 @@ class MqttTransport:
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
-        self._model = topics.checked("model", model)
+        self._model = topics.validate_name("model", model)
         self._version = version
         self._qos = qos
         self._workers = Workers()
@@ -184,7 +184,7 @@ class MqttTransport:
                 unreachable(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
         camera = message.id.camera
-        budget = message.budget_ms
+        budget = message.remaining_ms
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
             topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),

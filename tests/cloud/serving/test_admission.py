@@ -31,7 +31,7 @@ def _request(
         answer,
         {Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1,
-        head=FrameHeader(due_ns=due_ns, budget_ms=budget_ms),
+        head=FrameHeader(due_ns=due_ns, remaining_ms=budget_ms),
     )
 
 

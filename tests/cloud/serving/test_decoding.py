@@ -150,7 +150,7 @@ def test_a_mask_may_be_no_larger_than_a_picture_may() -> None:
     """A few pixels that say they were cut from 67 million would have a mask made of as many."""
     huge = replace(_frame(), geometry=plan(Resize.STRETCH, 300, 300, HEIGHT, WIDTH))
     with _bench() as bench:
-        answer = bench.decode(pack_frame(replace(huge, want=RequestOptions(size="frame"))))
+        answer = bench.decode(pack_frame(replace(huge, options=RequestOptions(size="frame"))))
         assert isinstance(bench.decode(pack_frame(huge)), Request)  # Of the model's size it is as small as ever.
     assert isinstance(answer, ResultMessage)
     assert answer.status is Status.REJECTED
@@ -214,20 +214,20 @@ def test_a_whole_frame_is_bounded_before_it_is_decoded() -> None:
 def test_a_budget_is_counted_from_the_receipt() -> None:
     """Two clocks need not agree; what is used up is not worth decoding, and its answer echoes its stamps all the same."""
     with _bench() as bench:
-        frame = replace(_frame(), budget_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
+        frame = replace(_frame(), remaining_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
         assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended while it waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
-        assert isinstance(bench.decode(pack_frame(replace(frame, budget_ms=500_000))), Request)
+        assert isinstance(bench.decode(pack_frame(replace(frame, remaining_ms=500_000))), Request)
 
 
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     """What the worker can do goes to frames that it can answer in time."""
     with _bench() as bench:
         bench.places.expected_latency_ns = 600 * 10**9
-        late = bench.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
+        late = bench.decode(pack_frame(replace(_frame(), remaining_ms=500_000)))
         assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")
         assert isinstance(bench.decode(pack_frame(_frame())), Request)

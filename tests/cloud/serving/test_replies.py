@@ -35,7 +35,7 @@ FRAME = FrameMessage(
     frame_stamp_ns=0,
     data=b"",
     attempt=2,
-    want=RequestOptions("rle"),
+    options=RequestOptions("rle"),
     stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
 )
 
@@ -100,7 +100,7 @@ def test_what_tells_nobody_whose_it_is_is_counted() -> None:
 def test_a_mask_larger_than_the_way_back_takes_is_not_sent() -> None:
     """The broker would cut the connection, for every vehicle's frames."""
     answers: list[ResultMessage] = []
-    request = _request(answers, replace(FRAME, want=RequestOptions("raw")))
+    request = _request(answers, replace(FRAME, options=RequestOptions("raw")))
     with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes, more than the 1000 that the way back takes"):
         Replier("w", "cloud/w/s9").result(request, CARD, np.zeros((40, 40), np.uint8))
     assert not answers

@@ -56,5 +56,5 @@ def message(want: RequestOptions = RequestOptions(), geometry: Geometry | None =
         geometry=geometry or plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=0,
         data=b"",
-        want=want,
+        options=want,
     )

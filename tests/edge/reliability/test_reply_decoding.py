@@ -62,7 +62,7 @@ def test_a_result_of_another_task_is_a_failure(journey: FrameRecord, answer: Ans
     other = Task.DETECTION if task is Task.SEGMENTATION else Task.SEGMENTATION
     read, fault = decoded(_answered(answer, journey, other, RESULTS[other]), journey, task)
     assert read is None
-    assert fault == f"{results.noun(task)} cannot be used: its model answers a {other}"
+    assert fault == f"{results.result_name(task)} cannot be used: its model answers a {other}"
 
 
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 31, 5), (0, 0, 5, 17), (0, -3, 5, 5)])
@@ -80,7 +80,7 @@ def test_damaged_data_is_a_failure(journey: FrameRecord, answer: Answer, task: T
     message = replace(_answered(answer, journey, task, RESULTS[task]), **changes)
     read, fault = decoded(message, journey, task)
     assert read is None
-    assert fault.startswith(f"{results.noun(task)} cannot be used: ")
+    assert fault.startswith(f"{results.result_name(task)} cannot be used: ")
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ANSWERED])

@@ -62,7 +62,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
         assert transport.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), want=RequestOptions("zstd"))
+            message = replace(frame(sequence), stamps=(sent,), options=RequestOptions("zstd"))
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
@@ -81,9 +81,9 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
     ("changes", "status", "reason"),
     [
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"want": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
+        ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
-        ({"budget_ms": 0}, Status.EXPIRED, "budget"),
+        ({"remaining_ms": 0}, Status.EXPIRED, "budget"),
     ],
     ids=["no picture", "no codec", "no version", "no time"],
 )

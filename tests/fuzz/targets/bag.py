@@ -1,4 +1,4 @@
-"""The bag reader: a file of any bytes, in each of the three formats, read by its index and front to back."""
+"""Fuzz target of the bag reader: files of all three formats, read by index and sequentially."""
 
 import atexit
 import random
@@ -32,7 +32,7 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 
 def seeds() -> Iterator[bytes]:
-    """A small bag of every kind, written by our own writer."""
+    """Yields a small bag of every format and compression."""
     pixels = np.random.default_rng(1).integers(0, 4, (4, 6), np.uint8)
     for number, (bag_format, compression) in enumerate(_KINDS):
         path = _folder / f"{number}" / ("drive.bag" if bag_format == "ros1" else "drive")
@@ -43,13 +43,13 @@ def seeds() -> Iterator[bytes]:
                 writer.write_image("/cam/image_raw", pixels, "mono8", stamp_ns, stamp_ns + 1, "cam")
         file = path if path.is_file() else next(each for each in path.iterdir() if each.suffix != ".yaml")
         if bag_format == "sqlite3":
-            _tighten(file)
+            _shrink(file)
         yield file.read_bytes()
         shutil.rmtree(path.parent)
 
 
 def run(data: bytes) -> None:
-    """Read one file in every way that we read bags; anything but our own errors is a finding."""
+    """Reads a file in both ways; raises only on a bug."""
     path = _folder / _NAMES.get(data[:7], "drive.bag")
     path.write_bytes(data)
     with suppress(SkylaneError):
@@ -60,20 +60,20 @@ def run(data: bytes) -> None:
         finally:
             source.close()
     with suppress(SkylaneError), Bag(path) as bag:
-        for item in bag.scan():  # As `skylane bag verify` does, without the types that it builds for every bag anew.
+        for item in bag.scan():  # As in `skylane bag verify`.
             assert isinstance(item, Message | Damage)
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """A block of the file overwritten, doubled, moved or taken out: records damaged as disks and copies damage them."""
-    chance = random.Random(seed)
+    """Overwrites, duplicates, moves or removes a block, as faulty disks and copies do."""
+    rng = random.Random(seed)
     if not data:
         return data
-    begin = chance.randrange(len(data))
-    end = min(len(data), begin + chance.choice((1, 4, 8, 64, 512)))
-    elsewhere = chance.randrange(len(data))
+    begin = rng.randrange(len(data))
+    end = min(len(data), begin + rng.choice((1, 4, 8, 64, 512)))
+    elsewhere = rng.randrange(len(data))
     block = data[begin:end]
-    match chance.randrange(5):
+    match rng.randrange(5):
         case 0:
             return data[:elsewhere] + block + data[elsewhere + len(block) :]
         case 1:
@@ -81,12 +81,12 @@ def mutated(data: bytes, seed: int) -> bytes:
         case 2:
             return data[:begin] + data[end:]
         case 3:
-            return data[:begin] + chance.choice((b"\x00", b"\xff", b"\x7f")) * len(block) + data[end:]
+            return data[:begin] + rng.choice((b"\x00", b"\xff", b"\x7f")) * len(block) + data[end:]
     return data[:begin]
 
 
-def _tighten(path: Path) -> None:
-    """Small pages: a database of a few messages takes 40 KB otherwise."""
+def _shrink(path: Path) -> None:
+    """Reduces the page size: a database of a few messages would take 40 KB otherwise."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
         database.execute("PRAGMA page_size = 512")

@@ -1,4 +1,4 @@
-"""A run's folder as a killed process or a bad disk left it, read and repaired. An input is one byte that picks the file."""
+"""Fuzz target of a run's folder after a crash: reading and repair. The first byte of an input selects the file."""
 
 import atexit
 import shutil
@@ -21,8 +21,8 @@ _folder = Path(tempfile.mkdtemp(prefix="skylane-fuzz-"))
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 
-def _written() -> dict[str, bytes]:
-    """The files of a run that was killed with a frame open."""
+def _killed_run() -> dict[str, bytes]:
+    """Returns the files of a run that was killed while a frame was open."""
     folder = _folder / "whole"
     rows = [Row("car", "left", "s1", number, Outcome.ANSWERED) for number in range(3)]
     with LogWriter(folder) as log:
@@ -34,16 +34,16 @@ def _written() -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in _FILES}
 
 
-_WHOLE = _written()
+_WHOLE = _killed_run()
 
 
 def seeds() -> Iterator[bytes]:
-    """Each file as it is written."""
-    yield from (bytes([place]) + _WHOLE[name] for place, name in enumerate(_FILES))
+    """Yields each file unchanged."""
+    yield from (bytes([index]) + _WHOLE[name] for index, name in enumerate(_FILES))
 
 
 def run(data: bytes) -> None:
-    """Repair the run with one file replaced, and count its outcomes; anything but our own errors is a finding."""
+    """Repairs and reads the run with one file replaced; raises only on a bug."""
     if not data:
         return
     folder = _folder / "run"

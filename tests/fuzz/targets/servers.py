@@ -1,6 +1,6 @@
-"""Answers: what a server that says it is a worker, or has a model, may answer a vehicle and a worker with.
+"""Fuzz target of server replies: of workers to vehicles, and of model servers to workers.
 
-An input is one byte that picks the reader, then the answer.
+The first byte of an input selects the parser.
 """
 
 import base64
@@ -37,15 +37,15 @@ _HEADER = base64.urlsafe_b64encode(_MASK).decode().rstrip("=")
 _STRING = b"\2\0\0\0ab"
 
 
-class _Reader(NamedTuple):
-    read: Callable[[bytes], object]
+class _Parser(NamedTuple):
+    parse: Callable[[bytes], object]
     seeds: Callable[[], Iterator[bytes]]
 
 
 def _rest_infer(data: bytes) -> object:
-    """The first byte tells how long the JSON is."""
-    beside = {MASK_HEADER: _HEADER, open_inference.LENGTH_HEADER: str(data[0] if data else 0)}
-    return open_inference.OipRestAdapter("net").read(Returned(data[1:], beside, 0))
+    """The first byte is the length of the JSON part."""
+    headers = {MASK_HEADER: _HEADER, open_inference.LENGTH_HEADER: str(data[0] if data else 0)}
+    return open_inference.OipRestAdapter("net").read(Returned(data[1:], headers, 0))
 
 
 def _rest_infer_seeds() -> Iterator[bytes]:
@@ -53,79 +53,79 @@ def _rest_infer_seeds() -> Iterator[bytes]:
     yield bytes([len(head)]) + head + _STRING
 
 
-def _infer_answer_seeds() -> Iterator[bytes]:
-    answer = message_class("inference.ModelInferResponse")
-    yield answer(raw_output_contents=[_STRING]).SerializeToString()
+def _infer_reply_seeds() -> Iterator[bytes]:
+    reply = message_class("inference.ModelInferResponse")
+    yield reply(raw_output_contents=[_STRING]).SerializeToString()
 
 
-def _predict_answer_seeds() -> Iterator[bytes]:
-    answer = message_class("tensorflow.serving.PredictResponse")()
-    to_tensor_proto(np.array([b"ab"], object), answer.outputs[RESULT])
-    yield answer.SerializeToString()
+def _predict_reply_seeds() -> Iterator[bytes]:
+    reply = message_class("tensorflow.serving.PredictResponse")()
+    to_tensor_proto(np.array([b"ab"], object), reply.outputs[RESULT])
+    yield reply.SerializeToString()
 
 
 def _triton(data: bytes) -> None:
-    """A batch's answer, as the engine `triton` reads it."""
-    answer = parsed(message_class("inference.ModelInferResponse"), data)
-    for place, each in enumerate(answer.outputs):
-        if answer.raw_output_contents:
-            raw = answer.raw_output_contents[place] if place < len(answer.raw_output_contents) else b""
+    """Reads a reply as the engine `triton` does."""
+    reply = parsed(message_class("inference.ModelInferResponse"), data)
+    for index, each in enumerate(reply.outputs):
+        if reply.raw_output_contents:
+            raw = reply.raw_output_contents[index] if index < len(reply.raw_output_contents) else b""
             from_raw(memoryview(raw), each.datatype, list(each.shape))
         else:
             from_contents(each.contents, each.datatype, list(each.shape))
 
 
 def _triton_seeds() -> Iterator[bytes]:
-    answer = message_class("inference.ModelInferResponse")()
-    answer.outputs.add(name="scores", datatype="FP32", shape=_NUMBERS.shape)
-    answer.raw_output_contents.append(_NUMBERS.tobytes())
-    yield answer.SerializeToString()
-    answer.ClearField("raw_output_contents")
-    answer.outputs[0].contents.fp32_contents.extend(_NUMBERS.ravel().tolist())
-    yield answer.SerializeToString()
+    reply = message_class("inference.ModelInferResponse")()
+    reply.outputs.add(name="scores", datatype="FP32", shape=_NUMBERS.shape)
+    reply.raw_output_contents.append(_NUMBERS.tobytes())
+    yield reply.SerializeToString()
+    reply.ClearField("raw_output_contents")
+    reply.outputs[0].contents.fp32_contents.extend(_NUMBERS.ravel().tolist())
+    yield reply.SerializeToString()
 
 
 def _tensorflow_serving(data: bytes) -> None:
-    answer = parsed(message_class("tensorflow.serving.PredictResponse"), data)
-    for proto in answer.outputs.values():
-        if sum(dim.size for dim in proto.tensor_shape.dim) < 1 << 16:  # What is larger takes memory, and is no finding.
+    reply = parsed(message_class("tensorflow.serving.PredictResponse"), data)
+    for proto in reply.outputs.values():
+        if sum(dim.size for dim in proto.tensor_shape.dim) < 1 << 16:  # Larger tensors legitimately need memory.
             from_tensor_proto(proto)
 
 
 def _tensorflow_serving_seeds() -> Iterator[bytes]:
-    answer = message_class("tensorflow.serving.PredictResponse")()
-    to_tensor_proto(_NUMBERS, answer.outputs["scores"])
-    yield answer.SerializeToString()
+    reply = message_class("tensorflow.serving.PredictResponse")()
+    to_tensor_proto(_NUMBERS, reply.outputs["scores"])
+    yield reply.SerializeToString()
 
 
 def _rest_predict_seeds() -> Iterator[bytes]:
     yield json.dumps({"predictions": [{"b64": "YWI="}]}).encode()
 
 
-_READERS = (
-    _Reader(lambda data: SkylaneAdapter().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
-    _Reader(lambda data: open_inference.OipGrpcAdapter().read(Returned(data, _METADATA, 0)), _infer_answer_seeds),
-    _Reader(
-        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(Returned(data, _METADATA, 0)), _predict_answer_seeds
+_PARSERS = (
+    _Parser(lambda data: SkylaneAdapter().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
+    _Parser(lambda data: open_inference.OipGrpcAdapter().read(Returned(data, _METADATA, 0)), _infer_reply_seeds),
+    _Parser(
+        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(Returned(data, _METADATA, 0)), _predict_reply_seeds
     ),
-    _Reader(_rest_infer, _rest_infer_seeds),
-    _Reader(
+    _Parser(_rest_infer, _rest_infer_seeds),
+    _Parser(
         lambda data: tensorflow_serving.TfServingRestAdapter("net").read(Returned(data, {MASK_HEADER: _HEADER}, 0)),
         _rest_predict_seeds,
     ),
-    _Reader(_triton, _triton_seeds),
-    _Reader(_tensorflow_serving, _tensorflow_serving_seeds),
+    _Parser(_triton, _triton_seeds),
+    _Parser(_tensorflow_serving, _tensorflow_serving_seeds),
 )
 
 
 def seeds() -> Iterator[bytes]:
-    """Valid answers, as the servers write them."""
-    for place, reader in enumerate(_READERS):
-        yield from (bytes([place]) + body for body in reader.seeds())
+    """Yields valid replies, as the servers send them."""
+    for index, parser in enumerate(_PARSERS):
+        yield from (bytes([index]) + body for body in parser.seeds())
 
 
 def run(data: bytes) -> None:
-    """Read one answer; anything but our own errors is a finding."""
+    """Parses one reply; raises only on a bug."""
     if data:
         with suppress(SkylaneError, RemoteError, TensorsError):
-            _READERS[data[0] % len(_READERS)].read(data[1:])
+            _PARSERS[data[0] % len(_PARSERS)].parse(data[1:])

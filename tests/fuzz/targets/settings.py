@@ -1,4 +1,4 @@
-"""Files that a user writes: settings, manifests of models, label files. An input is one byte that picks the reader, then the file."""
+"""Fuzz target of files written by users: settings, manifests, label files. The first byte selects the reader."""
 
 import atexit
 import shutil
@@ -39,7 +39,7 @@ def _labels(path: Path) -> None:
 class _Reader(NamedTuple):
     read: Callable[[Path], None]
     name: str
-    seeds: str  # Files of this repository, a pattern.
+    seeds: str  # Glob pattern in the repository.
 
 
 _READERS = (
@@ -54,14 +54,14 @@ _XML = b"<a><SLabel><Name>road</Name><fromColour>128 64 128</fromColour><toValue
 
 
 def seeds() -> Iterator[bytes]:
-    """The files that ship."""
-    for place, reader in enumerate(_READERS):
+    """Yields the configuration files of the repository."""
+    for index, reader in enumerate(_READERS):
         files = [path.read_bytes() for path in sorted(_ROOT.glob(reader.seeds))] or [_XML]
-        yield from (bytes([place]) + content for content in files if len(content) < MAX_BYTES)
+        yield from (bytes([index]) + content for content in files if len(content) < MAX_BYTES)
 
 
 def run(data: bytes) -> None:
-    """Read one file; anything but our own errors, each in one line, is a finding."""
+    """Reads one file; raises unless every error is a SkylaneError with a message of one line."""
     if not data:
         return
     reader = _READERS[data[0] % len(_READERS)]
@@ -70,6 +70,6 @@ def run(data: bytes) -> None:
     try:
         reader.read(path)
     except SkylaneError as error:
-        told = str(error)
-        assert "\n" not in told
-        assert len(told) < 2000
+        message = str(error)
+        assert "\n" not in message
+        assert len(message) < 2000

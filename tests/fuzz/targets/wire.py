@@ -1,7 +1,4 @@
-"""The wire: every message that anybody may publish, read as the node that it is meant for reads it.
-
-An input is one byte that picks the reader, then the payload.
-"""
+"""Fuzz target of the MQTT messages, each processed as by its receiver. The first byte selects the kind of message."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -58,7 +55,7 @@ from shared.messages.model_card import ModelCard, Task
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
-from shared.mqtt.bus import Delivery, MemoryBus
+from shared.mqtt.bus import Delivery
 from shared.stages import Stage, Stamp
 
 HEIGHT, WIDTH = 8, 12
@@ -78,50 +75,50 @@ CARD = ModelCard(
     trained=True,
 )
 _LIMITS = ImageLimits(max_pixels=1 << 16, max_bytes=1 << 20)
-_PICTURE = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+_IMAGE = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
 
-class _Unbatched:
-    """A batcher whose places are free, and which never infers."""
+class _NoBatcher:
+    """A batcher that accepts every frame and never runs the engine."""
 
     def __init__(self) -> None:
-        self.pictures = 0
+        self.images = 0
 
     def release(self) -> None:
-        """A place was given back."""
+        """Does nothing."""
 
     def put(self, request: Request) -> None:
-        """A frame came that an engine could take."""
+        """Checks the decoded image of a frame."""
         assert request.picture.shape == (HEIGHT, WIDTH, 3)
         assert request.picture.dtype == np.uint8
         assert request.message is not None
         plan = request.message.geometry
         if plan.source_height * plan.source_width <= _LIMITS.max_pixels:
-            laid = geometry.to_source(request.picture[..., 0], plan, geometry.UNSEEN)
-            assert laid.shape == (plan.source_height, plan.source_width)
-        self.pictures += 1
+            scaled = geometry.to_source(request.picture[..., 0], plan, geometry.UNSEEN)
+            assert scaled.shape == (plan.source_height, plan.source_width)
+        self.images += 1
 
 
-def _answer(message: ResultMessage) -> None:
-    """Whatever a worker answers must be readable by the vehicle, and fit beside a mask."""
+def _check_reply(message: ResultMessage) -> None:
+    """Checks that a vehicle can decode a reply, and that it fits a packet together with a mask."""
     payload = pack_result(message)
     assert unpack_result(payload) == message
-    assert len(payload) < 1 << 16, "an answer without a result takes more than the room kept for it"
+    assert len(payload) < 1 << 16, "a reply without a result exceeds the size reserved for it"
 
 
 _replier = Replier("worker", "cloud/worker/s1")
 _decoder = Decoder(Admission(), _replier, Serving(), _LIMITS)
-_lane = cast("Lane", SimpleNamespace(card=CARD, batcher=_Unbatched()))
+_lane = cast("Lane", SimpleNamespace(card=CARD, batcher=_NoBatcher()))
 
 
-def _frame(payload: bytes) -> None:
-    """As a worker takes it: head, admission's view of it, message, picture, refusal."""
+def _read_frame(payload: bytes) -> None:
+    """Processes a frame as a worker does: header, message, image, rejection."""
     request = Request(
         payload=payload,
         vehicle=ID.vehicle,
         camera=ID.camera,
         model=CARD.name,
-        answer=_answer,
+        answer=_check_reply,
         times={Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1 << 20,
         correlation=ID,
@@ -135,8 +132,8 @@ def _frame(payload: bytes) -> None:
         assert unpack_frame(pack_frame(message)) == message
 
 
-def _mask(payload: bytes) -> None:
-    """As a vehicle takes it: message, result, and a mask laid back onto its frame."""
+def _read_result(payload: bytes) -> None:
+    """Processes a result as a vehicle does: message, result, mask scaled to the frame."""
     try:
         message = unpack_result(payload)
     except MessageError:
@@ -144,7 +141,7 @@ def _mask(payload: bytes) -> None:
     assert unpack_result(pack_result(message)) == message
     shape = message.shape
     if message.task is Task.SEGMENTATION and shape not in ((HEIGHT, WIDTH), (16, 24)):
-        return  # Refused by the vehicle before it is decoded.
+        return  # The vehicle rejects it before decoding.
     try:
         result = results.decode(message.task, message.data, message.codec, shape)
     except SkylaneError:
@@ -153,27 +150,24 @@ def _mask(payload: bytes) -> None:
         assert geometry.to_source(result, PLAN, geometry.UNSEEN).shape == (16, 24)
 
 
-def _status(payload: bytes) -> None:
+def _read_status(payload: bytes) -> None:
     workers = Workers()
     workers.announced(Delivery(topics.WORKER_STATUS.of(worker="worker"), payload, clock.now_ns()))
     workers.serves("tiny")
 
 
-def _probe(payload: bytes) -> None:
-    with MemoryBus() as bus:
-        Echoes("worker", "cloud/worker/s1")._received(
-            bus, Delivery(topics.PROBES.of(worker="worker", vehicle="car"), payload, clock.now_ns())
-        )
+def _read_probe(payload: bytes) -> None:
+    Echoes("worker", "cloud/worker/s1").echo("car", payload, clock.now_ns())
 
 
-def _echo(payload: bytes) -> None:
+def _read_echo(payload: bytes) -> None:
     probes = Probes("s1", Clocks())
     sent = probes.probe("worker", 5)
     assert sent.sequence == 0
     probes.echoed("worker", payload, 50)
 
 
-def _request(payload: bytes) -> None:
+def _read_request(payload: bytes) -> None:
     verbs = [*Verb, "destroy"]
     try:
         request = unpack_request(payload[1:], verbs[payload[0] % len(verbs)] if payload else "")
@@ -182,15 +176,15 @@ def _request(payload: bytes) -> None:
     assert unpack_request(pack_request(request), request.verb) == request
 
 
-def _reply(payload: bytes) -> None:
+def _read_reply(payload: bytes) -> None:
     try:
         reply = unpack_reply(payload)
     except MessageError:
         return
-    unpack_reply(pack_reply(reply))  # Its texts may be cut.
+    unpack_reply(pack_reply(reply))  # Long texts are truncated.
 
 
-def _tensors(payload: bytes) -> None:
+def _read_tensors(payload: bytes) -> None:
     codecs = [*tensors.TENSOR_CODECS]
     try:
         arrays = tensors.decode(payload[1:], codecs[payload[0] % len(codecs)] if payload else "raw")
@@ -204,7 +198,8 @@ class _Reader(NamedTuple):
     seeds: Callable[[], Iterator[bytes]]
 
 
-def _frame_seeds() -> Iterator[bytes]:
+def frame_seeds() -> Iterator[bytes]:
+    """Yields frames with every image codec."""
     for codec in IMAGE_CODECS:
         yield pack_frame(_frame_of(codec, Layout.RGB8))
     yield pack_frame(_frame_of("png", Layout.BAYER_RGGB8))
@@ -212,7 +207,7 @@ def _frame_seeds() -> Iterator[bytes]:
 
 
 def _frame_of(codec: str, layout: Layout) -> FrameMessage:
-    pixels = (_PICTURE if layout.channels == 3 else _PICTURE[..., 0]).astype(layout.dtype)
+    pixels = (_IMAGE if layout.channels == 3 else _IMAGE[..., 0]).astype(layout.dtype)
     return FrameMessage(
         id=ID,
         model=CARD.name,
@@ -222,29 +217,30 @@ def _frame_of(codec: str, layout: Layout) -> FrameMessage:
         geometry=geometry.plan(geometry.Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
         frame_stamp_ns=5,
         data=bytes(image_codecs.encode(pixels, layout, codec, 50)),
-        budget_ms=100,
+        remaining_ms=100,
         version="1",
-        want=RequestOptions(top_k=2),
+        options=RequestOptions(top_k=2),
         stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
     )
 
 
-def _mask_seeds() -> Iterator[bytes]:
-    mask: Result = (_PICTURE[..., 0] > 127).astype(np.uint8)
+def result_seeds() -> Iterator[bytes]:
+    """Yields results of every task and codec."""
+    mask: Result = (_IMAGE[..., 0] > 127).astype(np.uint8)
     for codec in MASK_CODECS:
-        yield _mask_of(Task.SEGMENTATION, codec, results.encode(mask, codec))
+        yield _result_of(Task.SEGMENTATION, codec, results.encode(mask, codec))
     boxes = np.array([[1, 2, 3, 4]], np.float32)
     others: dict[Task, Result] = {
         Task.CLASSIFICATION: Classification((1, 0), (0.75, 0.25)),
         Task.DETECTION: Detections(boxes, np.array([1], np.uint16), np.array([0.5], np.float32)),
-        Task.TENSORS: Tensors({"depth": _PICTURE[..., 0].astype(np.float32)}),
+        Task.TENSORS: Tensors({"depth": _IMAGE[..., 0].astype(np.float32)}),
     }
     for codec in tensors.TENSOR_CODECS:
         for task, result in others.items():
-            yield _mask_of(task, codec, results.encode(result, codec))
+            yield _result_of(task, codec, results.encode(result, codec))
 
 
-def _mask_of(task: Task, codec: str, data: Buffer) -> bytes:
+def _result_of(task: Task, codec: str, data: Buffer) -> bytes:
     return pack_result(
         ResultMessage(
             ID,
@@ -261,64 +257,70 @@ def _mask_of(task: Task, codec: str, data: Buffer) -> bytes:
     )
 
 
-def _status_seeds() -> Iterator[bytes]:
+def status_seeds() -> Iterator[bytes]:
+    """Yields the status of a worker online and offline."""
     yield pack_status(NodeStatus(NodeState.ONLINE, "s1", 64, (CARD,)))
     yield pack_status(NodeStatus(NodeState.OFFLINE, "s1"))
 
 
-def _seed_of_probe() -> bytes:
-    return pack_probe(Probe("s1", 0, 5))
+def probe_seeds() -> Iterator[bytes]:
+    """Yields a clock probe."""
+    yield pack_probe(Probe("s1", 0, 5))
 
 
-def _seed_of_echo() -> bytes:
-    return pack_echo(Echo("s1", 0, 5, 10, 20, "cloud/worker/s1"))
+def echo_seeds() -> Iterator[bytes]:
+    """Yields a clock echo."""
+    yield pack_echo(Echo("s1", 0, 5, 10, 20, "cloud/worker/s1"))
 
 
-def _control_seeds() -> Iterator[bytes]:
-    for place, verb in enumerate(Verb):
-        yield bytes([place]) + pack_request(ControlRequest("operator", "n1", verb, "tiny", "1"))
+def request_seeds() -> Iterator[bytes]:
+    """Yields a control request of every verb, after the index of the verb."""
+    for index, verb in enumerate(Verb):
+        yield bytes([index]) + pack_request(ControlRequest("operator", "n1", verb, "tiny", "1"))
 
 
-def _reply_seeds() -> Iterator[bytes]:
+def reply_seeds() -> Iterator[bytes]:
+    """Yields a control reply."""
     entry = ModelEntry("tiny", "1", ModelState.CURRENT, "segmentation", "tensorflow fp32", "ab" * 32)
     yield pack_reply(ControlReply("n1", "worker", is_ready=True, models=(entry,), card=CARD, took_ms=8.5))
 
 
-def _tensor_seeds() -> Iterator[bytes]:
+def tensor_seeds() -> Iterator[bytes]:
+    """Yields encoded arrays of every codec, after the index of the codec."""
     arrays: dict[str, tensors.Array] = {
-        "depth": _PICTURE[..., 0].astype(np.float32),
+        "depth": _IMAGE[..., 0].astype(np.float32),
         "none": np.zeros((0, 3), np.int64),
     }
-    for place, codec in enumerate(tensors.TENSOR_CODECS):
-        yield bytes([place]) + tensors.encode(arrays, codec)
+    for index, codec in enumerate(tensors.TENSOR_CODECS):
+        yield bytes([index]) + tensors.encode(arrays, codec)
 
 
 _READERS = (
-    _Reader(_frame, _frame_seeds),
-    _Reader(_mask, _mask_seeds),
-    _Reader(_status, _status_seeds),
-    _Reader(_probe, lambda: iter([_seed_of_probe()])),
-    _Reader(_echo, lambda: iter([_seed_of_echo()])),
-    _Reader(_request, _control_seeds),
-    _Reader(_reply, _reply_seeds),
-    _Reader(_tensors, _tensor_seeds),
+    _Reader(_read_frame, frame_seeds),
+    _Reader(_read_result, result_seeds),
+    _Reader(_read_status, status_seeds),
+    _Reader(_read_probe, probe_seeds),
+    _Reader(_read_echo, echo_seeds),
+    _Reader(_read_request, request_seeds),
+    _Reader(_read_reply, reply_seeds),
+    _Reader(_read_tensors, tensor_seeds),
 )
 
 
 def seeds() -> Iterator[bytes]:
-    """Valid inputs, made by our own code."""
-    for place, reader in enumerate(_READERS):
-        yield from (bytes([place]) + payload for payload in reader.seeds())
+    """Yields valid messages of every kind."""
+    for index, reader in enumerate(_READERS):
+        yield from (bytes([index]) + payload for payload in reader.seeds())
 
 
 def run(data: bytes) -> None:
-    """Read one input; anything but our own errors is a finding."""
+    """Reads one input; raises only on a bug."""
     if data:
         _READERS[data[0] % len(_READERS)].read(data[1:])
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """An input damaged as a message is, not as bytes are: libFuzzer knows nothing of MessagePack's lengths."""
+    """Damages an input according to MessagePack, whose lengths libFuzzer does not know."""
     other = _SEEDS[random.Random(seed).randrange(len(_SEEDS))]
     return data[:1] + Mutator(seed).mutated(data[1:], other[1:])
 

@@ -1,18 +1,16 @@
-"""JSON that a server answers."""
-
 import pytest
 
 from shared.encoding.bounded_json import JsonError, parse
 
 
-def test_what_is_within_the_bounds_is_read() -> None:
-    """As the library reads it."""
+def test_json_within_the_limit_is_parsed() -> None:
+    """The result is that of the json module."""
     assert parse(memoryview(b'{"a": ["b", 1]}'), 4) == {"a": ["b", 1]}
     assert parse('["Stra\u00dfe"]'.encode(), 4) == ["Stra\u00dfe"]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         (b"[" + b"[]," * 100 + b"[]]", "more than 64 values"),
         (b"[" * 1000, "more than 64 values"),
@@ -21,7 +19,7 @@ def test_what_is_within_the_bounds_is_read() -> None:
         ('["\U0001f600"]'.encode(), "not in ASCII"),
     ],
 )
-def test_what_would_take_the_memory_is_not(text: bytes, told: str) -> None:
-    """Sixty megabytes of empty lists took 1.6 gigabytes of a vehicle's."""
-    with pytest.raises(JsonError, match=told):
+def test_json_that_needs_much_memory_is_rejected(text: bytes, error: str) -> None:
+    """60 MB of empty lists took 1.6 GB of memory."""
+    with pytest.raises(JsonError, match=error):
         parse(text, 64, is_ascii=True)

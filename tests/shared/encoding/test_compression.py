@@ -1,5 +1,3 @@
-"""Folding and unfolding data of a known size."""
-
 import tracemalloc
 from collections.abc import Callable
 
@@ -19,39 +17,39 @@ from shared.encoding.compression import (
 )
 
 PAIRS = [(compress_zstd, decompress_zstd), (compress_lz4, decompress_lz4)]
-UNFOLDERS = [decompress_zstd, decompress_lz4]
-Fold = Callable[[Buffer], bytes]
-Unfold = Callable[[bytes, int], bytes]
+DECOMPRESSORS = [decompress_zstd, decompress_lz4]
+Compress = Callable[[Buffer], bytes]
+Decompress = Callable[[bytes, int], bytes]
 
 
 def zstd_without_size(data: bytes) -> bytes:
-    """A Zstandard frame as a stream writes it: it does not tell how much it unfolds to."""
+    """Returns a Zstandard frame without a declared size, as stream encoders write it."""
     return zstd.compress(data, options={zstd.CompressionParameter.content_size_flag: 0})
 
 
-@pytest.mark.parametrize(("fold", "unfold"), PAIRS)
+@pytest.mark.parametrize(("compress", "decompress"), PAIRS)
 @given(data=st.binary(min_size=1, max_size=300))
-def test_what_was_folded_unfolds_to_itself(fold: Fold, unfold: Unfold, data: bytes) -> None:
-    """Both codecs are lossless, and take a view as well as bytes."""
-    assert unfold(fold(data), len(data)) == data
-    assert unfold(fold(memoryview(data)), len(data)) == data
+def test_data_round_trips(compress: Compress, decompress: Decompress, data: bytes) -> None:
+    """Both codecs accept views as well as bytes."""
+    assert decompress(compress(data), len(data)) == data
+    assert decompress(compress(memoryview(data)), len(data)) == data
 
 
-def test_a_zstd_stream_without_its_size_unfolds() -> None:
-    """Other languages' encoders stream, and then do not know it."""
+def test_zstd_frame_without_declared_size_is_accepted() -> None:
+    """Stream encoders of other languages do not declare it."""
     assert decompress_zstd(zstd_without_size(b"pixels" * 50), 300) == b"pixels" * 50
 
 
-@pytest.mark.parametrize(("fold", "unfold"), PAIRS)
+@pytest.mark.parametrize(("compress", "decompress"), PAIRS)
 @pytest.mark.parametrize("size", [0, 1, 299, 301, 10_000])
-def test_another_size_than_announced_is_refused(fold: Fold, unfold: Unfold, size: int) -> None:
-    """Shape × dtype was announced; an array of another size would be read past its end or left half empty."""
+def test_unexpected_size_is_rejected(compress: Compress, decompress: Decompress, size: int) -> None:
+    """An array of another size would be read past its end or stay partly empty."""
     with pytest.raises(CompressionError, match=f"{size}"):
-        unfold(fold(b"pixels" * 50), size)
+        decompress(compress(b"pixels" * 50), size)
 
 
 @pytest.mark.parametrize(
-    ("unfold", "bomb"),
+    ("decompress", "bomb"),
     [
         (decompress_lz4, lz4.block.compress(bytes(100_000_000), store_size=False)),
         (decompress_zstd, zstd.compress(bytes(100_000_000))),
@@ -59,30 +57,30 @@ def test_another_size_than_announced_is_refused(fold: Fold, unfold: Unfold, size
     ],
     ids=["lz4", "zstd", "zstd stream"],
 )
-def test_a_bomb_takes_no_memory(unfold: Unfold, bomb: bytes) -> None:
-    """Kilobytes that unfold to 100 MB must be refused before they do."""
+def test_decompression_bomb_takes_no_memory(decompress: Decompress, bomb: bytes) -> None:
+    """Kilobytes that decompress to 100 MB must be rejected before they do."""
     tracemalloc.start()
     try:
-        with pytest.raises(CompressionError, match="unfold"):
-            unfold(bomb, 80)
+        with pytest.raises(CompressionError, match=r"decompress|declares"):
+            decompress(bomb, 80)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
 
 
-def test_bytes_behind_a_frame_are_refused() -> None:
-    """A second frame behind the first is nothing that we wrote."""
+def test_trailing_bytes_are_rejected() -> None:
+    """A message holds exactly one frame."""
     with pytest.raises(CompressionError, match="unused"):
         decompress_zstd(compress_zstd(b"pixels") + b"more", 6)
 
 
-@pytest.mark.parametrize("unfold", UNFOLDERS)
+@pytest.mark.parametrize("decompress", DECOMPRESSORS)
 @given(data=st.binary(max_size=60), size=st.integers(1, 100))
-def test_any_bytes_unfold_or_are_refused(unfold: Unfold, data: bytes, size: int) -> None:
-    """Nothing but our own error may leave them."""
+def test_random_bytes_raise_only_compression_error(decompress: Decompress, data: bytes, size: int) -> None:
+    """Any other exception would end the receiving thread."""
     try:
-        unfolded = unfold(data, size)
+        decompressed = decompress(data, size)
     except CompressionError:
         return
-    assert len(unfolded) == size
+    assert len(decompressed) == size

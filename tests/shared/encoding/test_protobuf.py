@@ -1,5 +1,3 @@
-"""The messages of gRPC: that the compiled file is of the `.proto` files, and that these are the public ones' parts."""
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,28 +13,28 @@ from google.protobuf.descriptor import FieldDescriptor
 from shared.encoding.protobuf import COMPILED, message_class, method_types
 
 PROTOS = Path(__file__).parents[3] / "shared" / "protos"
-PUBLIC = {  # Each service that we speak as others have it, and where their stubs are.
+PUBLIC = {  # Services of other protocols, and the modules of their public stubs.
     "tensorflow.serving.PredictionService": "tensorflow_serving.apis.prediction_service_pb2",
     "tensorflow.serving.ModelService": "tensorflow_serving.apis.model_service_pb2",
     "inference.GRPCInferenceService": "tritonclient.grpc.service_pb2",
 }
-# What travels inside messages as bytes, and hence is no part of any service.
-WITHIN = {"tensorflow.serving.SignatureDefMap": "tensorflow_serving.apis.get_model_metadata_pb2"}
-_AS_ENUM = {FieldDescriptor.TYPE_ENUM: FieldDescriptor.TYPE_INT32}  # One form on the wire.
+# Messages transmitted as bytes within others.
+EMBEDDED = {"tensorflow.serving.SignatureDefMap": "tensorflow_serving.apis.get_model_metadata_pb2"}
+_AS_ENUM = {FieldDescriptor.TYPE_ENUM: FieldDescriptor.TYPE_INT32}  # Encoded alike.
 
 
 def compiled() -> Any:
-    """The descriptors that the code makes its messages of."""
+    """Returns the file descriptors from which the code builds its messages."""
     return descriptor_pb2.FileDescriptorSet.FromString((PROTOS / COMPILED).read_bytes())
 
 
-def test_the_compiled_file_is_of_the_sources(tmp_path: Path) -> None:
-    """The code reads the one, people and other languages the others (`make protos` writes it anew)."""
+def test_compiled_file_matches_the_sources(tmp_path: Path) -> None:
+    """`make protos` compiles the .proto files; a change without it must not go unnoticed."""
     fresh = tmp_path / COMPILED
     own = sorted(path.name for path in PROTOS.glob("*.proto"))
     well_known = str(files("grpc_tools") / "_proto")
     written = ["--include_imports", f"--descriptor_set_out={fresh}"]
-    # In a process of its own: beside TensorFlow's protocol buffers it takes this one down.
+    # In a subprocess: protoc crashes a process that has loaded TensorFlow's protocol buffers.
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{well_known}", *written, *own]
     subprocess.run(protoc, check=True)
     theirs = descriptor_pb2.FileDescriptorSet.FromString(fresh.read_bytes())
@@ -45,8 +43,8 @@ def test_the_compiled_file_is_of_the_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("service", PUBLIC)
-def test_every_call_and_field_is_as_the_public_stubs_have_it(service: str) -> None:
-    """One wrong number, and an ordinary client's call would be read as something else, in silence."""
+def test_services_match_the_public_stubs(service: str) -> None:
+    """A wrong field number would make the calls of ordinary clients be misread silently."""
     public = import_module(PUBLIC[service]).DESCRIPTOR.services_by_name[service.rpartition(".")[2]]
     methods = {method.name: method for method in public.methods}
     seen: set[str] = set()
@@ -57,15 +55,15 @@ def test_every_call_and_field_is_as_the_public_stubs_have_it(service: str) -> No
     assert seen >= {each.DESCRIPTOR.full_name for pair in method_types(service).values() for each in pair}
 
 
-@pytest.mark.parametrize("name", WITHIN)
-def test_what_travels_inside_is_as_the_public_stubs_have_it(name: str) -> None:
-    """As above."""
-    theirs = import_module(WITHIN[name]).DESCRIPTOR.message_types_by_name[name.rpartition(".")[2]]
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_messages_match_the_public_stubs(name: str) -> None:
+    """These messages are transmitted as bytes within others, so no service refers to them."""
+    theirs = import_module(EMBEDDED[name]).DESCRIPTOR.message_types_by_name[name.rpartition(".")[2]]
     assert dict(_compared(message_class(name).DESCRIPTOR, theirs, set()))
 
 
-def test_our_own_service_takes_and_gives_packed_messages() -> None:
-    """What is in them is docs/reference/protocol.md's."""
+def test_skylane_service_uses_packed_messages() -> None:
+    """docs/reference/protocol.md describes the MessagePack content."""
     packed = message_class("skylane.v1.Packed")
     assert [(field.name, field.number) for field in packed.DESCRIPTOR.fields] == [("message", 1)]
     assert method_types("skylane.v1.Worker").keys() == {"Answer", "Status", "Probe"}
@@ -73,7 +71,7 @@ def test_our_own_service_takes_and_gives_packed_messages() -> None:
 
 
 def _compared(own: Any, theirs: Any, done: set[str]) -> Iterator[tuple[str, Any]]:
-    """Every message that is reached from one of ours, after each of its fields was held against theirs."""
+    """Compares every field with the public stub; yields the messages reached."""
     if own.full_name in done:
         return
     done.add(own.full_name)
@@ -83,7 +81,7 @@ def _compared(own: Any, theirs: Any, done: set[str]) -> Iterator[tuple[str, Any]
         for fact in ("number", "is_repeated", "is_required"):
             assert getattr(field, fact) == getattr(other, fact), (own.full_name, field.name, fact)
         assert field.type in (other.type, _AS_ENUM.get(other.type)), (own.full_name, field.name)
-        if field.containing_oneof:  # Of a choice that ours leaves out, the fields are the same on the wire.
+        if field.containing_oneof:  # A field may lack its oneof, which does not change the encoding.
             assert field.containing_oneof.name == other.containing_oneof.name, (own.full_name, field.name)
         if field.message_type:
             yield from _compared(field.message_type, other.message_type, done)

@@ -1,5 +1,3 @@
-"""Demosaicing against pictures whose true colours are known."""
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -21,41 +19,41 @@ CASES = [
 ]
 INTERPOLATING = [method for method in DEMOSAIC_METHODS if method != "binning"]
 
-Picture = npt.NDArray[np.uint8]
+Image = npt.NDArray[np.uint8]
 
 
-def mosaicked(rgb: Picture, layout: Layout) -> Pixels:
-    """What a sensor with this pattern would have counted of a picture (H×W×3 uint8, RGB)."""
+def mosaicked(rgb: Image, layout: Layout) -> Pixels:
+    """Returns the sensor values of an RGB image (H×W×3 uint8) for the pattern of a layout."""
     sensor = np.empty(rgb.shape[:2], layout.dtype)
-    for place, colour in enumerate(layout.bayer_pattern):
-        row, column = divmod(place, 2)
+    for position, colour in enumerate(layout.bayer_pattern):
+        row, column = divmod(position, 2)
         sensor[row::2, column::2] = rgb[row::2, column::2, "rgb".index(colour)]
     return sensor if layout.dtype == np.uint8 else sensor * np.uint16(257)
 
 
-def street() -> Picture:
-    """Something like a street, 128×192: sky, road, a red and a blue car, a tree's texture, slanted edges."""
+def street_image() -> Image:
+    """Returns a synthetic 128×192 street: sky, road, a red and a blue car, a textured tree, slanted edges."""
     rows, columns = np.mgrid[0:128, 0:192].astype(np.float64)
-    picture = np.empty((128, 192, 3))
-    picture[:] = np.array([90, 140, 215])[None, None] - rows[..., None] * 0.3
+    image = np.empty((128, 192, 3))
+    image[:] = np.array([90, 140, 215])[None, None] - rows[..., None] * 0.3
     road = rows > 64 + 0.1 * columns
-    picture[road] = [95, 90, 100]
-    picture[road & (np.abs(columns - 90 - (rows - 64) * 0.7) < 3)] = [240, 235, 220]
-    picture[(np.abs(rows - 84) < 14) & (np.abs(columns - 46) < 22)] = [190, 25, 30]
-    picture[(np.abs(rows - 90) < 10) & (np.abs(columns - 140) < 26)] = [20, 40, 170]
+    image[road] = [95, 90, 100]
+    image[road & (np.abs(columns - 90 - (rows - 64) * 0.7) < 3)] = [240, 235, 220]
+    image[(np.abs(rows - 84) < 14) & (np.abs(columns - 46) < 22)] = [190, 25, 30]
+    image[(np.abs(rows - 90) < 10) & (np.abs(columns - 140) < 26)] = [20, 40, 170]
     tree = (rows - 40) ** 2 + (columns - 150) ** 2 < 700
     leaves = 30 * np.sin(rows / 2.3) * np.cos(columns / 3.1)
-    picture[tree] = (np.array([60, 120, 40])[None, None] + leaves[..., None])[tree]
-    return np.clip(picture, 0, 255).astype(np.uint8)
+    image[tree] = (np.array([60, 120, 40])[None, None] + leaves[..., None])[tree]
+    return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def psnr(picture: Picture, truth: Picture) -> float:
-    """Peak signal-to-noise ratio in decibels."""
-    return float(10 * np.log10(255**2 / np.mean((picture.astype(np.float64) - truth) ** 2)))
+def psnr(image: Image, truth: Image) -> float:
+    """Returns the peak signal-to-noise ratio in decibels."""
+    return float(10 * np.log10(255**2 / np.mean((image.astype(np.float64) - truth) ** 2)))
 
 
-def truth_for(method: str, rgb: Picture) -> Picture:
-    """The picture a method should come to: the whole one, or its 2×2 means."""
+def expected_image(method: str, rgb: Image) -> Image:
+    """Returns the image that a method should approximate: the original, or its 2×2 means for binning."""
     if method != "binning":
         return rgb
     return np.asarray(rgb.reshape(rgb.shape[0] // 2, 2, rgb.shape[1] // 2, 2, 3).mean(axis=(1, 3)).round(), np.uint8)
@@ -63,20 +61,20 @@ def truth_for(method: str, rgb: Picture) -> Picture:
 
 @pytest.mark.parametrize("target", COLOUR_LAYOUTS)
 @pytest.mark.parametrize(("method", "layout"), CASES)
-def test_flat_colour_comes_back_exactly(method: str, layout: Layout, target: Layout) -> None:
-    """A wrong phase or swapped colours cannot hide in a flat patch, and costs up to 20 points of accuracy."""
+def test_uniform_colour_is_reconstructed_exactly(method: str, layout: Layout, target: Layout) -> None:
+    """A wrong phase or swapped colours show in a flat patch; they cost up to 20 points of accuracy."""
     colour = (200, 120, 30)
     rgb = np.full((20, 28, 3), colour, np.uint8)
     result = to_colour(mosaicked(rgb, layout), layout, target, method)
     expected = colour if target is Layout.RGB8 else colour[::-1]
     assert result.dtype == np.uint8
-    assert result.shape == truth_for(method, rgb).shape
+    assert result.shape == expected_image(method, rgb).shape
     assert (result == expected).all()
 
 
 @pytest.mark.parametrize(("method", "layout"), CASES)
-def test_colour_patches_come_back_exactly_inside(method: str, layout: Layout) -> None:
-    """Neighbouring colours may mix at their border only; there the pattern is two pixels wide."""
+def test_colour_patches_are_exact_inside(method: str, layout: Layout) -> None:
+    """Neighbouring colours may mix only at their border."""
     rgb = np.zeros((48, 48, 3), np.uint8)
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (250, 200, 10)]
     for index, colour in enumerate(colours):
@@ -91,20 +89,20 @@ def test_colour_patches_come_back_exactly_inside(method: str, layout: Layout) ->
 
 
 @pytest.mark.parametrize(("method", "layout"), CASES)
-def test_smooth_gradient_is_kept(method: str, layout: Layout) -> None:
-    """A sky must stay a sky: where light changes slowly, a missing colour is nearly its neighbours' mean."""
+def test_smooth_gradient_is_preserved(method: str, layout: Layout) -> None:
+    """A missing value is nearly the mean of its neighbours if the colour changes slowly."""
     rows, columns = np.mgrid[0:64, 0:96]
     rgb = np.stack((40 + columns, 60 + rows, 200 - columns), axis=-1).astype(np.uint8)
     result = to_colour(mosaicked(rgb, layout), layout, Layout.RGB8, method)
-    error = np.abs(result.astype(int) - truth_for(method, rgb))[4:-4, 4:-4]
+    error = np.abs(result.astype(int) - expected_image(method, rgb))[4:-4, 4:-4]
     assert error.max() <= 2
 
 
 @pytest.mark.parametrize("layout", [layout for layout in BAYER_LAYOUTS if layout.dtype == np.uint8])
 @given(sensor=hnp.arrays(np.uint8, (6, 8)))
 @settings(max_examples=30)
-def test_bilinear_is_the_mean_of_the_neighbours(layout: Layout, sensor: Picture) -> None:
-    """The method's own definition, on any numbers: a library that did something else under its name would show."""
+def test_bilinear_is_the_mean_of_the_neighbours(layout: Layout, sensor: Image) -> None:
+    """Checks the definition on arbitrary values."""
     result = to_colour(sensor, layout, Layout.RGB8, "bilinear")
     pattern = np.array(list(layout.bayer_pattern)).reshape(2, 2)
     colours = np.tile(pattern, (3, 4))
@@ -117,24 +115,24 @@ def test_bilinear_is_the_mean_of_the_neighbours(layout: Layout, sensor: Picture)
             assert abs(result[row + 1, column + 1, channel] - near) <= 0.5
 
 
-def test_edge_aware_follows_an_edge_better_than_bilinear() -> None:
-    """That is what a user chooses it for; under the same name as bilinear nobody would notice it missing."""
+def test_edge_aware_is_better_than_bilinear_at_edges() -> None:
+    """Following edges is the purpose of the method."""
     rgb = np.full((64, 64, 3), 40, np.uint8)
     rgb[:, 30:33] = 220
     sensor = mosaicked(rgb, Layout.BAYER_RGGB8)
-    figures = {
+    quality = {
         method: psnr(to_colour(sensor, Layout.BAYER_RGGB8, Layout.RGB8, method), rgb)
         for method in ("bilinear", "edge-aware", "vng")
     }
-    assert figures["bilinear"] + 0.5 < figures["edge-aware"] < figures["vng"]
+    assert quality["bilinear"] + 0.5 < quality["edge-aware"] < quality["vng"]
 
 
 @pytest.mark.parametrize(("method", "layout"), CASES)
-def test_right_colours_and_phase_are_clearly_better_than_wrong_ones(method: str, layout: Layout) -> None:
-    """The two classic mistakes, red for blue and a pattern off by one, must show in the figure."""
-    rgb = street()
+def test_wrong_colour_order_and_phase_lower_the_quality(method: str, layout: Layout) -> None:
+    """The PSNR must reveal swapped red and blue, and a pattern shifted by one pixel."""
+    rgb = street_image()
     sensor = mosaicked(rgb, layout)
-    truth = truth_for(method, rgb)
+    truth = expected_image(method, rgb)
     right = psnr(to_colour(sensor, layout, Layout.RGB8, method), truth)
     swapped = psnr(to_colour(sensor, layout, Layout.BGR8, method), truth)
     others = [other for other in BAYER_LAYOUTS if other is not layout and other.dtype == layout.dtype]
@@ -147,23 +145,23 @@ def test_right_colours_and_phase_are_clearly_better_than_wrong_ones(method: str,
 @pytest.mark.parametrize("layout", BAYER_LAYOUTS)
 @given(data=st.data())
 @settings(max_examples=25)
-def test_binning_makes_up_no_colour(layout: Layout, data: st.DataObject) -> None:
-    """Its red and blue are the sensor's own numbers and its green their mean, whatever they are."""
+def test_binning_uses_only_measured_values(layout: Layout, data: st.DataObject) -> None:
+    """Red and blue are sensor values, and green is the mean of two."""
     height, width = data.draw(st.integers(1, 150)) * 2, data.draw(st.integers(1, 9)) * 2
     sensor = data.draw(hnp.arrays(layout.dtype, (height, width)))
     result = to_colour(sensor, layout, Layout.RGB8, "binning")
     shift = 0 if layout.dtype == np.uint8 else 8
     planes: dict[str, list[Pixels]] = {"r": [], "g": [], "b": []}
-    for place, colour in enumerate(layout.bayer_pattern):
-        planes[colour].append(sensor[place // 2 :: 2, place % 2 :: 2])
+    for position, colour in enumerate(layout.bayer_pattern):
+        planes[colour].append(sensor[position // 2 :: 2, position % 2 :: 2])
     assert (result[..., 0] == planes["r"][0] >> shift).all()
     assert (result[..., 2] == planes["b"][0] >> shift).all()
     mean = (planes["g"][0].astype(np.float64) + planes["g"][1]) / 2
     assert (np.abs(result[..., 1] - (mean if shift == 0 else np.floor(mean / 256))) <= (0.5 if shift == 0 else 1)).all()
 
 
-def test_binning_serves_a_whole_sensor() -> None:
-    """1936×1216 to 968×608 is the vehicle's hot path; it is worked in bands that must leave no seam."""
+def test_binning_of_a_full_sensor_has_no_seams() -> None:
+    """1936×1216 to 968×608 is the vehicle's usual case; it is processed in blocks of rows."""
     sensor = np.random.default_rng(3).integers(0, 256, (1216, 1936), dtype=np.uint8)
     result = to_colour(sensor, Layout.BAYER_RGGB8, Layout.BGR8, "binning")
     assert result.shape == (608, 968, 3)
@@ -172,45 +170,45 @@ def test_binning_serves_a_whole_sensor() -> None:
 
 
 @pytest.mark.parametrize("layout", [layout for layout in BAYER_LAYOUTS if layout.dtype == np.uint16])
-def test_vng_refuses_16_bit_and_says_why(layout: Layout) -> None:
-    """OpenCV's VNG reads 8 bit only; a user must learn that from us and be told what works."""
+def test_vng_rejects_16_bit_layouts(layout: Layout) -> None:
+    """OpenCV's VNG supports 8 bits only; the error names the alternatives."""
     with pytest.raises(DemosaicError, match=r"8 bits.*choose edge-aware or bilinear"):
         to_colour(np.zeros((8, 8), np.uint16), layout, Layout.RGB8, "vng")
 
 
 @pytest.mark.parametrize("method", DEMOSAIC_METHODS)
 @pytest.mark.parametrize("shape", [(7, 8), (8, 7), (0, 8)])
-def test_an_odd_side_is_refused(method: str, shape: tuple[int, int]) -> None:
-    """Half a cell has no colour, and guessing one would shift every other."""
+def test_odd_side_is_rejected(method: str, shape: tuple[int, int]) -> None:
+    """Half a cell has no colour."""
     with pytest.raises(DemosaicError, match="even sides"):
         to_colour(np.zeros(shape, np.uint8), Layout.BAYER_GRBG8, Layout.RGB8, method)
 
 
 @pytest.mark.parametrize("method", INTERPOLATING)
-def test_a_picture_without_neighbours_is_refused(method: str) -> None:
-    """OpenCV returns black for it and says nothing."""
+def test_too_small_image_is_rejected(method: str) -> None:
+    """OpenCV would return black."""
     with pytest.raises(DemosaicError, match="4×4"):
         to_colour(np.full((2, 8), 200, np.uint8), Layout.BAYER_GRBG8, Layout.RGB8, method)
 
 
-def test_an_unknown_method_is_named() -> None:
+def test_unknown_method_is_rejected_with_a_suggestion() -> None:
     """A misspelt method gets the nearest known one."""
     with pytest.raises(UnknownNameError, match="bilinear"):
         to_colour(np.zeros((8, 8), np.uint8), Layout.MONO8, Layout.RGB8, "bilinaer")
 
 
 @pytest.mark.parametrize("target", COLOUR_LAYOUTS)
-def test_mono_is_repeated(target: Layout) -> None:
-    """A grey camera still feeds a colour model."""
+def test_mono_becomes_three_equal_channels(target: Layout) -> None:
+    """A grey camera can feed a colour model."""
     mono = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert (to_colour(mono, Layout.MONO8, target, "bilinear") == mono[..., None]).all()
     assert (to_colour(mono.astype(np.uint16) * 256 + 99, Layout.MONO16, target, "bilinear") == mono[..., None]).all()
 
 
-def test_colour_is_reordered_only_where_it_must_be() -> None:
-    """A picture already in the model's order costs nothing."""
-    picture = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    assert to_colour(picture, Layout.RGB8, Layout.RGB8, "bilinear") is picture
-    assert to_colour(picture, Layout.BGR8, Layout.BGR8, "bilinear") is picture
-    assert (to_colour(picture, Layout.RGB8, Layout.BGR8, "bilinear") == picture[..., ::-1]).all()
-    assert (to_colour(picture, Layout.BGR8, Layout.RGB8, "bilinear") == picture[..., ::-1]).all()
+def test_colour_is_copied_only_to_change_its_order() -> None:
+    """An image already in the model's order costs nothing."""
+    image = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    assert to_colour(image, Layout.RGB8, Layout.RGB8, "bilinear") is image
+    assert to_colour(image, Layout.BGR8, Layout.BGR8, "bilinear") is image
+    assert (to_colour(image, Layout.RGB8, Layout.BGR8, "bilinear") == image[..., ::-1]).all()
+    assert (to_colour(image, Layout.BGR8, Layout.RGB8, "bilinear") == image[..., ::-1]).all()

@@ -9,17 +9,19 @@ from shared.imaging.labels import Labels, overlay
 from shared.messages.results import Classification, Detections, Tensors
 
 LABELS = Labels(
-    ("car", "person", "bicycle with a name far too long for a picture"), ((0, 0, 255), (255, 0, 0), (9, 9, 9))
+    ("car", "person", "bicycle with a name far too long for an image"), ((0, 0, 255), (255, 0, 0), (9, 9, 9))
 )
 HEIGHT, WIDTH = 300, LEGIBLE_WIDTH
-FRAME = plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)  # Halved, and cut by 240 pixels on both sides.
+FRAME = plan(
+    Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH
+)  # Scaled by 1/2 after cropping 240 pixels on both sides.
 
 
 def _grey(height: int = HEIGHT, width: int = WIDTH) -> Any:
     return np.full((height, width, 3), 128, np.uint8)
 
 
-def _found(*boxes: tuple[int, ...], class_id: int = 0) -> Detections:
+def _detections(*boxes: tuple[int, ...], class_id: int = 0) -> Detections:
     count = len(boxes)
     scores = np.linspace(0.9, 0.4, count).astype(np.float32)
     return Detections(np.array(boxes, np.float32).reshape(count, 4), np.full(count, class_id, np.uint16), scores)
@@ -30,10 +32,10 @@ def _changed(drawn: Any, width: int = WIDTH, height: int = HEIGHT) -> Any:
 
 
 @pytest.mark.parametrize("scale", [1, 2])
-def test_a_box_is_drawn_where_the_object_is_in_the_picture(scale: int) -> None:
-    """Boxes count the frame's pixels, and the picture is the part of it that the model saw, at any scale."""
-    picture = _grey(scale * HEIGHT, scale * WIDTH)
-    drawn = draw(picture, _found((480, 200, 880, 400)), LABELS, FRAME, 1.0)
+def test_box_is_drawn_at_its_object(scale: int) -> None:
+    """Boxes are in frame coordinates; the image is the cropped model input at any scale."""
+    image = _grey(scale * HEIGHT, scale * WIDTH)
+    drawn = draw(image, _detections((480, 200, 880, 400)), LABELS, FRAME, 1.0)
     blue = (drawn == LABELS.colours[0]).all(axis=-1)
     rows, columns = np.nonzero(blue[scale * 110 :])
     expected = (120 * scale, 320 * scale, 200 * scale)
@@ -42,29 +44,29 @@ def test_a_box_is_drawn_where_the_object_is_in_the_picture(scale: int) -> None:
     assert not _changed(drawn, scale * WIDTH, scale * HEIGHT)[
         120 * scale : 180 * scale, 140 * scale : 300 * scale
     ].any()
-    assert (picture == 128).all()
+    assert (image == 128).all()
 
 
-def test_the_name_stands_at_its_box_and_another_beside_it() -> None:
-    """Names over each other could be read by nobody."""
-    one = _changed(draw(_grey(), _found((480, 200, 880, 400)), LABELS, FRAME, 1.0))
-    assert one[85:98, 125:160].any()
-    two = _changed(draw(_grey(), _found((480, 200, 880, 400), (480, 204, 880, 404)), LABELS, FRAME, 1.0))
-    assert two[206:220, 125:160].any()
-    assert not one[206:220, 125:160].any()
+def test_labels_of_boxes_do_not_overlap() -> None:
+    """The second label moves below its box."""
+    first = _changed(draw(_grey(), _detections((480, 200, 880, 400)), LABELS, FRAME, 1.0))
+    assert first[85:98, 125:160].any()
+    both = _changed(draw(_grey(), _detections((480, 200, 880, 400), (480, 204, 880, 404)), LABELS, FRAME, 1.0))
+    assert both[206:220, 125:160].any()
+    assert not first[206:220, 125:160].any()
 
 
 @pytest.mark.parametrize("box", [(240, 0, 1200, 600), (0, 0, 1440, 600), (240, 0, 242, 2), (1198, 598, 1200, 600)])
-def test_no_box_covers_the_picture(box: tuple[int, ...]) -> None:
-    """Not even one as large as the frame, nor a long name at its edge; nothing is drawn beyond it either."""
+def test_boxes_hide_little_of_the_image(box: tuple[int, ...]) -> None:
+    """Covers boxes as large as the frame, at its corners, and with long labels."""
     for class_id in (0, 2, 77):
-        changed = _changed(draw(_grey(), _found(box, class_id=class_id), LABELS, FRAME, 1.0))
+        changed = _changed(draw(_grey(), _detections(box, class_id=class_id), LABELS, FRAME, 1.0))
         assert 0 < changed.mean() < 0.2
 
 
 @pytest.mark.parametrize("size", [(HEIGHT, WIDTH), (48, 64), (200, 1600), (1200, 300)])
-def test_a_classification_becomes_bars_in_a_corner(size: tuple[int, int]) -> None:
-    """As long as its scores, and never over the whole picture."""
+def test_classification_is_a_bar_chart_in_a_corner(size: tuple[int, int]) -> None:
+    """Bars are proportional to the scores and cover only the lower left corner."""
     result = Classification((1, 0, 2), (0.75, 0.2, 0.05))
     drawn = draw(_grey(*size), result, LABELS, FRAME, 1.0)
     changed = _changed(drawn, size[1], size[0])
@@ -77,28 +79,28 @@ def test_a_classification_becomes_bars_in_a_corner(size: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 3, 60])
-def test_tensors_are_told_in_a_corner(count: int) -> None:
-    """Their numbers are no picture; how many there are is."""
+def test_tensors_are_listed_in_a_corner(count: int) -> None:
+    """A long list is shortened."""
     result = Tensors({f"head-{i}": np.zeros((7, 7), np.float16) for i in range(count)})
     changed = _changed(draw(_grey(), result, LABELS, FRAME, 1.0))
     assert 0.001 < changed.mean() < 0.5
     assert not changed[: HEIGHT // 2].any()
 
 
-def test_no_tensors_and_no_boxes_leave_the_picture_alone() -> None:
-    """An empty street is a result."""
-    for result in (_found(), Tensors({})):
+def test_empty_results_leave_the_image_unchanged() -> None:
+    """A frame without objects has a valid result."""
+    for result in (_detections(), Tensors({})):
         assert _changed(draw(_grey(), result, LABELS, FRAME, 1.0)).mean() < 0.02
 
 
-def test_names_of_any_letters_are_drawn() -> None:
-    """The fonts have few of them; none may end the sink."""
+def test_non_ascii_labels_are_drawn() -> None:
+    """OpenCV's fonts have only ASCII; other letters must not raise."""
     labels = Labels(("Fußgänger", "自転車", "\N{PEDESTRIAN}"), ((1, 2, 3),) * 3)
     drawn = draw(_grey(), Classification((0, 1, 2), (0.5, 0.3, 0.2)), labels, FRAME, 1.0)
     assert _changed(drawn).any()
 
 
-def test_a_mask_is_blended_in() -> None:
-    """As it always was."""
+def test_mask_is_blended() -> None:
+    """The result is that of `overlay`."""
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     np.testing.assert_array_equal(draw(_grey(), mask, LABELS, FRAME, 0.5), overlay(_grey(), mask, LABELS, 0.5))

@@ -1,9 +1,5 @@
-import tracemalloc
-
-import lz4.block
 import numpy as np
 import pytest
-from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -19,8 +15,8 @@ LOSSLESS = [codec for codec in IMAGE_CODECS if codec != "jpeg"]
 JPEG_LAYOUTS = [Layout.RGB8, Layout.BGR8, Layout.MONO8]
 
 
-def smooth(layout: Layout, height: int = 48, width: int = 64) -> Pixels:
-    """A picture without sharp edges whose red is high on the left and whose blue is low."""
+def smooth_image(layout: Layout, height: int = 48, width: int = 64) -> Pixels:
+    """Returns an image without sharp edges; red decreases from left to right, blue increases."""
     rows, columns = np.mgrid[0:height, 0:width]
     red, green, blue = 250 - 2 * columns, 60 + rows, 10 + columns
     if layout is Layout.MONO8:
@@ -29,20 +25,20 @@ def smooth(layout: Layout, height: int = 48, width: int = 64) -> Pixels:
     return np.asarray(np.stack(planes, axis=-1), np.uint8)
 
 
-def loud(layout: Layout, height: int = 8, width: int = 10, seed: int = 0) -> Pixels:
-    """Random numbers over the layout's whole range."""
-    top = np.iinfo(layout.dtype).max
-    numbers = np.random.default_rng(seed).integers(0, top, layout.shape(height, width), endpoint=True)
-    return np.asarray(numbers, layout.dtype)
+def random_image(layout: Layout, height: int = 8, width: int = 10, seed: int = 0) -> Pixels:
+    """Returns random values over the whole range of a layout."""
+    maximum = np.iinfo(layout.dtype).max
+    values = np.random.default_rng(seed).integers(0, maximum, layout.shape(height, width), endpoint=True)
+    return np.asarray(values, layout.dtype)
 
 
 @pytest.mark.parametrize("codec", LOSSLESS)
 @given(data=st.data(), layout=st.sampled_from(list(Layout)), height=st.integers(1, 24), width=st.integers(1, 24))
 @settings(max_examples=60)
-def test_lossless_codecs_are_bit_exact(
+def test_lossless_codecs_round_trip_exactly(
     codec: str, data: st.DataObject, layout: Layout, height: int, width: int
 ) -> None:
-    """Masks are promised equal to the direct call's in every pixel; that starts here."""
+    """Every layout and size is preserved."""
     pixels = data.draw(hnp.arrays(layout.dtype, layout.shape(height, width)))
     decoded = decode(encode(pixels, layout, codec, 85), codec, layout, pixels.shape, LIMITS, layout)
     assert decoded.dtype == layout.dtype
@@ -52,9 +48,9 @@ def test_lossless_codecs_are_bit_exact(
 @pytest.mark.parametrize("codec", IMAGE_CODECS)
 @pytest.mark.parametrize("target", [Layout.RGB8, Layout.BGR8])
 @pytest.mark.parametrize("layout", JPEG_LAYOUTS)
-def test_colours_arrive_in_the_order_asked_for(codec: str, layout: Layout, target: Layout) -> None:
-    """Red and blue swapped cost 16 to 20 points of accuracy; every path from layout to target must keep them."""
-    pixels = smooth(layout)
+def test_colour_order_follows_the_target_layout(codec: str, layout: Layout, target: Layout) -> None:
+    """Swapped red and blue cost 16 to 20 points of accuracy."""
+    pixels = smooth_image(layout)
     decoded = decode(encode(pixels, layout, codec, 95), codec, layout, pixels.shape, LIMITS, target)
     expected = to_colour(pixels, layout, target, "bilinear")
     assert decoded.shape == expected.shape
@@ -63,130 +59,123 @@ def test_colours_arrive_in_the_order_asked_for(codec: str, layout: Layout, targe
 
 @pytest.mark.parametrize("codec", LOSSLESS)
 @pytest.mark.parametrize("layout", [layout for layout in Layout if layout.is_bayer])
-def test_bayer_is_demosaiced_on_the_way_to_colour(codec: str, layout: Layout) -> None:
-    """A vehicle too weak to demosaic sends the sensor's numbers as they are."""
-    pixels = loud(layout)
+def test_bayer_image_is_demosaiced_when_decoded(codec: str, layout: Layout) -> None:
+    """A vehicle without the power to demosaic sends raw sensor values."""
+    pixels = random_image(layout)
     decoded = decode(encode(pixels, layout, codec, 85), codec, layout, pixels.shape, LIMITS, Layout.BGR8)
     assert np.array_equal(decoded, to_colour(pixels, layout, Layout.BGR8, "bilinear"))
 
 
-def test_raw_is_never_copied() -> None:
-    """5 MB a frame, 20 times a second: a copy at each end would be the largest cost of the codec."""
-    pixels = loud(Layout.BGR8)
+def test_raw_is_not_copied() -> None:
+    """Copying 5 MB per frame would be the largest cost of the codec."""
+    pixels = random_image(Layout.BGR8)
     data = encode(pixels, Layout.BGR8, "raw", 85)
     decoded = decode(data, "raw", Layout.BGR8, pixels.shape, LIMITS, Layout.BGR8)
     assert np.shares_memory(decoded, pixels)
     assert not decoded.flags.writeable
 
 
-def test_raw_of_a_view_is_row_by_row() -> None:
-    """A cropped picture is a view with gaps; what travels has none."""
-    pixels = loud(Layout.MONO16)[1:7, 2:9]
+def test_raw_of_a_view_is_contiguous() -> None:
+    """A cropped image is a view with gaps."""
+    pixels = random_image(Layout.MONO16)[1:7, 2:9]
     decoded = decode(encode(pixels, Layout.MONO16, "raw", 85), "raw", Layout.MONO16, (6, 7), LIMITS, Layout.MONO16)
     assert np.array_equal(decoded, pixels)
 
 
-def test_sixteen_bits_travel_little_endian() -> None:
-    """The wire has one byte order, whatever machine wrote it."""
+def test_16_bit_values_are_little_endian() -> None:
+    """The byte order does not depend on the machine."""
     assert bytes(encode(np.array([[0x1234]], np.uint16), Layout.MONO16, "raw", 85)) == b"\x34\x12"
 
 
-def test_quality_trades_size() -> None:
-    """The user's one control of JPEG has to reach it."""
-    pixels = loud(Layout.BGR8, 64, 64)
+def test_lower_quality_gives_smaller_jpegs() -> None:
+    """The setting must reach the encoder."""
+    pixels = random_image(Layout.BGR8, 64, 64)
     sizes = [len(encode(pixels, Layout.BGR8, "jpeg", quality)) for quality in (10, 50, 95)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[2] / 2
 
 
 @pytest.mark.parametrize("quality", [0, 101, -5])
-def test_a_quality_that_is_none_is_refused(quality: int) -> None:
-    """OpenCV would clamp it and say nothing."""
+def test_invalid_quality_is_rejected(quality: int) -> None:
+    """OpenCV would clamp it silently."""
     with pytest.raises(ImageCodecError, match="1 to 100"):
-        encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", quality)
+        encode(smooth_image(Layout.BGR8), Layout.BGR8, "jpeg", quality)
 
 
 @pytest.mark.parametrize("layout", [layout for layout in Layout if layout not in JPEG_LAYOUTS])
-def test_jpeg_refuses_bayer_and_16_bit(layout: Layout) -> None:
-    """It would blur the pattern, or drop the bits, without a word; both ends say so."""
+def test_jpeg_rejects_bayer_and_16_bit_layouts(layout: Layout) -> None:
+    """JPEG would mix the pattern or drop bits silently."""
     with pytest.raises(ImageCodecError, match="choose png, lz4, zstd or raw"):
-        encode(loud(layout), layout, "jpeg", 85)
+        encode(random_image(layout), layout, "jpeg", 85)
     with pytest.raises(ImageCodecError, match="choose png, lz4, zstd or raw"):
         decode(b"\xff\xd8\xff", "jpeg", layout, (8, 10), LIMITS, layout)
 
 
-def test_jpeg_refuses_a_side_that_it_cannot_hold() -> None:
-    """OpenCV would write its refusal to standard error only."""
+def test_jpeg_rejects_too_large_sides() -> None:
+    """OpenCV would only write to standard error."""
     with pytest.raises(ImageCodecError, match="65501"):
         encode(np.zeros((1, 65_501, 3), np.uint8), Layout.BGR8, "jpeg", 85)
 
 
-def test_bytes_between_the_segments_of_a_jpeg_are_skipped() -> None:
-    """Some cameras write them; the picture behind them is whole."""
-    data = bytes(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 90))
+def test_bytes_between_jpeg_segments_are_skipped() -> None:
+    """Some cameras write them."""
+    data = bytes(encode(smooth_image(Layout.BGR8), Layout.BGR8, "jpeg", 90))
     scan = data.rindex(b"\xff\xda")
     odd = data[:scan] + b"\x00\x01\x02" + data[scan:]
     whole, read = (decode(each, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.RGB8) for each in (data, odd))
     assert np.array_equal(read, whole)
 
 
-def test_a_picture_is_never_turned_by_its_metadata() -> None:
-    """A phone's JPEG says "turn me"; the mask would then lie across the frame it was made for."""
-    jpeg = bytes(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 90))
+def test_exif_orientation_is_ignored() -> None:
+    """A rotated image would no longer match its frame's mask."""
+    jpeg = bytes(encode(smooth_image(Layout.BGR8), Layout.BGR8, "jpeg", 90))
     tiff = b"MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00\x00\x00\x00\x00"
     exif = b"Exif\x00\x00" + tiff
-    turned = jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
-    naive = cv2.imdecode(np.frombuffer(turned, np.uint8), cv2.IMREAD_COLOR)
+    rotated = jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
+    naive = cv2.imdecode(np.frombuffer(rotated, np.uint8), cv2.IMREAD_COLOR)
     assert naive is not None
     assert naive.shape == (64, 48, 3)
-    decoded = decode(turned, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.RGB8)
+    decoded = decode(rotated, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.RGB8)
     assert np.array_equal(decoded, decode(jpeg, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.RGB8))
 
 
-def test_the_size_of_a_picture_is_read_from_its_header() -> None:
-    """The reader of bags announces what a compressed image holds before it is decoded."""
-    assert image_size(encode(smooth(Layout.BGR8), Layout.BGR8, "jpeg", 85)) == (48, 64, 3)
-    assert image_size(encode(smooth(Layout.MONO8), Layout.MONO8, "png", 85)) == (48, 64, 1)
+def test_image_size_is_read_from_the_header() -> None:
+    """The bag reader reports it without decoding the image."""
+    assert image_size(encode(smooth_image(Layout.BGR8), Layout.BGR8, "jpeg", 85)) == (48, 64, 3)
+    assert image_size(encode(smooth_image(Layout.MONO8), Layout.MONO8, "png", 85)) == (48, 64, 1)
     with pytest.raises(ImageCodecError, match="send a JPEG or a PNG"):
         image_size(b"BM....")
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
 @pytest.mark.parametrize(
-    ("layout", "shape"),
-    [
-        (Layout.BGR8, (48, 65, 3)),
-        (Layout.BGR8, (64, 48, 3)),
-        (Layout.MONO8, (48, 64)),
-    ],
+    ("layout", "shape"), [(Layout.BGR8, (48, 65, 3)), (Layout.BGR8, (64, 48, 3)), (Layout.MONO8, (48, 64))]
 )
-def test_a_header_that_disagrees_is_refused(codec: str, layout: Layout, shape: tuple[int, ...]) -> None:
-    """Memory is taken for what was announced, so what is inside must be that."""
-    data = encode(smooth(Layout.BGR8), Layout.BGR8, codec, 85)
+def test_header_of_another_shape_is_rejected(codec: str, layout: Layout, shape: tuple[int, ...]) -> None:
+    """Memory is allocated for the expected shape."""
+    data = encode(smooth_image(Layout.BGR8), Layout.BGR8, codec, 85)
     with pytest.raises(ImageCodecError, match="must agree"):
         decode(data, codec, layout, shape, LIMITS, layout)
 
 
-def test_a_picture_of_another_kind_is_refused() -> None:
-    """What is announced as JPEG is decoded as JPEG only."""
-    data = encode(smooth(Layout.BGR8), Layout.BGR8, "png", 85)
+def test_header_of_another_format_or_bit_depth_is_rejected() -> None:
+    """A PNG declared as JPEG is not decoded, and OpenCV would silently drop half of each 16-bit value."""
+    data = encode(smooth_image(Layout.BGR8), Layout.BGR8, "png", 85)
     with pytest.raises(ImageCodecError, match="must agree"):
         decode(data, "jpeg", Layout.BGR8, (48, 64, 3), LIMITS, Layout.BGR8)
-
-
-def test_16_bit_png_is_not_taken_for_8() -> None:
-    """OpenCV would drop half of each number in silence."""
-    data = encode(loud(Layout.MONO16), Layout.MONO16, "png", 85)
+    data = encode(random_image(Layout.MONO16), Layout.MONO16, "png", 85)
     with pytest.raises(ImageCodecError, match="16 bits"):
         decode(data, "png", Layout.MONO8, (8, 10), LIMITS, Layout.MONO8)
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
 @pytest.mark.parametrize("shape", [(8, 9, 3), (8, 11, 3), (9, 10, 3)])
-def test_data_that_is_not_the_announced_shape_is_refused(codec: str, shape: tuple[int, ...]) -> None:
-    """The array's size must equal shape × dtype."""
+def test_data_of_another_shape_is_rejected(codec: str, shape: tuple[int, ...]) -> None:
+    """The data must have the size of shape × dtype."""
     with pytest.raises(ImageCodecError, match=f"{shape[0]}×{shape[1]}×3"):
-        decode(encode(loud(Layout.BGR8), Layout.BGR8, codec, 85), codec, Layout.BGR8, shape, LIMITS, Layout.BGR8)
+        decode(
+            encode(random_image(Layout.BGR8), Layout.BGR8, codec, 85), codec, Layout.BGR8, shape, LIMITS, Layout.BGR8
+        )
 
 
 @pytest.mark.parametrize(
@@ -204,51 +193,19 @@ def test_data_that_is_not_the_announced_shape_is_refused(codec: str, shape: tupl
     ],
 )
 @pytest.mark.parametrize("codec", LOSSLESS)
-def test_an_impossible_shape_is_refused(codec: str, layout: Layout, shape: tuple[int, ...]) -> None:
-    """It is the first thing read of a message, and everything after believes it."""
+def test_invalid_shape_is_rejected(codec: str, layout: Layout, shape: tuple[int, ...]) -> None:
+    """The shape is received from the network."""
     with pytest.raises(ImageCodecError, match="send"):
         decode(b"", codec, layout, shape, LIMITS, layout)
 
 
-def test_limits_hold() -> None:
-    """A worker sets its own."""
-    data = encode(loud(Layout.BGR8), Layout.BGR8, "raw", 85)
+def test_limits_are_enforced() -> None:
+    """Each worker can set its own."""
+    data = encode(random_image(Layout.BGR8), Layout.BGR8, "raw", 85)
     with pytest.raises(ImageCodecError, match="at most 79 pixels"):
         decode(data, "raw", Layout.BGR8, (8, 10, 3), ImageLimits(max_pixels=79), Layout.BGR8)
     with pytest.raises(ImageCodecError, match="more than 239"):
         decode(data, "raw", Layout.BGR8, (8, 10, 3), ImageLimits(max_bytes=239), Layout.BGR8)
-
-
-def zstd_without_size(data: bytes) -> bytes:
-    """A Zstandard frame that does not tell how much it unfolds to."""
-    return zstd.compress(data, options={zstd.CompressionParameter.content_size_flag: 0})
-
-
-@pytest.mark.parametrize(
-    ("codec", "bomb"),
-    [
-        ("lz4", lz4.block.compress(bytes(100_000_000), store_size=False)),
-        ("zstd", zstd.compress(bytes(100_000_000))),
-        ("zstd", zstd_without_size(bytes(100_000_000))),
-    ],
-)
-def test_a_bomb_takes_no_memory(codec: str, bomb: bytes) -> None:
-    """Kilobytes that unfold to 100 MB must be refused before they do."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(ImageCodecError, match="unfold"):
-            decode(bomb, codec, Layout.MONO8, (8, 10), LIMITS, Layout.MONO8)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1_000_000
-
-
-def test_a_zstd_frame_that_hides_its_size_is_read() -> None:
-    """Other encoders stream, and then do not know it."""
-    pixels = loud(Layout.MONO8)
-    data = zstd_without_size(pixels.tobytes())
-    assert np.array_equal(decode(data, "zstd", Layout.MONO8, (8, 10), LIMITS, Layout.MONO8), pixels)
 
 
 @given(
@@ -257,14 +214,14 @@ def test_a_zstd_frame_that_hides_its_size_is_read() -> None:
     keep=st.floats(0.5, 1.0),
 )
 @settings(max_examples=300)
-def test_damaged_data_is_refused_or_has_the_announced_shape(
+def test_damaged_data_is_rejected_or_has_the_expected_shape(
     codec: str, flips: list[tuple[int, int]], keep: float
 ) -> None:
-    """Truncated and bit-flipped messages are answered, and never crash a decoder thread."""
-    pixels = smooth(Layout.BGR8)
+    """Truncated and altered messages must not crash the decoder thread."""
+    pixels = smooth_image(Layout.BGR8)
     data = bytearray(encode(pixels, Layout.BGR8, codec, 85))
-    for place, flip in flips:
-        data[place % len(data)] ^= flip
+    for position, flip in flips:
+        data[position % len(data)] ^= flip
     try:
         decoded = decode(bytes(data[: int(len(data) * keep)]), codec, Layout.BGR8, pixels.shape, LIMITS, Layout.RGB8)
     except ImageCodecError:
@@ -274,27 +231,27 @@ def test_damaged_data_is_refused_or_has_the_announced_shape(
 
 
 @pytest.mark.parametrize("codec", IMAGE_CODECS)
-def test_bytes_that_were_never_a_picture_are_refused(codec: str) -> None:
-    """Whatever the codec."""
+def test_arbitrary_bytes_are_rejected(codec: str) -> None:
+    """Holds for every codec."""
     with pytest.raises(ImageCodecError):
-        decode(b"\x00never a picture", codec, Layout.BGR8, (48, 64, 3), LIMITS, Layout.BGR8)
+        decode(b"\x00not an image", codec, Layout.BGR8, (48, 64, 3), LIMITS, Layout.BGR8)
 
 
-def test_a_bayer_picture_that_cannot_be_demosaiced_is_our_error() -> None:
-    """An odd side arrives from the wire too."""
+def test_demosaicing_error_becomes_codec_error() -> None:
+    """An image with an odd side may be received."""
     with pytest.raises(ImageCodecError, match="even sides"):
         decode(bytes(35), "raw", Layout.BAYER_RGGB8, (5, 7), LIMITS, Layout.RGB8)
 
 
-def test_a_target_that_cannot_be_reached_is_refused() -> None:
-    """Colour is not made grey here, nor 16 bits of 8."""
+def test_unsupported_target_layout_is_rejected() -> None:
+    """Colour is not converted to grey, nor 8 bits to 16."""
     with pytest.raises(ImageCodecError, match="ask for rgb8, bgr8 or mono8"):
         decode(bytes(80), "raw", Layout.MONO8, (8, 10), LIMITS, Layout.MONO16)
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_unknown_codec_is_rejected_with_a_suggestion() -> None:
     """A misspelt codec gets the nearest known one."""
     with pytest.raises(UnknownNameError, match="jpeg"):
-        encode(smooth(Layout.BGR8), Layout.BGR8, "jpg", 85)
+        encode(smooth_image(Layout.BGR8), Layout.BGR8, "jpg", 85)
     with pytest.raises(UnknownNameError, match="zstd"):
         decode(b"", "zst", Layout.BGR8, (1, 1, 3), LIMITS, Layout.BGR8)

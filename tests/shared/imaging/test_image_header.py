@@ -17,8 +17,10 @@ from shared.imaging.image_header import (
 from shared.imaging.opencv import cv2
 
 
-def picture(suffix: str, shape: tuple[int, ...], dtype: type = np.uint8, parameters: tuple[int, ...] = ()) -> bytes:
-    """An encoded picture of zeros."""
+def encoded_image(
+    suffix: str, shape: tuple[int, ...], dtype: type = np.uint8, parameters: tuple[int, ...] = ()
+) -> bytes:
+    """Returns an encoded image of zeros."""
     done, data = cv2.imencode(suffix, np.zeros(shape, dtype), parameters)
     assert done
     return bytes(data.tobytes())
@@ -30,24 +32,24 @@ PROGRESSIVE = (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
 @pytest.mark.parametrize(
     ("data", "header"),
     [
-        (picture(".jpg", (12, 34, 3)), ImageHeader("jpeg", 12, 34, 3, 8)),
-        (picture(".jpg", (12, 34)), ImageHeader("jpeg", 12, 34, 1, 8)),
-        (picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE), ImageHeader("jpeg", 12, 34, 3, 8)),
-        (picture(".png", (12, 34, 3)), ImageHeader("png", 12, 34, 3, 8)),
-        (picture(".png", (12, 34, 4)), ImageHeader("png", 12, 34, 4, 8)),
-        (picture(".png", (12, 34)), ImageHeader("png", 12, 34, 1, 8)),
-        (picture(".png", (12, 34), np.uint16), ImageHeader("png", 12, 34, 1, 16)),
+        (encoded_image(".jpg", (12, 34, 3)), ImageHeader("jpeg", 12, 34, 3, 8)),
+        (encoded_image(".jpg", (12, 34)), ImageHeader("jpeg", 12, 34, 1, 8)),
+        (encoded_image(".jpg", (12, 34, 3), parameters=PROGRESSIVE), ImageHeader("jpeg", 12, 34, 3, 8)),
+        (encoded_image(".png", (12, 34, 3)), ImageHeader("png", 12, 34, 3, 8)),
+        (encoded_image(".png", (12, 34, 4)), ImageHeader("png", 12, 34, 4, 8)),
+        (encoded_image(".png", (12, 34)), ImageHeader("png", 12, 34, 1, 8)),
+        (encoded_image(".png", (12, 34), np.uint16), ImageHeader("png", 12, 34, 1, 16)),
     ],
 )
-def test_the_header_tells_what_was_encoded(data: bytes, header: ImageHeader) -> None:
-    """What it tells is compared with what was announced, before memory is taken."""
+def test_header_matches_the_encoded_image(data: bytes, header: ImageHeader) -> None:
+    """Receivers compare it with the expected shape."""
     assert read_header(data) == header
 
 
-def test_metadata_before_the_frame_header_is_walked_over() -> None:
-    """Cameras write EXIF with a thumbnail, a JPEG of its own whose size must not be taken for the picture's."""
-    jpeg = picture(".jpg", (12, 34, 3))
-    thumbnail = picture(".jpg", (4, 5, 3))
+def test_metadata_before_the_frame_header_is_skipped() -> None:
+    """An EXIF thumbnail is a JPEG too; its size must not be taken for the image's."""
+    jpeg = encoded_image(".jpg", (12, 34, 3))
+    thumbnail = encoded_image(".jpg", (4, 5, 3))
     segment = b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail
     fill = b"\xff\xff\xff"
     assert read_header(jpeg[:2] + segment + fill + jpeg[2:]) == ImageHeader("jpeg", 12, 34, 3, 8)
@@ -58,10 +60,10 @@ def test_metadata_before_the_frame_header_is_walked_over() -> None:
     [
         (b"", "starts with nothing"),
         (b"GIF89a\x01\x00\x01\x00", "starts with 47 49 46"),
-        (picture(".png", (5, 5))[:20], "PNG ends after 20 bytes"),
-        (picture(".png", (5, 5)).replace(b"IHDR", b"IDAT"), "IHDR"),
-        (picture(".png", (5, 5)).replace((5).to_bytes(4, "big"), bytes(4)), "0×0"),
-        (picture(".jpg", (5, 5))[:9], "JPEG ends after 9 bytes"),
+        (encoded_image(".png", (5, 5))[:20], "PNG ends after 20 bytes"),
+        (encoded_image(".png", (5, 5)).replace(b"IHDR", b"IDAT"), "IHDR"),
+        (encoded_image(".png", (5, 5)).replace((5).to_bytes(4, "big"), bytes(4)), "0×0"),
+        (encoded_image(".jpg", (5, 5))[:9], "JPEG ends after 9 bytes"),
         (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00", "inside its frame header"),
         (b"\xff\xd8\xff\xc0\x00\x0b\x0c\x00\x05\x00\x05\x01", "12 bits"),
         (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x05\x00\x00\x01", "5×0"),
@@ -72,22 +74,22 @@ def test_metadata_before_the_frame_header_is_walked_over() -> None:
         (b"\xff\xd8" + b"\xff" * (MAX_FILL_BYTES + 2) + b"\xc0\x00\x0b\x08\x00\x01\x00\x01\x01", "fill bytes"),
     ],
 )
-def test_what_is_no_picture_of_ours_is_refused_with_its_reason(data: bytes, reason: str) -> None:
-    """Each is a way to make a decoder run or allocate for nothing."""
+def test_invalid_file_is_rejected_with_a_reason(data: bytes, reason: str) -> None:
+    """Each case would make a decoder use time or memory for nothing."""
     with pytest.raises(ImageHeaderError, match=reason):
         read_header(data)
 
 
-def test_a_progressive_scan_bomb_is_refused() -> None:
-    """A few bytes a scan make a decoder pass over millions of pixels each time."""
-    jpeg = picture(".jpg", (12, 34, 3), parameters=PROGRESSIVE)
+def test_progressive_jpeg_with_many_scans_is_rejected() -> None:
+    """Each scan of a few bytes costs a pass over millions of pixels."""
+    jpeg = encoded_image(".jpg", (12, 34, 3), parameters=PROGRESSIVE)
     scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
     with pytest.raises(ImageHeaderError, match="scans"):
         read_header(jpeg[:-2] + scan * MAX_SCANS + jpeg[-2:])
 
 
-def test_scans_behind_one_that_holds_all_components_are_nobodys_work() -> None:
-    """A decoder stops behind it; to count the others takes a tenth of the time that decoding a small picture takes."""
+def test_scans_after_a_complete_one_are_not_counted() -> None:
+    """A decoder ignores them, and counting them takes a tenth of the time of decoding a small image."""
     jpeg = cv2.imencode(".jpg", np.zeros((64, 96, 3), np.uint8))[1].tobytes()
     scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
     many = jpeg[:-2] + scan * MAX_SCANS + jpeg[-2:]
@@ -95,8 +97,8 @@ def test_scans_behind_one_that_holds_all_components_are_nobodys_work() -> None:
     assert not np.any(cv2.imdecode(np.frombuffer(many, np.uint8), cv2.IMREAD_COLOR))
 
 
-def test_a_baseline_picture_in_many_scans_is_refused() -> None:
-    """Where the first scan holds one colour of three, a decoder passes over the picture for each that follows."""
+def test_baseline_jpeg_with_many_scans_is_rejected() -> None:
+    """If the first scan has one of three components, a decoder processes the following ones too."""
     jpeg = cv2.imencode(".jpg", np.zeros((64, 96, 3), np.uint8))[1].tobytes()
     at = jpeg.rindex(b"\xff\xda")
     scan = b"\xff\xda\x00\x08\x01" + jpeg[at + 5 : at + 7] + jpeg[at + 11 : -2]
@@ -107,8 +109,8 @@ def test_a_baseline_picture_in_many_scans_is_refused() -> None:
 @pytest.mark.parametrize(
     "before", [b"\xff\xd0", b"\xff\xd7", b"\xff\x01", b"\xff"], ids=["rst0", "rst7", "tem", "fill"]
 )
-def test_scans_hidden_behind_what_has_no_length_are_counted(before: bytes) -> None:
-    """To a decoder the next marker follows at once; whoever takes its bytes for a length looks elsewhere."""
+def test_scans_hidden_after_markers_without_length_are_counted(before: bytes) -> None:
+    """A decoder reads on right after such a marker."""
     jpeg = cv2.imencode(".jpg", np.zeros((64, 96, 3), np.uint8))[1].tobytes()
     at = jpeg.rindex(b"\xff\xda")
     scan = b"\xff\xda\x00\x08\x01" + jpeg[at + 5 : at + 7] + jpeg[at + 11 : -2]
@@ -119,8 +121,8 @@ def test_scans_hidden_behind_what_has_no_length_are_counted(before: bytes) -> No
 
 
 @pytest.mark.parametrize("marker", [b"\xff\xd0", b"\xff\xd8", b"\xff\x01", b"\xff\x00"])
-def test_a_size_hidden_behind_what_has_no_length_is_not_passed_over(marker: bytes) -> None:
-    """A decoder finds it, and takes memory for that one."""
+def test_size_hidden_after_markers_without_length_is_rejected(marker: bytes) -> None:
+    """A decoder would find the hidden size and allocate memory for it."""
     small, large = (cv2.imencode(".jpg", np.zeros((side, side, 3), np.uint8))[1].tobytes() for side in (16, 2000))
     skipped = marker + b"\xff\xe0" + large[2:][: 0xFFE0 - 2]
     with pytest.raises(ImageHeaderError, match=r"has a marker 0x|no frame header"):
@@ -131,41 +133,44 @@ def _chunk(kind: bytes, data: bytes = b"") -> bytes:
     return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
 
-def _with(png: bytes, chunks: bytes) -> bytes:
-    """A PNG with more chunks behind its header."""
+def _insert(png: bytes, chunks: bytes) -> bytes:
+    """Returns a PNG with chunks inserted after its header."""
     return png[:33] + chunks + png[33:]
 
 
-PNG = picture(".png", (12, 34))
+PNG = encoded_image(".png", (12, 34))
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (_with(PNG, b"\xff\xfe\x00\x30IDAT" + bytes(48)), "4294836272 bytes where"),
-        (_with(PNG, b"\x7f\xff\xff\xfftEXt" + bytes(48)), "2147483647 bytes where"),
-        (_with(PNG, _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 20))) * 5), "more than 4 profiles and texts"),
-        (_with(PNG, _chunk(b"tEXt") * (MAX_CHUNKS + 1)), "more than 32768 chunks"),
-        (_with(PNG, _chunk(b"acTL", bytes(8))), "animated"),
+        (_insert(PNG, b"\xff\xfe\x00\x30IDAT" + bytes(48)), "4294836272 bytes and"),
+        (_insert(PNG, b"\x7f\xff\xff\xfftEXt" + bytes(48)), "2147483647 bytes and"),
+        (
+            _insert(PNG, _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 20))) * 5),
+            "more than 4 compressed profiles and texts",
+        ),
+        (_insert(PNG, _chunk(b"tEXt") * (MAX_CHUNKS + 1)), "more than 32768 chunks"),
+        (_insert(PNG, _chunk(b"acTL", bytes(8))), "animated"),
         (PNG[:-12], "before its last chunk"),
     ],
 )
-def test_a_chunk_that_is_not_there_is_refused_before_memory_is_taken_for_it(data: bytes, reason: str) -> None:
-    """OpenCV took 4.2 GB and half a minute for a PNG of a hundred bytes: fuzzing found it."""
+def test_png_with_invalid_chunks_is_rejected(data: bytes, reason: str) -> None:
+    """OpenCV took 4.2 GB and half a minute for a PNG of a hundred bytes; fuzzing found it."""
     with pytest.raises(ImageHeaderError, match=reason):
         read_header(data)
 
 
-def test_a_profile_and_a_text_are_walked_over() -> None:
-    """Pictures that people edited have them."""
+def test_ancillary_chunks_are_skipped() -> None:
+    """Image editors write them."""
     text = _chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a text"))
-    assert read_header(_with(PNG, _chunk(b"gAMA", bytes(4)) + text + _chunk(b"iTXt"))) == read_header(PNG)
+    assert read_header(_insert(PNG, _chunk(b"gAMA", bytes(4)) + text + _chunk(b"iTXt"))) == read_header(PNG)
     assert read_header(PNG + b"what follows its end") == read_header(PNG)
 
 
 @given(data=st.binary(max_size=80), lead=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"]))
-def test_any_bytes_are_read_or_refused(data: bytes, lead: bytes) -> None:
-    """Nothing but our own error may leave a parser of hostile bytes."""
+def test_random_bytes_raise_only_header_error(data: bytes, lead: bytes) -> None:
+    """Any other exception would end the receiving thread."""
     try:
         header = read_header(lead + data)
     except ImageHeaderError:

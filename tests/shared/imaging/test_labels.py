@@ -25,15 +25,15 @@ ATTRIBUTES = """<Labels>
 """
 
 
-def written(folder: Path, name: str, text: str | bytes) -> Path:
-    """A label file with this text."""
+def write_file(folder: Path, name: str, text: str | bytes) -> Path:
+    """Writes a label file."""
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
 
 
-def test_the_twelve_classes_are_the_usual_ones() -> None:
-    """Every model, bag and picture of ours leans on these ids and colours."""
+def test_street12_has_the_expected_classes() -> None:
+    """All our models and sample bags use these ids and colours."""
     labels = read_labels(ROOT / "configs/labels/street12.yaml")
     assert labels.names == (
         *("road", "sidewalk", "building", "pole", "vegetation", "sky"),
@@ -44,9 +44,9 @@ def test_the_twelve_classes_are_the_usual_ones() -> None:
 
 
 @pytest.mark.parametrize("text", [ELEMENTS, ATTRIBUTES], ids=["elements", "attributes"])
-def test_slabel_xml_is_read_in_both_spellings(tmp_path: Path, text: str) -> None:
-    """Several colours may map to one id, the first wins, and ids nobody names still need a place."""
-    labels = read_labels(written(tmp_path, "labels.xml", text))
+def test_slabel_xml_may_use_elements_or_attributes(tmp_path: Path, text: str) -> None:
+    """If several elements have one id, the first is used; missing ids become unused classes."""
+    labels = read_labels(write_file(tmp_path, "labels.xml", text))
     assert labels.names == ("road", "unused-1", "unused-2", "car")
     assert labels.colours == ((128, 64, 128), (0, 0, 0), (0, 0, 0), (0, 0, 142))
 
@@ -54,11 +54,11 @@ def test_slabel_xml_is_read_in_both_spellings(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "holds no list"),
-        ("road", "holds no list"),
-        ("[", "is no YAML"),
-        ("[" * 50_000, "is no YAML"),
-        (b"- \x80", "is no YAML"),
+        ("", "is not a list"),
+        ("road", "is not a list"),
+        ("[", "is not YAML"),
+        ("[" * 50_000, "is not YAML"),
+        (b"- \x80", "is not YAML"),
         ("[]", "0 classes"),
         ("- {name: road, colour: [1, 2, 3]}\n" * 1025, "1025 classes"),
         ("- road", "class 0 is 'road'"),
@@ -76,12 +76,12 @@ def test_slabel_xml_is_read_in_both_spellings(tmp_path: Path, text: str) -> None
             "classes 0 and 1 are both 'road': rename one",
         ),
         ("- &a {name: road, colour: [1, 2, 3]}\n- *a", "aliases are not used here"),
-        ("- !!python/object/apply:os.getpid []", "is no YAML"),
+        ("- !!python/object/apply:os.getpid []", "is not YAML"),
     ],
 )
-def test_a_bad_yaml_entry_is_named(tmp_path: Path, text: str | bytes, reason: str) -> None:
-    """Which file, which entry, what is wrong: a label file is written by hand."""
-    path = written(tmp_path, "labels.yaml", text)
+def test_invalid_yaml_entry_is_named(tmp_path: Path, text: str | bytes, reason: str) -> None:
+    """Label files are written by hand: the error names file, entry and problem."""
+    path = write_file(tmp_path, "labels.yaml", text)
     with pytest.raises(LabelsError, match=reason) as raised:
         read_labels(path)
     assert str(path) in str(raised.value)
@@ -91,9 +91,9 @@ def test_a_bad_yaml_entry_is_named(tmp_path: Path, text: str | bytes, reason: st
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no XML"),
-        ("<Labels>", "is no XML"),
-        ("<Labels/>", "holds no SLabel"),
+        ("", "is not XML"),
+        ("<Labels>", "is not XML"),
+        ("<Labels/>", "has no SLabel"),
         ("<L><SLabel Name='a' toValue='0'/></L>", "SLabel 1 has no fromColour"),
         ("<L><SLabel Name='a' fromColour='1 2 3'/></L>", "SLabel 1 has no toValue"),
         ("<L><SLabel fromColour='1 2 3' toValue='0'/></L>", "SLabel 1 has no Name"),
@@ -110,54 +110,49 @@ def test_a_bad_yaml_entry_is_named(tmp_path: Path, text: str | bytes, reason: st
         ),
         ('<!DOCTYPE L [<!ENTITY a "aa">]><L>&a;</L>', "document type"),
         ('<!DOCTYPE L SYSTEM "file:///etc/passwd"><L/>', "document type"),
-        ('<?xml version="1.0" encoding="unheard-of"?><L/>', "is no XML"),
+        ('<?xml version="1.0" encoding="unheard-of"?><L/>', "is not XML"),
     ],
 )
-def test_a_bad_xml_entry_is_named(tmp_path: Path, text: str, reason: str) -> None:
-    """The same in XML, where entities are also a way to fill the memory."""
-    path = written(tmp_path, "labels.xml", text)
+def test_invalid_xml_entry_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    """Entities are rejected because they can exhaust memory."""
+    path = write_file(tmp_path, "labels.xml", text)
     with pytest.raises(LabelsError, match=reason) as raised:
         read_labels(path)
     assert str(path) in str(raised.value)
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """With the system's reason."""
+def test_unreadable_and_oversized_files_are_rejected(tmp_path: Path) -> None:
+    """The error contains the reason from the operating system; a user may give a bag by mistake."""
     with pytest.raises(LabelsError, match="No such file"):
         read_labels(tmp_path / "nowhere.yaml")
     with pytest.raises(LabelsError, match="Is a directory"):
         read_labels(tmp_path)
-
-
-def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
-    """Somebody gave the bag in place of the labels."""
-    path = written(tmp_path, "labels.yaml", b"#" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(LabelsError, match="no label file"):
+    path = write_file(tmp_path, "labels.yaml", b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(LabelsError, match="not a label file"):
         read_labels(path)
 
 
-@given(
-    text=st.text(max_size=60) | st.from_regex(r"(- \{name: \w+, colour: \[\d+, \d+, \d+\]\}\n){1,3}", fullmatch=True)
-)
-def test_any_yaml_text_is_labels_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Nothing but our own error may leave the reader."""
-    path = written(tmp_path_factory.getbasetemp(), "any.yaml", text.encode("utf-8", "surrogatepass"))
-    try:
-        labels = read_labels(path)
-    except LabelsError:
-        return
-    assert Labels.from_wire(labels.to_wire()) == labels
-
-
-@given(fields=st.lists(st.tuples(*[st.text("<>&0123456789 a", max_size=9)] * 3), max_size=4))
-def test_any_xml_text_is_labels_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, fields: list[tuple[str, str, str]]
-) -> None:
-    """The same for the other reader."""
-    entries = [
+def _slabel_xml(fields: list[tuple[str, str, str]]) -> str:
+    entries = (
         f"<SLabel><Name>{n}</Name><fromColour>{c}</fromColour><toValue>{v}</toValue></SLabel>" for n, c, v in fields
-    ]
-    path = written(tmp_path_factory.getbasetemp(), "any.xml", f"<L>{''.join(entries)}</L>")
+    )
+    return f"<L>{''.join(entries)}</L>"
+
+
+YAML_TEXTS = st.text(max_size=60) | st.from_regex(
+    r"(- \{name: \w+, colour: \[\d+, \d+, \d+\]\}\n){1,3}", fullmatch=True
+)
+XML_TEXTS = st.lists(st.tuples(*[st.text("<>&0123456789 a", max_size=9)] * 3), max_size=4).map(_slabel_xml)
+
+
+@pytest.mark.parametrize(("name", "texts"), [("any.yaml", YAML_TEXTS), ("any.xml", XML_TEXTS)], ids=["yaml", "xml"])
+@given(data=st.data())
+def test_random_text_raises_only_labels_error(
+    tmp_path_factory: pytest.TempPathFactory, name: str, texts: st.SearchStrategy[str], data: st.DataObject
+) -> None:
+    """Valid files convert to a message and back."""
+    text = data.draw(texts)
+    path = write_file(tmp_path_factory.getbasetemp(), name, text.encode("utf-8", "surrogatepass"))
     try:
         labels = read_labels(path)
     except LabelsError:
@@ -165,8 +160,8 @@ def test_any_xml_text_is_labels_or_refused(
     assert Labels.from_wire(labels.to_wire()) == labels
 
 
-def test_labels_survive_the_wire() -> None:
-    """A vehicle takes them from the worker's card, not from a file of its own."""
+def test_labels_round_trip() -> None:
+    """A vehicle receives labels in a model card."""
     assert Labels.from_wire(TWO.to_wire()) == TWO
 
 
@@ -191,14 +186,14 @@ def test_labels_survive_the_wire() -> None:
         {"names": ["a"], "colours": [b"123"]},
     ],
 )
-def test_labels_from_the_wire_are_checked(value: object) -> None:
-    """They become file names, table rows and array indices."""
+def test_invalid_received_labels_are_rejected(value: object) -> None:
+    """Names become file names and table rows; ids become array indices."""
     with pytest.raises(LabelsError):
         Labels.from_wire(value)
 
 
-def test_a_mask_is_painted_in_its_colours() -> None:
-    """Red, green, blue, in this order, and black for an id without a label."""
+def test_mask_is_painted_in_the_class_colours() -> None:
+    """Ids without a label are black."""
     mask = np.array([[0, 1, 2], [255, 1, 0]], np.uint8)
     painted = colourise(mask, TWO)
     road, car, black = [128, 64, 128], [0, 0, 142], [0, 0, 0]
@@ -206,8 +201,8 @@ def test_a_mask_is_painted_in_its_colours() -> None:
     assert painted.dtype == np.uint8
 
 
-def test_an_overlay_lies_between_picture_and_mask() -> None:
-    """Opacity 0 is the picture, 1 the mask, and half the mean of both."""
+def test_overlay_blends_image_and_mask() -> None:
+    """Opacity 0 gives the image, 1 the coloured mask and 0.5 their mean."""
     rgb = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     mask = np.random.default_rng(1).integers(0, 2, (6, 8), dtype=np.uint8)
     painted = colourise(mask, TWO)

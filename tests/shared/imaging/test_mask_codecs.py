@@ -16,7 +16,7 @@ SHAPE = (24, 30)
 
 
 def street_mask() -> Any:
-    """A mask with long runs and short ones."""
+    """Returns a mask with long and short runs."""
     mask = np.zeros(SHAPE, np.uint8)
     mask[:8] = 5
     mask[6:20, 4:9] = 3
@@ -29,42 +29,42 @@ def street_mask() -> Any:
 @given(data=st.data(), shape=st.tuples(st.integers(1, 30), st.integers(1, 30)))
 @settings(max_examples=60)
 def test_every_codec_is_lossless(codec: str, data: st.DataObject, shape: tuple[int, int]) -> None:
-    """A class id that changed on the way is another object in the street."""
+    """A changed class id would be another kind of object."""
     mask = data.draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 2, 11, 255])))
     assert np.array_equal(decode(encode(mask, codec), codec, shape), mask)
 
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
 @pytest.mark.parametrize("shape", [(608, 968), (1, 65535), (65535, 1)])
-def test_real_and_extreme_sizes_are_lossless(codec: str, shape: tuple[int, int]) -> None:
-    """A run as long as a row can be must fit its two bytes."""
+def test_common_and_extreme_sizes_are_lossless(codec: str, shape: tuple[int, int]) -> None:
+    """The longest run fits its two bytes."""
     mask = np.zeros(shape, np.uint8)
     mask[shape[0] // 2, shape[1] // 3 :] = 7
     assert np.array_equal(decode(encode(mask, codec), codec, shape), mask)
 
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
-def test_a_view_is_encoded_row_by_row(codec: str) -> None:
-    """What postprocessing hands over may be a crop with gaps in memory."""
+def test_view_is_encoded_row_by_row(codec: str) -> None:
+    """A cropped mask is a view with gaps."""
     mask = street_mask()[2:20, 3:25]
     assert np.array_equal(decode(encode(mask, codec), codec, mask.shape), mask)
 
 
 @pytest.mark.parametrize("codec", ["png", "rle", "zstd"])
-def test_a_mask_gets_smaller(codec: str) -> None:
-    """That is what the codec is for."""
+def test_masks_are_compressed(codec: str) -> None:
+    """A mask shrinks to a tenth at least."""
     mask = np.repeat(np.repeat(street_mask(), 20, axis=0), 20, axis=1)
     assert len(encode(mask, codec)) < mask.size / 10
 
 
-def test_rle_is_as_documented() -> None:
-    """Another language's client reads it from the docstring: ids first, then lengths, runs ending with their row."""
+def test_rle_matches_the_documentation() -> None:
+    """Clients in other languages rely on it: ids, then lengths; each run ends with its row."""
     mask = np.array([[4, 4, 9], [9, 9, 9]], np.uint8)
     assert encode(mask, "rle") == bytes([4, 9, 9, 2, 0, 1, 0, 3, 0])
 
 
-def test_png_opens_anywhere() -> None:
-    """A saved mask is an ordinary 8-bit grey picture."""
+def test_png_is_an_ordinary_grey_image() -> None:
+    """Any program can open a saved mask."""
     mask = street_mask()
     opened = cv2.imdecode(np.frombuffer(encode(mask, "png"), np.uint8), cv2.IMREAD_UNCHANGED)
     assert opened is not None
@@ -73,17 +73,17 @@ def test_png_opens_anywhere() -> None:
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
 @pytest.mark.parametrize("shape", [(24, 31), (25, 30), (23, 30)])
-def test_data_that_is_not_the_announced_shape_is_refused(codec: str, shape: tuple[int, int]) -> None:
-    """Memory is taken for what was announced, so what is inside must be that."""
+def test_data_of_another_shape_is_rejected(codec: str, shape: tuple[int, int]) -> None:
+    """Memory is allocated for the expected shape."""
     with pytest.raises(MaskCodecError, match=f"{shape[0]}×{shape[1]}"):
         decode(encode(street_mask(), codec), codec, shape)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (-5, -5), (65536, 1), (60000, 60000)])
 @pytest.mark.parametrize("codec", MASK_CODECS)
-def test_an_impossible_shape_is_refused(codec: str, shape: tuple[int, int]) -> None:
-    """Before anything is computed from it."""
-    with pytest.raises(MaskCodecError, match="sides go from 1"):
+def test_invalid_shape_is_rejected(codec: str, shape: tuple[int, int]) -> None:
+    """The shape is checked before it is used."""
+    with pytest.raises(MaskCodecError, match="send sides from 1"):
         decode(b"", codec, shape)
 
 
@@ -92,8 +92,8 @@ def test_an_impossible_shape_is_refused(codec: str, shape: tuple[int, int]) -> N
     [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4), np.int64), np.zeros((0, 4), np.uint8)],
     ids=["colour", "int64", "empty"],
 )
-def test_what_is_no_mask_is_not_encoded(mask: Any) -> None:
-    """Class ids go on the wire, never colours, and a byte each."""
+def test_array_that_is_not_a_mask_is_rejected(mask: Any) -> None:
+    """Only uint8 class ids are transmitted."""
     with pytest.raises(MaskCodecError, match="mask is"):
         encode(mask, "raw")
 
@@ -101,24 +101,24 @@ def test_what_is_no_mask_is_not_encoded(mask: Any) -> None:
 @pytest.mark.parametrize(
     ("codec", "data", "reason"),
     [
-        ("rle", b"\x00" * 4, "each run takes 3"),
-        ("rle", b"", "hold 0 pixels"),
-        ("rle", b"\x01" * 1000 + b"\xff" * 2000, "hold 65535000 pixels"),
-        ("zstd", zstd.compress(bytes(100_000_000)), "unfolds to 100000000"),
+        ("rle", b"\x00" * 4, "not a multiple of 3"),
+        ("rle", b"", "have 0 pixels"),
+        ("rle", b"\x01" * 1000 + b"\xff" * 2000, "have 65535000 pixels"),
+        ("zstd", zstd.compress(bytes(100_000_000)), "declares 100000000 bytes"),
         (
             "zstd",
             zstd.compress(bytes(100_000_000), options={zstd.CompressionParameter.content_size_flag: 0}),
-            "does not unfold to 720",
+            "does not decompress to 720",
         ),
-        ("zstd", bytes(encode(np.zeros(SHAPE, np.uint8), "zstd")) + b"more", "does not unfold to 720"),
+        ("zstd", bytes(encode(np.zeros(SHAPE, np.uint8), "zstd")) + b"more", "does not decompress to 720"),
         ("png", cv2.imencode(".png", np.zeros((9000, 9000), np.uint8))[1].tobytes(), "9000×9000"),
         ("png", cv2.imencode(".png", np.zeros((*SHAPE, 3), np.uint8))[1].tobytes(), "3 × 8 bits"),
         ("png", cv2.imencode(".jpg", np.zeros(SHAPE, np.uint8))[1].tobytes(), "jpeg"),
         ("png", encode(np.zeros(SHAPE, np.uint8), "png")[:40], "damaged"),
     ],
 )
-def test_bombs_and_broken_data_are_refused_without_memory(codec: str, data: bytes, reason: str) -> None:
-    """What it would unfold to is known before it does."""
+def test_bombs_and_damaged_data_take_no_memory(codec: str, data: bytes, reason: str) -> None:
+    """The decompressed size is checked before decompression."""
     tracemalloc.start()
     try:
         with pytest.raises(MaskCodecError, match=reason):
@@ -135,13 +135,13 @@ def test_bombs_and_broken_data_are_refused_without_memory(codec: str, data: byte
     keep=st.floats(0.5, 1.0),
 )
 @settings(max_examples=200)
-def test_damaged_data_is_refused_or_has_the_announced_shape(
+def test_damaged_data_is_rejected_or_has_the_expected_shape(
     codec: str, flips: list[tuple[int, int]], keep: float
 ) -> None:
-    """A vehicle must survive what a broken worker sends."""
+    """A vehicle must survive the messages of a faulty worker."""
     data = bytearray(encode(street_mask(), codec))
-    for place, flip in flips:
-        data[place % len(data)] ^= flip
+    for position, flip in flips:
+        data[position % len(data)] ^= flip
     try:
         decoded = decode(bytes(data[: int(len(data) * keep)]), codec, SHAPE)
     except MaskCodecError:
@@ -150,7 +150,7 @@ def test_damaged_data_is_refused_or_has_the_announced_shape(
     assert decoded.dtype == np.uint8
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_unknown_codec_is_rejected_with_a_suggestion() -> None:
     """A misspelt codec gets the nearest known one."""
     with pytest.raises(UnknownNameError, match="zstd"):
         encode(street_mask(), "zst")

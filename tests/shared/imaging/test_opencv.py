@@ -11,12 +11,12 @@ REPORT = "try: print(cv2.imdecode(data, -1) is None)\nexcept cv2.error as error:
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:
-    """A PNG chunk with its length and checksum."""
+    """Returns a PNG chunk with its length and checksum."""
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def test_a_picture_bomb_is_refused_by_opencv_itself() -> None:
-    """The net under our header check: whoever takes OpenCV from here has the limit, in a process of its own."""
+def test_opencv_rejects_images_above_the_pixel_limit() -> None:
+    """The limit applies in a new process that imports OpenCV from our module."""
     side = 12_000
     assert side * side > MAX_PIXELS
     rows = zlib.compress(bytes((side // 8 + 1) * side))

@@ -21,40 +21,40 @@ ECHOES = st.builds(
 ECHO = Echo("s1", 7, 1, 2, 3, "cloud/w/s9")
 
 
-def packed(**changes: Any) -> bytes:
-    """An echo on the wire, which is also a probe, with some fields changed; None takes one out."""
+def packed_echo(**changes: Any) -> bytes:
+    """Returns an encoded echo, which is also a valid probe, with fields changed or (None) removed."""
     fields = {"v": 1, **asdict(ECHO), **changes}
     data: bytes = msgpack.packb({key: value for key, value in fields.items() if value is not None})
     return data
 
 
 @given(PROBES)
-def test_a_probe_is_read_as_it_was_sent(probe: Probe) -> None:
-    """Whatever the session is called."""
+def test_probe_round_trips(probe: Probe) -> None:
+    """The session may be any valid name."""
     payload = pack_probe(probe)
     assert unpack_probe(payload) == probe
     assert len(payload) <= MAX_PROBE_BYTES
 
 
 @given(ECHOES)
-def test_an_echo_is_read_as_it_was_sent(echo: Echo) -> None:
-    """The longest names fit the limit."""
+def test_echo_round_trips(echo: Echo) -> None:
+    """An echo with the longest names fits the size limit."""
     payload = pack_echo(echo)
     assert unpack_echo(payload) == echo
     assert len(payload) <= MAX_PROBE_BYTES
 
 
 @given(st.binary(max_size=2 * MAX_PROBE_BYTES))
-def test_garbage_is_refused_in_one_way(payload: bytes) -> None:
-    """The network thread must not die of what anyone may publish."""
+def test_random_bytes_are_rejected(payload: bytes) -> None:
+    """Anyone may publish anything; the network thread must survive it."""
     for unpack in (unpack_probe, unpack_echo):
         with pytest.raises(MessageError):
             unpack(payload)
 
 
 @given(ECHOES, st.data())
-def test_a_damaged_echo_is_refused_or_another_echo(echo: Echo, data: st.DataObject) -> None:
-    """A bit that flips may change a number, but never what kind of thing is read."""
+def test_damaged_echo_is_rejected_or_still_valid(echo: Echo, data: st.DataObject) -> None:
+    """A flipped bit may change a number, but never yields an invalid echo."""
     payload = bytearray(pack_echo(echo))
     payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
@@ -66,18 +66,18 @@ def test_a_damaged_echo_is_refused_or_another_echo(echo: Echo, data: st.DataObje
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "error"),
     [
-        ({"v": 2}, "version 2 is not spoken here"),
+        ({"v": 2}, "version 2 is not supported"),
         ({"session": None}, "'session': missing"),
         ({"session": "a/b"}, "'session': .* is not allowed"),
-        ({"sequence": -1}, "'sequence': a whole number"),
-        ({"sequence": True}, "'sequence': a whole number"),
-        ({"sent_ns": MAX_NS + 1}, "'sent_ns': a whole number"),
-        ({"sent_ns": 1.5}, "'sent_ns': a whole number"),
-        ({"received_ns": "soon"}, "'received_ns': a whole number"),
+        ({"sequence": -1}, "'sequence': expected an integer"),
+        ({"sequence": True}, "'sequence': expected an integer"),
+        ({"sent_ns": MAX_NS + 1}, "'sent_ns': expected an integer"),
+        ({"sent_ns": 1.5}, "'sent_ns': expected an integer"),
+        ({"received_ns": "soon"}, "'received_ns': expected an integer"),
         ({"replied_ns": None}, "'replied_ns': missing"),
-        ({"node": 5}, "'node': a text"),
+        ({"node": 5}, "'node': expected a text"),
         ({"node": "edge/w/s9"}, "'node': .* is not cloud/worker/session"),
         ({"node": "cloud/w"}, "'node': .* is not cloud/worker/session"),
         ({"node": "cloud/w/s9/x"}, "'node': .* is not cloud/worker/session"),
@@ -86,14 +86,14 @@ def test_a_damaged_echo_is_refused_or_another_echo(echo: Echo, data: st.DataObje
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], what: str) -> None:
-    """Whoever writes another client reads it."""
-    with pytest.raises(MessageError, match=what):
-        unpack_echo(packed(**changes))
+def test_error_names_the_invalid_field(changes: dict[str, Any], error: str) -> None:
+    """The message helps authors of other clients."""
+    with pytest.raises(MessageError, match=error):
+        unpack_echo(packed_echo(**changes))
 
 
-def test_what_a_later_version_adds_is_nobodys_business() -> None:
-    """Unknown keys are ignored everywhere on this wire."""
-    assert unpack_echo(packed(colour="red")) == ECHO
-    assert unpack_probe(packed()) == Probe("s1", 7, 1)
-    assert unpack_echo(packed(sequence=8)) == replace(ECHO, sequence=8)
+def test_unknown_keys_are_ignored() -> None:
+    """A later version may add fields."""
+    assert unpack_echo(packed_echo(colour="red")) == ECHO
+    assert unpack_probe(packed_echo()) == Probe("s1", 7, 1)
+    assert unpack_echo(packed_echo(sequence=8)) == replace(ECHO, sequence=8)

@@ -58,10 +58,10 @@ FRAME = FrameMessage(
     geometry=plan(Resize.CROP, 4, 6, 2, 3),
     frame_stamp_ns=5,
     data=bytes(18),
-    budget_ms=100,
+    remaining_ms=100,
     stamps=(Stamp("due", "edge/car/s1", 1),),
 )
-MASK = ResultMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
+RESULT = ResultMessage(id=FRAME.id, attempt=1, status=Status.ANSWERED, worker="w", shape=(2, 3), data=b"xyz")
 
 
 @st.composite
@@ -77,9 +77,9 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
         frame_stamp_ns=draw(st.integers(0, MAX_NS)),
         data=draw(st.binary(max_size=50)),
         attempt=draw(st.integers(1, 100)),
-        budget_ms=draw(st.none() | st.integers(0, 86_400_000)),
+        remaining_ms=draw(st.none() | st.integers(0, 86_400_000)),
         version=draw(st.none() | NAMES),
-        want=RequestOptions(
+        options=RequestOptions(
             draw(PRINTABLE),
             draw(st.sampled_from(["model", "frame"])),
             draw(st.none() | st.integers(1, 256)),
@@ -90,8 +90,8 @@ def _frames(draw: st.DrawFn) -> FrameMessage:
 
 
 @given(_frames())
-def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
-    """Geometry and stamps decide where a mask lies and where the time went."""
+def test_frame_round_trips(message: FrameMessage) -> None:
+    """Every field is preserved."""
     assert unpack_frame(pack_frame(message)) == message
 
 
@@ -112,13 +112,13 @@ def test_a_frame_survives_the_wire(message: FrameMessage) -> None:
         stamps=STAMPS.map(tuple),
     )
 )
-def test_an_answer_survives_the_wire(message: ResultMessage) -> None:
-    """One field mixed up and the log tells of another frame."""
+def test_result_round_trips(message: ResultMessage) -> None:
+    """Every field is preserved."""
     assert unpack_result(pack_result(message)) == message
 
 
-def test_a_classifier_of_a_thousand_classes_is_announced_and_a_mask_of_as_many_refused() -> None:
-    """The public classifiers have so many; a mask's uint8 would give two of them one number."""
+def test_classifier_may_have_1000_classes_but_not_a_mask() -> None:
+    """Public classifiers have 1,000 classes; a uint8 mask cannot represent them."""
     labels = Labels(tuple(f"class_{place}" for place in range(1000)), ((0, 0, 0),) * 1000)
     card = replace(CARD, task=Task.CLASSIFICATION, labels=labels)
     status = NodeStatus(NodeState.ONLINE, "s1", 4, cards=(card,) * 16)
@@ -128,8 +128,8 @@ def test_a_classifier_of_a_thousand_classes_is_announced_and_a_mask_of_as_many_r
         unpack_status(pack_status(replace(status, cards=(mask,))))
 
 
-def test_a_status_survives_the_wire_with_its_cards() -> None:
-    """All that a vehicle knows of a model comes by this."""
+def test_status_with_cards_round_trips() -> None:
+    """The status is the vehicle's only source of information about models."""
     warm = replace(CARD, task=Task.DETECTION, engine="openvino", precision="bf16", cold_ms=812.5, warm_ms=9.25)
     nameless = replace(CARD, task=Task.TENSORS, labels=Labels((), ()), outputs=("depth", "flow"))
     status = NodeStatus(NodeState.ONLINE, "s1", 64, (CARD, warm, nameless))
@@ -139,57 +139,63 @@ def test_a_status_survives_the_wire_with_its_cards() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"v": 2}, "'v': version 2 is not spoken here: speak 1"),
+        ({"v": 2}, "'v': version 2 is not supported: send version 1"),
         ({"v": "x" * 4000}, "'v': version 'xxxx"),
         ({"v": [1] * 200}, "'v': version list"),
-        ({"layout": "cmyk"}, "'layout': one of bgr8, .* belongs here, not 'cmyk'"),
+        ({"layout": "cmyk"}, "'layout': expected one of bgr8, .*, not 'cmyk'"),
         ({"layout": "mono8"}, "'shape': .* does not fit layout mono8"),
         ({"shape": [2, 3]}, r"'shape': \[2, 3\] does not fit layout rgb8"),
-        ({"shape": [2]}, r"'shape': \[height, width\], colours or not belongs here, not list of 1"),
-        ({"shape": [0, 3, 3]}, r"'shape': \[0\]: a whole number from 1 to 16384 belongs here, not 0"),
+        ({"shape": [2]}, r"'shape': expected \[height, width\] or \[height, width, 3\], not list of 1"),
+        ({"shape": [0, 3, 3]}, r"'shape': \[0\]: expected an integer from 1 to 16384, not 0"),
         ({"shape": [3, MAX_SIDE + 1, 3]}, r"'shape': \[1\]: .*, not 16385"),
         ({"shape": [True, 3, 3]}, "not True"),
         ({"shape": [2.0, 3, 3]}, "not 2.0"),
         ({"shape": [b"x" * 1000] * 3}, "not bytes of 1000"),
-        ({"dtype": "float64"}, "'dtype': layout rgb8 holds uint8"),
-        ({"want": {"size": "huge"}}, "'want': size: one of frame, model belongs here, not 'huge'"),
-        ({"want": {"mask_codec": 7}}, "'want': mask_codec: a text of up to 4096 characters belongs here, not 7"),
-        ({"want": []}, "'want': a map belongs here, not list of 0"),
-        ({"want": {"top_k": 0}}, "'want': top_k: a whole number from 1 to 1024 belongs here, not 0"),
-        ({"want": {"outputs": "all"}}, "'want': outputs: a list of up to 256 belongs here, not 'all'"),
-        ({"want": {"outputs": ["a", "a/b"]}}, r"'want': outputs\[1\]: a name of 1 to 64 of .*, not 'a/b'"),
-        ({"want": {"outputs": [7]}}, r"'want': outputs\[0\]: a name .*, not 7"),
-        ({"version": "a/b"}, "'version': a version of 1 to 64 of .*, not 'a/b'"),
-        ({"version": "1\n"}, r"'version': a version .*, not '1\\n'"),
-        ({"attempt": 0}, "'attempt': a whole number from 1 to 100 belongs here, not 0"),
+        ({"dtype": "float64"}, "'dtype': layout rgb8 has uint8"),
+        ({"want": {"size": "huge"}}, "'want': size: expected one of frame, model, not 'huge'"),
+        ({"want": {"mask_codec": 7}}, "'want': mask_codec: expected a text of up to 4096 characters, not 7"),
+        ({"want": []}, "'want': expected a map, not list of 0"),
+        ({"want": {"top_k": 0}}, "'want': top_k: expected an integer from 1 to 1024, not 0"),
+        ({"want": {"outputs": "all"}}, "'want': outputs: expected a list of up to 256 items, not 'all'"),
+        ({"want": {"outputs": ["a", "a/b"]}}, r"'want': outputs\[1\]: expected a name of 1 to 64 of .*, not 'a/b'"),
+        ({"want": {"outputs": [7]}}, r"'want': outputs\[0\]: expected a name .*, not 7"),
+        ({"version": "a/b"}, "'version': expected a version of 1 to 64 of .*, not 'a/b'"),
+        ({"version": "1\n"}, r"'version': expected a version .*, not '1\\n'"),
+        ({"attempt": 0}, "'attempt': expected an integer from 1 to 100, not 0"),
         ({"attempt": True}, "'attempt': .*, not True"),
         ({"attempt": 1 << 63}, "'attempt': .*, not 9223372036854775808"),
-        ({"budget_ms": -1}, "'budget_ms': a whole number from 0 to 86400000 belongs here, not -1"),
+        ({"budget_ms": -1}, "'budget_ms': expected an integer from 0 to 86400000, not -1"),
         ({"budget_ms": 1e3}, "'budget_ms': .*, not 1000.0"),
         ({"frame_stamp_ns": -1}, "'frame_stamp_ns'"),
-        ({"model": "a/b"}, "'model': a name .*, not 'a/b'"),
-        ({"data": "text"}, "'data': binary data belongs here, not 'text'"),
-        ({"stamps": [["due", "edge", -1]]}, r"'stamps': \[0\]\[2\]: a whole number from 0 to .*, not -1"),
-        ({"stamps": [["due", "edge"]]}, r"'stamps': \[0\]: \[stage, node, at_ns\] belongs here, not list of 2"),
+        ({"model": "a/b"}, "'model': expected a name .*, not 'a/b'"),
+        ({"data": "text"}, "'data': expected binary data, not 'text'"),
+        ({"stamps": [["due", "edge", -1]]}, r"'stamps': \[0\]\[2\]: expected an integer from 0 to .*, not -1"),
+        ({"stamps": [["due", "edge"]]}, r"'stamps': \[0\]: expected \[stage, node, at_ns\], not list of 2"),
         ({"stamps": [["due", "edge", 2.5]]}, r"'stamps': \[0\]\[2\]: .*, not 2.5"),
-        ({"stamps": [["due", "edge", 1]] * 33}, "'stamps': a list of up to 32 belongs here, not list of 33"),
-        ({"stamps": [["due", "x" * 201, 1]]}, r"'stamps': \[0\]\[1\]: a text of up to 200 characters belongs here"),
-        ({"stamps": [["due", "edge", 1], ["x" * 65, "edge", 1]]}, r"\[1\]\[0\]: a text of up to 64 characters"),
+        ({"stamps": [["due", "edge", 1]] * 33}, "'stamps': expected a list of up to 32 items, not list of 33"),
+        ({"stamps": [["due", "x" * 201, 1]]}, r"'stamps': \[0\]\[1\]: expected a text of up to 200 characters"),
+        (
+            {"stamps": [["due", "edge", 1], ["x" * 65, "edge", 1]]},
+            r"\[1\]\[0\]: expected a text of up to 64 characters",
+        ),
         ({"stamps": [["due", "edge", 1]] * 300}, "not a MessagePack map"),
-        ({"geometry": None}, "'geometry': a map belongs here, not None"),
+        ({"geometry": None}, "'geometry': expected a map, not None"),
         ({"geometry": {"source_height": 1}}, "'geometry': source_width: missing"),
-        ({"geometry": {"source_height": 65536}}, "'geometry': source_height: a whole number from 0 to 65535 .* 65536"),
+        (
+            {"geometry": {"source_height": 65536}},
+            "'geometry': source_height: expected an integer from 0 to 65535, not 65536",
+        ),
         (
             {"geometry": dict.fromkeys(msgspec.structs.asdict(FRAME.geometry), 1) | {"crop_top": 9}},
             "'geometry': geometry's crop_height",
         ),
-        ({"data": "eHg="}, "'data': binary data belongs here, not 'eHg='"),
-        ({"codec": None}, "'codec': a text of up to 4096 characters belongs here, not None"),
-        ({b"x": 1}, r"not a message of ours: Expected `str` - at `key` in `\$`"),
+        ({"data": "eHg="}, "'data': expected binary data, not 'eHg='"),
+        ({"codec": None}, "'codec': expected a text of up to 4096 characters, not None"),
+        ({b"x": 1}, r"not a valid message: Expected `str` - at `key` in `\$`"),
     ],
 )
-def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[Any, Any], reason: str) -> None:
-    """The sender is answered `rejected`, so the refusal must know whose frame it was, and why."""
+def test_error_names_the_invalid_field_and_the_frame(change: dict[Any, Any], reason: str) -> None:
+    """The worker replies `rejected` to the sender, so the error must carry the frame id and the reason."""
     fields = msgpack.unpackb(pack_frame(FRAME)) | change
     with pytest.raises(MessageError, match=reason) as caught:
         unpack_frame(msgpack.packb(fields))
@@ -202,26 +208,26 @@ def test_a_wrong_field_is_named_with_the_frame_it_belongs_to(change: dict[Any, A
     "frame_id", [5, None, True, 1.5, b"a/b/c/1", ["a"], {"a": 1}, "", "a/b/c", "a/b/c/x", "x" * 4000]
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_id_that_is_none_belongs_to_nobody(frame_id: object, version: int) -> None:
-    """Whatever stands there, the refusal is all that happens."""
+def test_invalid_frame_id_is_left_out_of_the_error(frame_id: object, version: int) -> None:
+    """Any value may be in the field `id`; the only effect is a MessageError."""
     fields = msgpack.unpackb(pack_frame(FRAME)) | {"id": frame_id, "v": version}
     with pytest.raises(MessageError) as caught:
         unpack_frame(msgpack.packb(fields))
     assert caught.value.frame_id is None
 
 
-@pytest.mark.parametrize("place", ["layout", "status", "task", "size"])
+@pytest.mark.parametrize("key", ["layout", "status", "task", "size"])
 @pytest.mark.parametrize(
-    "words",
+    "value",
     ["a - at `$.nonexistent`", "missing required field `foo`", " - at `$.id`", " - at `$.\u00b2`", "Object missing"],
 )
-def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, words: str) -> None:
-    """The library tells of a value in the value's own words, and of its place behind them."""
+def test_sender_cannot_fake_the_error_text(key: str, value: str) -> None:
+    """msgspec quotes the invalid value in its error, before the path of the field."""
     unpack, fields = (
-        (unpack_result, pack_result(MASK)) if place in ("status", "task") else (unpack_frame, pack_frame(FRAME))
+        (unpack_result, pack_result(RESULT)) if key in ("status", "task") else (unpack_frame, pack_frame(FRAME))
     )
-    change = {"want": {"size": words}} if place == "size" else {place: words}
-    with pytest.raises(MessageError, match=f"{place}.* belongs here, not ") as caught:
+    change = {"want": {"size": value}} if key == "size" else {key: value}
+    with pytest.raises(MessageError, match=f"{key}.*: expected .*, not ") as caught:
         unpack(msgpack.packb(msgpack.unpackb(fields) | change))
     assert caught.value.frame_id == FRAME.id
 
@@ -231,23 +237,23 @@ def test_a_sender_cannot_put_words_into_the_mouth_of_the_refusal(place: str, wor
     [{"stamps": [["due", "edge", 1]] * 32}, {"later": 1}, {"want": {"outputs": [["a"]] * 256}}],
     ids=["stamps", "unknown", "lists"],
 )
-def test_a_field_that_is_said_over_and_over_is_refused_unread(repeated: dict[str, Any]) -> None:
-    """Eight megabytes of one took a second, in which no other thread of the worker's ran."""
+def test_repeated_keys_are_rejected_early(repeated: dict[str, Any]) -> None:
+    """Decoding 8 MB of repeated keys took a second while holding the GIL."""
     once = msgpack.packb(repeated)[1:]
     count = (1 << 20) // len(once)
     with pytest.raises(MessageError, match="not a MessagePack map"):
         unpack_frame(b"\xdf" + (15 + count).to_bytes(4, "big") + once * count + pack_frame(FRAME)[1:])
 
 
-def test_another_library_reads_what_we_write() -> None:
-    """Clients in other languages have readers of their own."""
-    for packed in (pack_frame(FRAME), pack_result(MASK)):
+def test_messages_are_standard_messagepack() -> None:
+    """Clients in other languages use other MessagePack libraries."""
+    for packed in (pack_frame(FRAME), pack_result(RESULT)):
         assert msgspec.msgpack.decode(packed) == msgpack.unpackb(packed)
         assert msgspec.msgpack.encode(msgpack.unpackb(packed)) == packed
 
 
-def test_data_may_stand_anywhere() -> None:
-    """Order is no part of a map: other senders may write theirs otherwise."""
+def test_key_order_does_not_matter() -> None:
+    """Other senders may write the keys in another order."""
     large = msgspec.structs.replace(FRAME, shape=(200, 300, 3), data=bytes(180_000))
     fields = msgpack.unpackb(pack_frame(large))
     first = {"v": 1, "data": fields["data"]} | fields
@@ -256,50 +262,50 @@ def test_data_may_stand_anywhere() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms", "version"}))
-def test_a_missing_field_is_named(key: str) -> None:
-    """A sender of an older version is told what it lacks."""
+def test_missing_field_is_named(key: str) -> None:
+    """An outdated client learns which field it lacks."""
     fields = msgpack.unpackb(pack_frame(FRAME))
     del fields[key]
     with pytest.raises(MessageError, match=f"'{key}'"):
         unpack_frame(msgpack.packb(fields))
 
 
-def test_unknown_keys_and_stages_are_no_error() -> None:
-    """A later version may say more."""
+def test_unknown_keys_and_stages_are_accepted() -> None:
+    """A later version may add both."""
     fields = msgpack.unpackb(pack_frame(FRAME)) | {"colour_space": "bt709"}
     fields["stamps"].append(["polished", "edge/car/s1", 2])
     message = unpack_frame(msgpack.packb(fields))
     assert message.stamps[-1].stage == "polished"
 
 
-def test_an_answer_without_its_mask_is_refused() -> None:
-    """`answered` promises one; of another task it promises none."""
-    fields = msgpack.unpackb(pack_result(MASK)) | {"shape": None}
-    with pytest.raises(MessageError, match="an answered frame has a mask"):
+def test_answered_segmentation_needs_a_mask_shape() -> None:
+    """Results of other tasks have no shape."""
+    fields = msgpack.unpackb(pack_result(RESULT)) | {"shape": None}
+    with pytest.raises(MessageError, match="although the frame was answered with a mask"):
         unpack_result(msgpack.packb(fields))
     for task in set(Task) - {Task.SEGMENTATION}:
         assert unpack_result(msgpack.packb(fields | {"task": task})).task is task
 
 
-def test_an_answer_gives_back_all_that_a_frame_may_bring_within_the_room_kept_for_it() -> None:
-    """More, beside the largest mask, would make a packet that the broker cuts its worker off for."""
+def test_result_without_mask_stays_below_64_kib() -> None:
+    """The stamps of a frame return with its result, which must fit the packet size of the broker even with a large mask."""
     stamps = tuple(Stamp("ä" * 64, "ä" * 200, MAX_NS) for _ in range(MAX_FRAME_STAMPS))
     unpack_frame(pack_frame(msgspec.structs.replace(FRAME, stamps=stamps)))
-    answer = msgspec.structs.replace(
-        MASK, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9])
+    result = msgspec.structs.replace(
+        RESULT, data=b"", reason="x" * 500, geometry=FRAME.geometry, stamps=(*stamps, *stamps[:9])
     )
-    assert unpack_result(pack_result(answer)).stamps == answer.stamps
-    assert len(pack_result(answer)) < 1 << 16
+    assert unpack_result(pack_result(result)).stamps == result.stamps
+    assert len(pack_result(result)) < 1 << 16
 
 
-def test_a_status_that_is_too_large_is_refused() -> None:
-    """A vehicle remembers that of every worker."""
+def test_oversized_status_is_rejected() -> None:
+    """A vehicle keeps the status of every worker in memory."""
     with pytest.raises(MessageError, match="over the limit of 1048576"):
         unpack_status(pack_status(NodeStatus(NodeState.ONLINE, "s1")) + bytes(1 << 20))
 
 
-def test_a_model_of_classes_without_names_is_refused() -> None:
-    """Raw tensors alone need none."""
+def test_only_raw_tensors_may_lack_labels() -> None:
+    """Results of all other tasks are class ids."""
     for task in set(Task) - {Task.TENSORS}:
         nameless = NodeStatus(NodeState.ONLINE, "s1", 1, (replace(CARD, task=task, labels=Labels((), ())),))
         with pytest.raises(MessageError, match="'labels'"):
@@ -308,13 +314,13 @@ def test_a_model_of_classes_without_names_is_refused() -> None:
 
 @settings(max_examples=400)
 @given(st.data())
-def test_a_damaged_message_is_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
-    """Any other exception would end the thread that reads; anybody may publish anything."""
+def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
+    """Any other exception would end the receiving thread."""
     whole, unpack = data.draw(
         st.sampled_from(
             [
                 (pack_frame(FRAME), unpack_frame),
-                (pack_result(MASK), unpack_result),
+                (pack_result(RESULT), unpack_result),
                 (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
             ]
         )
@@ -323,7 +329,7 @@ def test_a_damaged_message_is_refused_or_read_and_nothing_else(data: st.DataObje
     for _ in range(data.draw(st.integers(0, 4))):
         if damaged:
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    assert "\n" not in _refusal(unpack, bytes(damaged))
+    assert "\n" not in _error_of(unpack, bytes(damaged))
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -335,14 +341,14 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=300)
 @given(st.sampled_from(sorted(msgpack.unpackb(pack_frame(FRAME)))), VALUES)
-def test_any_value_in_any_field_is_refused_or_read(key: str, value: object) -> None:
-    """The same, for messages that MessagePack itself has nothing against."""
+def test_any_field_value_raises_only_message_error(key: str, value: object) -> None:
+    """Covers messages that are valid MessagePack."""
     fields = msgpack.unpackb(pack_frame(FRAME)) | {key: value}
-    assert len(_refusal(unpack_frame, msgpack.packb(fields))) < 600
+    assert len(_error_of(unpack_frame, msgpack.packb(fields))) < 600
 
 
-def _nested(inner: bytes) -> bytes:
-    """About 4 MB: lists of lists of `inner`, none longer than what is allowed."""
+def _nested_lists(inner: bytes) -> bytes:
+    """Returns about 4 MB: lists of lists of `inner`, none longer than the limit."""
     row = b"\xdc\x01\x00" + inner * 256
     table = b"\xdc\x01\x00" + row * 256
     return b"\x82\xa1v\x01\xa1x\x9f" + table * 15
@@ -350,11 +356,11 @@ def _nested(inner: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "bomb",
-    [_nested(b"\x80"), _nested(b"\x90"), _nested(b"\xcd\xff\xff"), _nested(b"\xa2ab")],
+    [_nested_lists(b"\x80"), _nested_lists(b"\x90"), _nested_lists(b"\xcd\xff\xff"), _nested_lists(b"\xa2ab")],
     ids=["maps", "lists", "numbers", "texts"],
 )
-def test_a_bomb_takes_no_memory_worth_speaking_of(bomb: bytes) -> None:
-    """Five megabytes of empty maps took 265 MB."""
+def test_nested_containers_do_not_exhaust_memory(bomb: bytes) -> None:
+    """5 MB of empty maps used to take 265 MB."""
     with pytest.raises(MessageError, match="not a MessagePack map"):
         unpack_frame(bomb[:64])
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -380,14 +386,14 @@ def test_a_bomb_takes_no_memory_worth_speaking_of(bomb: bytes) -> None:
     ],
     ids=["empty", "reserved", "list", "map", "array", "bin", "deep", "number as key", "timestamp", "trailing", "large"],
 )
-def test_what_is_no_map_of_ours_is_refused(payload: bytes) -> None:
-    """False lengths, deep nesting, extension types, other formats."""
+def test_payload_that_is_not_a_valid_map_is_rejected(payload: bytes) -> None:
+    """Covers false lengths, deep nesting, extension types and other formats."""
     with pytest.raises(MessageError):
         unpack_frame(payload)
 
 
-def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
-    """Why a message is refused; nothing where it can be read."""
+def _error_of(unpack: Callable[[bytes], object], payload: bytes) -> str:
+    """Returns the text of the MessageError, or an empty string if the message is valid."""
     try:
         unpack(payload)
     except MessageError as error:
@@ -395,10 +401,10 @@ def _refusal(unpack: Callable[[bytes], object], payload: bytes) -> str:
     return ""
 
 
-def test_no_text_of_a_message_steers_a_terminal() -> None:
-    """Reasons and versions come to stand in errors, tables and logs; an escape could clear an operator's screen."""
-    answer = ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
-    assert unpack_result(pack_result(answer)).reason == "a [2Jb  c"
+def test_texts_are_stripped_of_control_characters() -> None:
+    """Texts appear in errors, tables and logs; an escape sequence could clear an operator's screen."""
+    result = ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.FAILED, "w", reason="a\x1b[2Jb\r\nc")
+    assert unpack_result(pack_result(result)).reason == "a [2Jb  c"
     assert unpack_frame(
-        pack_frame(msgspec.structs.replace(FRAME, want=RequestOptions("a\x1b")))
-    ).want == RequestOptions("a ")
+        pack_frame(msgspec.structs.replace(FRAME, options=RequestOptions("a\x1b")))
+    ).options == RequestOptions("a ")

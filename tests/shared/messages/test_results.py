@@ -14,7 +14,7 @@ from shared.messages.results import (
     Detections,
     ResultError,
     Tensors,
-    codecs,
+    codec_names,
     decode,
     encode,
 )
@@ -22,11 +22,11 @@ from shared.messages.results import (
 SCORES = st.floats(0, 1, width=32)
 
 
-@pytest.mark.parametrize("codec", codecs(Task.CLASSIFICATION))
+@pytest.mark.parametrize("codec", codec_names(Task.CLASSIFICATION))
 @settings(max_examples=60)
 @given(st.dictionaries(st.integers(0, 255), SCORES, min_size=1))
-def test_a_classification_comes_back_exactly(codec: str, scores: dict[int, float]) -> None:
-    """To the last bit of its float32 scores."""
+def test_classification_round_trips(codec: str, scores: dict[int, float]) -> None:
+    """Scores are preserved to the last bit of float32."""
     best = sorted(scores.items(), key=lambda item: -item[1])
     result = Classification(tuple(class_id for class_id, _ in best), tuple(score for _, score in best))
     assert decode(Task.CLASSIFICATION, encode(result, codec), codec, None) == result
@@ -40,28 +40,28 @@ def _detections(count: int, seed: int = 3) -> Detections:
     return Detections(corners.reshape(count, 4), random.integers(0, 7, count, np.uint16), scores)
 
 
-@pytest.mark.parametrize("codec", codecs(Task.DETECTION))
+@pytest.mark.parametrize("codec", codec_names(Task.DETECTION))
 @pytest.mark.parametrize("count", [0, 1, 17, MAX_DETECTIONS])
-def test_detections_come_back_exactly(codec: str, count: int) -> None:
-    """An empty street is an answer too."""
-    sent = _detections(count)
-    back = decode(Task.DETECTION, encode(sent, codec), codec, None)
-    assert isinstance(back, Detections)
+def test_detections_round_trip(codec: str, count: int) -> None:
+    """No detections are a valid result too."""
+    detections = _detections(count)
+    decoded = decode(Task.DETECTION, encode(detections, codec), codec, None)
+    assert isinstance(decoded, Detections)
     for name in ("boxes", "class_ids", "scores"):
-        ours, theirs = getattr(sent, name), getattr(back, name)
-        assert (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape)
-        np.testing.assert_array_equal(theirs, ours)
+        expected, actual = getattr(detections, name), getattr(decoded, name)
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize("codec", codecs(Task.SEGMENTATION))
-def test_masks_travel_as_before(codec: str) -> None:
-    """With their shape beside them."""
+@pytest.mark.parametrize("codec", codec_names(Task.SEGMENTATION))
+def test_mask_round_trips(codec: str) -> None:
+    """The shape is transmitted separately."""
     mask = np.random.default_rng(1).integers(0, 5, (7, 9), np.uint8)
     np.testing.assert_array_equal(decode(Task.SEGMENTATION, encode(mask, codec), codec, (7, 9)), mask)
 
 
-def test_tensors_come_back_under_their_names() -> None:
-    """In the order in which they were asked for."""
+def test_tensors_keep_names_and_order() -> None:
+    """The order is that of the request."""
     values: dict[str, Any] = {"b": np.zeros((2, 3), np.float16), "a": np.array(5, np.int64)}
     back = decode(Task.TENSORS, encode(Tensors(values), "zstd"), "zstd", None)
     assert isinstance(back, Tensors)
@@ -69,7 +69,7 @@ def test_tensors_come_back_under_their_names() -> None:
     assert back.values["a"] == 5
 
 
-def _good(count: int = 2) -> dict[str, Any]:
+def _arrays(count: int = 2) -> dict[str, Any]:
     found = _detections(count)
     return {"boxes": found.boxes, "class_ids": found.class_ids, "scores": found.scores}
 
@@ -77,24 +77,24 @@ def _good(count: int = 2) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"boxes": np.full((2, 4), np.nan, np.float32)}, "no number"),
-        ({"boxes": np.array([[0, 0, np.inf, 1]] * 2, np.float32)}, "no number"),
-        ({"boxes": np.array([[5, 0, 1, 1]] * 2, np.float32)}, "wrong way round"),
+        ({"boxes": np.full((2, 4), np.nan, np.float32)}, "not finite"),
+        ({"boxes": np.array([[0, 0, np.inf, 1]] * 2, np.float32)}, "not finite"),
+        ({"boxes": np.array([[5, 0, 1, 1]] * 2, np.float32)}, "x2 < x1"),
         ({"boxes": np.zeros((3, 4), np.float32)}, "3 boxes for 2 classes"),
         ({"boxes": np.zeros((2, 5), np.float32)}, "boxes is float32 of shape"),
         ({"boxes": np.zeros((2, 4), np.float64)}, "boxes is float64"),
-        ({"scores": np.array([0.1, 0.2], np.float32)}, "best first"),
-        ({"scores": np.array([np.nan, 0.2], np.float32)}, "no number"),
+        ({"scores": np.array([0.1, 0.2], np.float32)}, "highest first"),
+        ({"scores": np.array([np.nan, 0.2], np.float32)}, "not finite"),
         ({"scores": np.zeros(3, np.float32)}, "2 classes with 3 scores"),
         ({"class_ids": np.array([1, 1300], np.uint16)}, "class id 1300 is over 1023"),
         ({"class_ids": np.array([1, 3], np.int64)}, "class_ids is int64"),
-        (_good(MAX_DETECTIONS + 1), "at most 1000"),
+        (_arrays(MAX_DETECTIONS + 1), "at most 1000"),
     ],
 )
-def test_detections_that_cannot_be_true_are_refused(change: dict[str, Any], reason: str) -> None:
-    """Sinks draw and count them without another look."""
+def test_invalid_detections_are_rejected(change: dict[str, Any], reason: str) -> None:
+    """Sinks draw and count detections without further checks."""
     with pytest.raises(ResultError, match=reason):
-        decode(Task.DETECTION, tensors.encode(_good() | change, "raw"), "raw", None)
+        decode(Task.DETECTION, tensors.encode(_arrays() | change, "raw"), "raw", None)
 
 
 @pytest.mark.parametrize(
@@ -108,32 +108,32 @@ def test_detections_that_cannot_be_true_are_refused(change: dict[str, Any], reas
     ],
     ids=["none", "twice", "no scores", "shape", "many"],
 )
-def test_a_classification_that_cannot_be_true_is_refused(arrays: dict[str, Any]) -> None:
-    """The same."""
+def test_invalid_classification_is_rejected(arrays: dict[str, Any]) -> None:
+    """Sinks show scores without further checks."""
     with pytest.raises(ResultError):
         decode(Task.CLASSIFICATION, tensors.encode(arrays, "raw"), "raw", None)
 
 
 @pytest.mark.parametrize("task", Task)
 @given(data=st.binary(max_size=60))
-def test_bytes_of_anything_are_refused_or_read(task: Task, data: bytes) -> None:
-    """Nothing but our own error may leave the reader."""
-    for codec in codecs(task):
+def test_random_bytes_raise_only_skylane_error(task: Task, data: bytes) -> None:
+    """Any other exception would end the receiving thread."""
+    for codec in codec_names(task):
         try:
             decode(task, data, codec, (2, 2))
         except SkylaneError:
             continue
 
 
-def test_a_mask_without_its_shape_is_refused() -> None:
-    """Nothing says how many pixels it may have."""
+def test_mask_without_shape_is_rejected() -> None:
+    """The data alone does not define the number of pixels."""
     with pytest.raises(ResultError, match="send its shape"):
         decode(Task.SEGMENTATION, b"", "raw", None)
 
 
 @pytest.mark.parametrize("task", Task)
-def test_no_codec_of_any_task_loses_anything(task: Task) -> None:
-    """A class that changed on the way is another object in the street."""
-    assert "zstd" in codecs(task)
-    assert "jpeg" not in codecs(task)
-    assert results.noun(task)
+def test_every_task_offers_only_lossless_codecs(task: Task) -> None:
+    """A changed class id would be another kind of object."""
+    assert "zstd" in codec_names(task)
+    assert "jpeg" not in codec_names(task)
+    assert results.result_name(task)

@@ -174,7 +174,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: gr
 
 def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
-    message = msgspec.structs.replace(frame(5), codec="jpeg", want=RequestOptions("raw"))
+    message = msgspec.structs.replace(frame(5), codec="jpeg", options=RequestOptions("raw"))
     request = asked([b"no picture"], name="image_bytes")
     told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
@@ -280,10 +280,10 @@ def test_what_cannot_be_answered_is_refused_with_its_code(
     [
         ({"tensor_content": b"123"}, "of shape [1, 4, 6, 3] takes 72 bytes, not 3"),
         ({"tensor_content": b"", "int_val": [1]}, "holds 1 numbers, its shape [1, 4, 6, 3] takes 72"),
-        ({"tensor_content": b"", "int_val": [256] * 72}, "none of uint8"),
-        ({"tensor_content": b"", "int_val": [-1] * 72}, "none of uint8"),
-        ({"tensor_shape": {"unknown_rank": True}}, "tell every side"),
-        ({"tensor_shape": {"dim": [{"size": -1}]}}, "tell every side"),
+        ({"tensor_content": b"", "int_val": [256] * 72}, "outside the range of uint8"),
+        ({"tensor_content": b"", "int_val": [-1] * 72}, "outside the range of uint8"),
+        ({"tensor_shape": {"unknown_rank": True}}, "give every dimension"),
+        ({"tensor_shape": {"dim": [{"size": -1}]}}, "give every dimension"),
         ({"tensor_shape": {"dim": [{"size": 1 << 40}] * 8}}, "takes more than 268435456 bytes"),
         ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "send at most 8"),
     ],

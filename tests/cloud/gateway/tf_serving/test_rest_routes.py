@@ -123,7 +123,7 @@ def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(client: htt
 def test_a_vehicle_is_told_what_became_of_its_frame(client: httpx.Client) -> None:
     """A refused frame is an outcome of the run, not a broken call."""
     told, answered = called(
-        client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", want=RequestOptions("raw"))
+        client, b"no picture", msgspec.structs.replace(frame(6), codec="jpeg", options=RequestOptions("raw"))
     )
     assert told == {"predictions": []}
     assert answered.status is Status.REJECTED

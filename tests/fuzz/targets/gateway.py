@@ -1,7 +1,4 @@
-"""The gateway: what anybody may send to a worker's doors, and what of MQTT 5 stands beside a payload.
-
-An input is one byte that picks the reader, then what it reads.
-"""
+"""Fuzz target of the gateway's requests and of MQTT 5 packets. The first byte of an input selects the parser."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,13 +25,13 @@ _PIXELS = np.arange(24, dtype=np.uint8).reshape(1, 2, 4, 3)
 _FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\nx\r\n--b--\r\n'
 
 
-class _Reader(NamedTuple):
-    read: Callable[[bytes], object]
+class _Parser(NamedTuple):
+    parse: Callable[[bytes], object]
     seeds: Callable[[], Iterator[bytes]]
 
 
 def _rest_infer(data: bytes) -> object:
-    """The first two bytes tell how much of the body is JSON, where they are not 0."""
+    """The first two bytes are the length of the JSON part, or 0 if the body has no binary part."""
     length = int.from_bytes(data[:2], "big")
     return oip_json.read_request(data[2:], str(length) if length else None, "net", None)
 
@@ -42,8 +39,8 @@ def _rest_infer(data: bytes) -> object:
 def _rest_infer_seeds() -> Iterator[bytes]:
     tensor = {"name": "input", "datatype": "UINT8", "shape": list(_PIXELS.shape)}
     yield b"\0\0" + json.dumps({"inputs": [{**tensor, "data": _PIXELS.tolist()}]}).encode()
-    truths = {"name": "on", "datatype": "BOOL", "shape": [2], "data": [True, False]}
-    yield b"\0\0" + json.dumps({"inputs": [truths], "outputs": [{"name": "mask"}], "id": "1"}).encode()
+    booleans = {"name": "on", "datatype": "BOOL", "shape": [2], "data": [True, False]}
+    yield b"\0\0" + json.dumps({"inputs": [booleans], "outputs": [{"name": "mask"}], "id": "1"}).encode()
     binary = {**tensor, "parameters": {"binary_data_size": _PIXELS.size}}
     head = json.dumps({"inputs": [binary], "parameters": {"binary_data_output": True}}).encode()
     yield len(head).to_bytes(2, "big") + head + _PIXELS.tobytes()
@@ -84,37 +81,37 @@ def _infer_seeds() -> Iterator[bytes]:
     yield strings.SerializeToString()
 
 
-def _publication(data: bytes) -> object:
-    """A packet's first byte, and then the packet."""
+def _publish_packet(data: bytes) -> object:
+    """The first byte is the fixed header of the packet."""
     return publish_packet.read(data[0], memoryview(data[1:]), has_properties=True) if data else None
 
 
-def _publication_seeds() -> Iterator[bytes]:
-    beside = properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
-    yield b"\x30\0\1t" + beside + b"payload"
-    yield b"\x32\0\1t\0\7" + beside + b"payload"
+def _publish_seeds() -> Iterator[bytes]:
+    packed = properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
+    yield b"\x30\0\1t" + packed + b"payload"
+    yield b"\x32\0\1t\0\7" + packed + b"payload"
 
 
-_READERS = (
-    _Reader(tfs_json.read_predict, _rest_predict_seeds),
-    _Reader(_rest_infer, _rest_infer_seeds),
-    _Reader(lambda data: parts_of(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
-    _Reader(tfs_messages.read_predict, _predict_seeds),
-    _Reader(oip_messages.read_request, _infer_seeds),
-    _Reader(unpack, lambda: iter([pack(b"message")])),
-    _Reader(_publication, _publication_seeds),
+_PARSERS = (
+    _Parser(tfs_json.read_predict, _rest_predict_seeds),
+    _Parser(_rest_infer, _rest_infer_seeds),
+    _Parser(lambda data: parts_of(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
+    _Parser(tfs_messages.read_predict, _predict_seeds),
+    _Parser(oip_messages.read_request, _infer_seeds),
+    _Parser(unpack, lambda: iter([pack(b"message")])),
+    _Parser(_publish_packet, _publish_seeds),
 )
-_OURS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
+_EXPECTED_ERRORS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
 
 
 def seeds() -> Iterator[bytes]:
-    """Valid inputs, as clients write them."""
-    for place, reader in enumerate(_READERS):
-        yield from (bytes([place]) + body for body in reader.seeds())
+    """Yields valid requests, as clients send them."""
+    for index, parser in enumerate(_PARSERS):
+        yield from (bytes([index]) + body for body in parser.seeds())
 
 
 def run(data: bytes) -> None:
-    """Read one input; anything but our own errors is a finding."""
+    """Parses one input; raises only on a bug."""
     if data:
-        with suppress(*_OURS):
-            _READERS[data[0] % len(_READERS)].read(data[1:])
+        with suppress(*_EXPECTED_ERRORS):
+            _PARSERS[data[0] % len(_PARSERS)].parse(data[1:])
