@@ -109,11 +109,11 @@ def _set_memory_up(command: str) -> None:
     if command in _RUN_MODELS:
         from shared.runtime import huge_pages  # noqa: PLC0415 (see above)
 
-        huge_pages.enter()
+        huge_pages.reexec_with_huge_pages()
     if command in _MOVE_FRAMES:
         from shared.runtime import malloc  # noqa: PLC0415 (see above)
 
-        malloc.keep()
+        malloc.retain()
 
 
 if __name__ == "__main__":

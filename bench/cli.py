@@ -30,7 +30,7 @@ from bench.resilience.model_swap import swap
 from bench.resilience.soak_cli import soak
 from cloud.models.repository import default_root
 from shared.errors import SkylaneError
-from shared.runtime.processes import interrupted_when_asked_to_end
+from shared.runtime.processes import interrupt_on_termination
 from shared.terminal_table import Table
 
 _SAMPLE_FRAMES = 40
@@ -50,7 +50,7 @@ class CheckoutNeededError(SkylaneError):
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure what offloading costs, as ratios to bare inference."""
-    context.with_resource(interrupted_when_asked_to_end())  # What a bench has started must not outlive it.
+    context.with_resource(interrupt_on_termination())  # What a bench has started must not outlive it.
 
 
 def _from_checkout(name: str, summary: str) -> click.Command:

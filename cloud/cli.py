@@ -36,9 +36,9 @@ from shared.messages.topics import part_of_name
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.network.broker_options import broker_options
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+from shared.runtime.processes import on_termination_signals
 
 _number = partial(number, CloudConfig)
 
@@ -229,13 +229,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         loader=loader,
     )
     node.bind()  # A taken port must not be found only when the models have been loaded, which takes minutes.
-    on_end_signals(lambda *_: sys.exit(0))
+    on_termination_signals(lambda *_: sys.exit(0))
     try:
         node.add(_loaded(loader, settings.models))
     except SystemExit:
         _LOG.info("stopped", reason="asked to stop before it was ready")
         raise
-    sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
+    sampler = ResourceSampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
         _answer(node, settings, worker, session, sampler)
     _LOG.info("stopped", **dict(sorted(node.counts.items())))
@@ -245,13 +245,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
 
 def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
     replicas = Replicas(settings, worker, resources)
-    on_end_signals(lambda *_: replicas.stop())
+    on_termination_signals(lambda *_: replicas.stop())
     replicas.run()
     _LOG.info("stopped")
 
 
-def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
-    on_end_signals(lambda *_: node.stop())
+def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: ResourceSampler | None) -> None:
+    on_termination_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
     summary = Summary()
     sampled: dict[str, int] = {}
@@ -266,7 +266,7 @@ def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, s
         summary.look(node.counts)
 
     node.serve(bus, look, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
-    on_end_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
+    on_termination_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
 
 
 def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:

@@ -19,13 +19,13 @@ import yaml
 
 from cloud.config import CloudConfig, connection_of
 from shared.errors import SkylaneError
-from shared.log_lines import READY, read_line, reason_in
+from shared.log_lines import READY, failure_reason, read_line
 from shared.logs import RateLimitedLogger, get_logger
 from shared.mqtt.name_guard import client_id
 from shared.network.endpoint import LAST_PORT, Endpoint
 from shared.runtime.health_file import HealthFile, is_fresh
 from shared.runtime.machine import usable_cores
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 _LONGEST_BACK_OFF_S = 30.0
 _SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
@@ -119,7 +119,7 @@ class _Replica:
     def kill(self) -> None:
         """End the process, if there is one."""
         if self.process is not None:
-            end(self.process, 0)
+            terminate(self.process, 0)
             self._close()
 
     def _close(self) -> None:
@@ -215,7 +215,7 @@ class Replicas:
             name=self._worker,
             on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
         )
-        shares = bus.shares_subscriptions
+        shares = bus.supports_shared_subscriptions
         bus.close()
         if not shares:
             raise ReplicasError(
@@ -261,7 +261,7 @@ class Replicas:
         if line is None:
             self._ended(replica)
             return
-        if (reason := reason_in(line)) is not None and reason not in replica.said:
+        if (reason := failure_reason(line)) is not None and reason not in replica.said:
             replica.said.append(reason)
         entry = read_line(line)
         if entry is None:
@@ -283,8 +283,8 @@ class Replicas:
                 self._undrained.append(f"{replica.name} {how}")
             return
         if not self._was_ready:
-            last_words = " / ".join(replica.said) or "it logged no error"
-            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {last_words}")
+            log_tail = " / ".join(replica.said) or "it logged no error"
+            raise ReplicasError(f"replica {replica.name} {how} before all were ready: {log_tail}")
         _LOG.error("replica ended", replica=replica.name, reason=how, restart_in_s=back_off_s)
 
     def _drain(self, replicas: Sequence[_Replica]) -> None:

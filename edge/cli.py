@@ -34,13 +34,13 @@ from shared.messages.model_card import ModelCard
 from shared.messages.request_options import check_want
 from shared.network.broker_options import broker_options
 from shared.registry import load
-from shared.resources.sampler import RESOURCES_NAME, Sampler
+from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
 from shared.runlog.repair import repair_all
-from shared.runlog.run_folder import contents, removed_unless_begun, run_folder
-from shared.runlog.run_manifest import keep_room, write_manifest
+from shared.runlog.run_folder import contents, discard_unless_started, run_folder
+from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+from shared.runtime.processes import on_termination_signals
 
 _LOG = get_logger("edge")
 _number = partial(number, EdgeConfig)
@@ -258,12 +258,14 @@ def run(
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
-        begin = stack.enter_context(removed_unless_begun(folder, before))
+        begin = stack.enter_context(discard_unless_started(folder, before))
         nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
-        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
+        sampler = stack.enter_context(
+            ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
+        )
         manifest = run_manifest.begun(config, session, source.provenance, card)
         write_manifest(folder, manifest)
-        keep_room(folder)
+        reserve_space(folder)
         node = EdgeNode(
             source,
             transport,
@@ -360,7 +362,7 @@ def _stop_on_signals(node: EdgeNode) -> None:
         node.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    on_end_signals(stop)
+    on_termination_signals(stop)
 
 
 def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:

@@ -131,7 +131,7 @@ class EdgeNode:
         silence = Silence(
             self._pulse,
             self._clocks,
-            heard_ns=lambda: transport.heard_ns,
+            last_received_ns=lambda: transport.last_received_ns,
             ask=transport.ask_for_sign,
             enough_s=settings.silence_s,
         )

@@ -10,8 +10,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
-from shared.broker.mosquitto import Listener, write_config
+from shared.broker.certificate_authority import CertificateAuthority, Role
+from shared.broker.mosquitto import MosquittoListener, write_config
 from shared.broker.mosquitto_secured import write_secured_config
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from tests.doors.client import Client
@@ -39,18 +39,18 @@ def settings(config: Path) -> list[str]:
 
 def test_skylane_broker_runs_the_development_settings(tmp_path: Path) -> None:
     """`skylane broker` and the container run one file; only the address differs."""
-    written = settings(write_config(tmp_path / "broker.conf", Listener("127.0.0.1", 1234)))
+    written = settings(write_config(tmp_path / "broker.conf", MosquittoListener("127.0.0.1", 1234)))
     assert written[0] == "listener 1234 127.0.0.1"
     assert written[1:] == settings(CONFIGS / "development.conf")[1:]
 
 
 def test_skylane_broker_runs_the_secured_settings_and_roles(tmp_path: Path) -> None:
     """A path of the container image that stays would be a broker that does not start; a line lost, an open door."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     folder = tmp_path / "broker"
     folder.mkdir()
-    written = settings(write_secured_config(folder, Listener("127.0.0.1", 1234), authority.folder))
+    written = settings(write_secured_config(folder, MosquittoListener("127.0.0.1", 1234), authority.folder))
     shipped = settings(CONFIGS / "secured.conf")
     assert [line.split()[0] for line in written if not line.startswith("user ")] == [
         line.split()[0] for line in shipped
@@ -85,7 +85,7 @@ def test_development_configuration_lets_anyone_in(tmp_path: Path) -> None:
 @pytest.mark.mosquitto
 def test_secured_configuration_gives_each_certificate_its_role(tmp_path: Path) -> None:
     """The containers mount this file and the ACL beside it: they must load as they are."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, "car-1", 1)
     with Broker.start(config=load("secured.conf", tmp_path, authority.folder)) as broker:

@@ -208,7 +208,7 @@ def test_a_bench_of_the_repository_says_that_it_needs_a_checkout(installed: Inst
 
 def test_the_secured_brokers_settings_are_those_of_the_wheel(installed: Installation) -> None:
     """A broker that runs other settings than those that ship is one that nobody reviewed."""
-    show = "from shared.broker.mosquitto import Listener, configuration as c; print(c('secured.conf', Listener('127.0.0.1', 1)))"
+    show = "from shared.broker.mosquitto import MosquittoListener, configuration as c; print(c('secured.conf', MosquittoListener('127.0.0.1', 1)))"
     done = installed.run("-P", "-c", show)
     assert done.returncode == 0, done.stderr
     assert "\nlistener 1 127.0.0.1\ncafile /mosquitto/certs/ca.crt\n" in done.stdout

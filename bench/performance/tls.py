@@ -28,10 +28,10 @@ from bench.load.worker_process import Worker
 from bench.performance import overhead
 from cloud.models.repository import default_root
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
-from shared.network.broker_options import Connection
-from shared.network.tls import context_of
+from shared.network.broker_options import BrokerOptions
+from shared.network.tls import create_tls_context
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
 
@@ -107,7 +107,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _certificates(folder: Path) -> Path:
-    authority = Authority(folder)
+    authority = CertificateAuthority(folder)
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, _VEHICLE, 1)
     authority.node(Role.WORKER, _WORKER, 1)
@@ -194,7 +194,7 @@ def _compared(by_round: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def _cipher(door: Door) -> str:
     """What a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
     address = Address.parse(door.broker.url)
-    context = context_of(address, Connection(certs=door.certs).certificates(_VEHICLE))
+    context = create_tls_context(address, BrokerOptions(certs=door.certs).certificates(_VEHICLE))
     with (
         socket.create_connection((address.host, address.port), timeout=_ANSWER_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,

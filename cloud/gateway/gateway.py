@@ -10,7 +10,7 @@ from cloud.gateway.common.auth import Callers
 from cloud.gateway.context import WorkerParts
 from cloud.gateway.settings import GatewaySettings
 from shared.errors import SkylaneError
-from shared.network.certificate_expiry import refuse_expired
+from shared.network.certificate_expiry import check_not_expired
 from shared.registry import Entry, load
 
 SERVERS = {  # Paths: a worker at the broker alone needs neither library.
@@ -58,7 +58,7 @@ def check(settings: GatewaySettings) -> None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, ask)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
-        refuse_expired(settings.tls_cert, "renew it, callers do not believe it")
+        check_not_expired(settings.tls_cert, "renew it, callers do not believe it")
     for name, address in {"http": settings.http, "grpc": settings.grpc}.items():
         if address is not None:
             load("server", SERVERS, name)

@@ -15,7 +15,7 @@ from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
 from shared.messages.frame import FrameMessage, MaskMessage, Status
 from shared.messages.topics import FrameId, camera_name
-from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.stages import Stage, Stamp
 
 _OUTCOMES = {
@@ -229,10 +229,10 @@ class Ledger:
         self._close(journey, outcome, reason, answer)
         return outcome
 
-    def give_up_silent(self, heard_ns: int) -> None:
-        """Close as `lost` whatever has been silent for too long; all that came in until `heard_ns` was looked at."""
+    def give_up_silent(self, last_received_ns: int) -> None:
+        """Close as `lost` whatever has been silent for too long; all that came in until `last_received_ns` was looked at."""
         with self._lock:
-            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < heard_ns]
+            silent = [journey for journey in self._in_flight.values() if journey.given_up_ns < last_received_ns]
         for journey in silent:
             if self._pop(journey.id):
                 self._lose(journey, "no answer")
@@ -311,10 +311,10 @@ class Ledger:
             self._idle.notify_all()
         self._frame_log.ended(journey.id, outcome, reason, row.worker)
 
-    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
+    def _row(self, journey: Journey, outcome: Outcome, reason: str, answer: Answer | None = None) -> LatencyRow:
         answer = answer or Answer()
         by = answer.answerer
-        return Row(
+        return LatencyRow(
             vehicle=journey.id.vehicle,
             camera=journey.camera,
             session=journey.id.session,

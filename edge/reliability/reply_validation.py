@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.messages.frame import MaskMessage, Status
-from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
+from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
 
 class Answerer(NamedTuple):
@@ -59,6 +59,6 @@ def _cloud_times(message: MaskMessage, node: str, away_ns: int) -> dict[Stage, i
     """
     if not node:
         return {}
-    times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
     return times if values and values == sorted(values) and values[-1] - values[0] <= away_ns else {}

@@ -99,7 +99,7 @@ class DirectTransport:
         return bool(self.online())
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Transport. There is nothing between us and a worker that could be heard while the worker is not."""
         return clock.now_ns()
 

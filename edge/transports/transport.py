@@ -76,7 +76,7 @@ class Transport(Protocol):
         """Whether the link to the broker, or without a broker to a worker of the model, stands as far as is known."""
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """When the link was last known to carry anything this way, by `shared.clock`."""
 
     def ask_for_sign(self) -> None:

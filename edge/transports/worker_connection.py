@@ -11,7 +11,7 @@ from shared.encoding.msgpack_reader import MessageError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeStatus, unpack_status
-from shared.mqtt.backoff import BackOff
+from shared.mqtt.backoff import ExponentialBackoff
 
 _LOG = get_logger("edge")
 _PARTS = 3  # Of a worker's node: cloud/<worker>/<session>.
@@ -37,7 +37,7 @@ class Link:
         `session`: of the vehicle. `told` hears the worker's name and its packed status, `left` the name of one that is
         there no more.
         """
-        back_off = BackOff()
+        back_off = ExponentialBackoff()
         limited = RateLimitedLogger(_LOG)
         while not stop.is_set():
             since_s = time.monotonic()

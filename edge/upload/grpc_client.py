@@ -26,7 +26,7 @@ from shared.messages import results
 from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.stages import CLOUD_STAGES, Stage, durations_ns, times_of
+from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 
 _CAMERA = "send"
 _OPACITY = 0.5
@@ -95,7 +95,7 @@ class GrpcCaller:
         except SkylaneError as error:
             raise NodeLostError(f"its {results.noun(answer.task)} cannot be used: {error}") from error
         ended_ns = clock.now_ns()
-        times = times_of((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+        times = stage_times((stamp for stamp in answer.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
         inferred_ns = durations_ns(times).get(Stage.INFERRED)
         told = {"task": answer.task.value, "model": answer.model, "version": answer.model_version}
         return Told(

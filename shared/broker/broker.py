@@ -16,7 +16,7 @@ from typing import Self
 from shared.broker.mosquitto import (
     MOSQUITTO_MISSING,
     BrokerError,
-    Listener,
+    MosquittoListener,
     find_mosquitto,
     first_listener,
     mosquitto_version,
@@ -25,7 +25,7 @@ from shared.broker.mosquitto import (
 from shared.broker.mosquitto_secured import write_secured_config
 from shared.errors import MissingExtraError
 from shared.network.endpoint import is_loopback
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 _START_TIMEOUT_S = 60.0  # amqtt takes two seconds to import, and a busy machine many times that.
 _STOP_TIMEOUT_S = 5.0
@@ -62,7 +62,7 @@ class Broker:
     kind: BrokerKind
     version: str
     program: str
-    listener: Listener
+    listener: MosquittoListener
     _process: subprocess.Popen[bytes]
     _watchdog: subprocess.Popen[bytes]
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
@@ -109,7 +109,9 @@ class Broker:
         tls = secured is not None
         for _ in range(_FREE_PORT_TRIES):
             try:
-                return cls._start_once(Listener(host, port or _bind(host, 0), tls), wanted, log, secured=secured)
+                return cls._start_once(
+                    MosquittoListener(host, port or _bind(host, 0), tls), wanted, log, secured=secured
+                )
             except PortInUseError:
                 if port:
                     raise
@@ -118,7 +120,7 @@ class Broker:
     @classmethod
     def _start_once(
         cls,
-        listener: Listener,
+        listener: MosquittoListener,
         kind: BrokerKind,
         log: Path | None,
         *,
@@ -188,7 +190,7 @@ class Broker:
         except subprocess.TimeoutExpired:
             return None
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of the broker's log, for a message that says why it ended.
 
         Mosquitto says which file it cannot use, and then, line by line, what OpenSSL thinks of it.
@@ -199,10 +201,10 @@ class Broker:
 
     def stop(self) -> None:
         """End the broker: by SIGTERM, and by SIGKILL when it does not listen. Stopping twice is no error."""
-        end(self._watchdog, _STOP_TIMEOUT_S)  # First: it would signal the broker's process id after that is gone.
+        terminate(self._watchdog, _STOP_TIMEOUT_S)  # First: it would signal the broker's process id after that is gone.
         if self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
-        end(self._process, _STOP_TIMEOUT_S)
+        terminate(self._process, _STOP_TIMEOUT_S)
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
@@ -217,18 +219,18 @@ class Broker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.wait(_POLL_S) is not None:
-                raise BrokerError(f"{self.program} ended at once: {self.last_words()}")
+                raise BrokerError(f"{self.program} ended at once: {self.log_tail()}")
             try:
                 socket.create_connection((_reachable(self.listener.host), self.listener.port), timeout=1.0).close()
             except OSError:
                 continue
             return
         raise BrokerError(
-            f"{self.program} did not listen at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.last_words()}"
+            f"{self.program} did not listen at {self.url} within {_START_TIMEOUT_S:.0f} s: {self.log_tail()}"
         )
 
 
-def _embedded_command(listener: Listener) -> tuple[list[str], str]:
+def _embedded_command(listener: MosquittoListener) -> tuple[list[str], str]:
     try:
         release = version("amqtt")
     except PackageNotFoundError:

@@ -19,7 +19,7 @@ class BrokerError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class MosquittoListener:
     """Where a broker listens, and whether clients must speak TLS there."""
 
     host: str
@@ -35,7 +35,7 @@ def find_mosquitto() -> Path | None:
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
-def wanted_mosquitto() -> Path:
+def require_mosquitto() -> Path:
     """The Mosquitto on this machine.
 
     Raises:
@@ -54,13 +54,13 @@ def mosquitto_version(program: Path) -> str:
     return found[1] if found else "of unknown version"
 
 
-def write_config(path: Path, listener: Listener) -> Path:
+def write_config(path: Path, listener: MosquittoListener) -> Path:
     """Write the development configuration for `listener` to `path`, and return `path`."""
     path.write_text(configuration("development.conf", listener), encoding="utf-8")
     return path
 
 
-def configuration(name: str, listener: Listener) -> str:
+def configuration(name: str, listener: MosquittoListener) -> str:
     """A configuration of the folder `mosquitto/`, with its listener replaced by `listener`.
 
     Raises:
@@ -79,7 +79,7 @@ def configuration(name: str, listener: Listener) -> str:
     return text
 
 
-def first_listener(config: Path) -> Listener:
+def first_listener(config: Path) -> MosquittoListener:
     """The first listener of a Mosquitto configuration.
 
     Raises:
@@ -93,4 +93,4 @@ def first_listener(config: Path) -> Listener:
     if found is None:
         raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")
     tls = re.search(r"^\s*certfile\s", text, re.MULTILINE) is not None
-    return Listener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  What Mosquitto does without an address.
+    return MosquittoListener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  What Mosquitto does without an address.

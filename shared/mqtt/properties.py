@@ -21,7 +21,7 @@ _TRACEPARENT = b"traceparent"
 _TRACE = re.compile(rb"[0-9a-f-]{1,128}")  # W3C Trace Context, of any version; it is said again beside the answer.
 
 
-class MalformedError(Exception):
+class MalformedPropertiesError(Exception):
     """What is no publication's properties."""
 
 
@@ -49,13 +49,13 @@ def read(packet: memoryview) -> tuple[Properties, int]:
     None where they are over the limit, or not as they should be: what stands beside a message is not to cost the message.
 
     Raises:
-        MalformedError: where they end is not told.
+        MalformedPropertiesError: where they end is not told.
     """
     size, begin = _read_length(packet)
     body = bytes(packet[begin : begin + size]) if size <= MAX_BYTES else b""
     try:
         return _properties(body), begin + size
-    except (MalformedError, struct.error, LookupError, UnicodeDecodeError):
+    except (MalformedPropertiesError, struct.error, LookupError, UnicodeDecodeError):
         return Properties(), begin + size
 
 
@@ -66,7 +66,7 @@ def _properties(body: bytes) -> Properties:
         if kind == _USER:
             traceparent = behind if value == _TRACEPARENT else traceparent
         elif kind in found and kind != _SUBSCRIPTION:
-            raise MalformedError("one that there may be once comes twice")
+            raise MalformedPropertiesError("one that there may be once comes twice")
         else:
             found[kind] = value
     texts = {kind: found[kind].decode() for kind in (_CONTENT_TYPE, _RESPONSE_TOPIC) if kind in found}
@@ -97,7 +97,7 @@ def _each(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             behind, at = _read_text(body, at)
         yield kind, value, behind
     if at > len(body):
-        raise MalformedError("the last one is cut off")
+        raise MalformedPropertiesError("the last one is cut off")
 
 
 def _read_text(body: bytes, at: int) -> tuple[bytes, int]:
@@ -116,4 +116,4 @@ def _read_length(packet: memoryview) -> tuple[int, int]:
         length |= (byte & ~_MORE) << 7 * place
         if byte < _MORE:
             return length, place + 1
-    raise MalformedError("a length that does not end")
+    raise MalformedPropertiesError("a length that does not end")

@@ -10,7 +10,7 @@ _QOS, _RETAIN = 0x06, 0x01  # Bits of a packet's first byte.
 _NUMBER = struct.Struct(">H")
 
 
-class MalformedError(Exception):
+class MalformedPublishError(Exception):
     """A packet that is no publication."""
 
 
@@ -34,7 +34,7 @@ def read(command: int, packet: memoryview, *, has_properties: bool) -> Publicati
         has_properties: whether it is one of MQTT 5.
 
     Raises:
-        MalformedError: its lengths go beyond it.
+        MalformedPublishError: its lengths go beyond it.
     """
     qos, number, properties = (command & _QOS) >> 1, 0, Properties()
     try:
@@ -46,8 +46,8 @@ def read(command: int, packet: memoryview, *, has_properties: bool) -> Publicati
         if has_properties:
             properties, taken = mqtt_properties.read(packet[at:])
             at += taken
-    except (struct.error, mqtt_properties.MalformedError) as error:
-        raise MalformedError(f"a publication of {len(packet)} bytes that is broken off") from error
+    except (struct.error, mqtt_properties.MalformedPropertiesError) as error:
+        raise MalformedPublishError(f"a publication of {len(packet)} bytes that is broken off") from error
     if at > len(packet):
-        raise MalformedError(f"a publication of {len(packet)} bytes that says it has {at} before its payload")
+        raise MalformedPublishError(f"a publication of {len(packet)} bytes that says it has {at} before its payload")
     return Publication(topic, qos, number, bool(command & _RETAIN), properties, packet[at:])

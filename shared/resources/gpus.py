@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from shared.resources.usage import GoneError, Usage
+from shared.resources.usage import ProbeGoneError, ResourceUsage
 
 
 class GpuUsage:
@@ -15,7 +15,7 @@ class GpuUsage:
         self._nvml = nvml
         self._handle = handle
 
-    def look(self, _at_ns: int) -> Usage:
+    def look(self, _at_ns: int) -> ResourceUsage:
         """See `shared.resources.usage.Watched`. What this GPU cannot tell (many tell no power) is None."""
         nvml = self._nvml
         percent: float | None = None
@@ -28,8 +28,8 @@ class GpuUsage:
             with suppress(nvml.NVMLError_NotSupported):
                 power_w = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
         except nvml.NVMLError as error:
-            raise GoneError(f"NVML: {error}") from error
-        return Usage(gpu_percent=percent, gpu_memory_bytes=memory_bytes, gpu_power_w=power_w)
+            raise ProbeGoneError(f"NVML: {error}") from error
+        return ResourceUsage(gpu_percent=percent, gpu_memory_bytes=memory_bytes, gpu_power_w=power_w)
 
 
 @contextmanager

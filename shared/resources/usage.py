@@ -7,7 +7,7 @@ _LEAST_NS = 100_000_000  # The kernel tells times in ticks of 10 ms.
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """One look at a process, a container, a GPU or the machine; None: not known, or not a thing it has.
 
     `cpu_percent`: 100 is one core busy since the last look. Bytes in and out: TCP payload since the first look.
@@ -23,21 +23,21 @@ class Usage:
     gpu_power_w: float | None = None
 
 
-USAGE_FIELDS = tuple(field.name for field in fields(Usage))
+USAGE_FIELDS = tuple(field.name for field in fields(ResourceUsage))
 
 
-class GoneError(Exception):
+class ProbeGoneError(Exception):
     """What is looked at is no more, or cannot be looked at; it is not looked at again."""
 
 
-class Watched(Protocol):
+class UsageProbe(Protocol):
     """Something that can be looked at again and again."""
 
-    def look(self, at_ns: int) -> Usage:
+    def look(self, at_ns: int) -> ResourceUsage:
         """What it used until now, `at_ns`.
 
         Raises:
-            GoneError: it cannot be told any more.
+            ProbeGoneError: it cannot be told any more.
         """
 
 

@@ -19,7 +19,7 @@ WHERE = dict.fromkeys(EDGE_STAGES, "edge") | dict.fromkeys(CLOUD_STAGES, "cloud"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class StageSummary:
     """One line of the table; milliseconds. `share`: of the time of all answered frames, 0 to 1."""
 
     name: str
@@ -31,7 +31,7 @@ class Summary:
     share: float
 
 
-def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
+def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
     """Summarise the answered frames of a log, part by part, then `total`; empty where none was answered.
 
     `rows`: as `latency_log.read_rows` yields them; those whose worker did not tell all its stages are left out.
@@ -51,7 +51,7 @@ def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
     return summarise_durations(answered)
 
 
-def summarise_durations(answered: npt.NDArray[np.float64]) -> list[Summary]:
+def summarise_durations(answered: npt.NDArray[np.float64]) -> list[StageSummary]:
     """Summarise answered frames: a row a frame, a column each of `PARTS` and then the total; milliseconds."""
     names = tuple(str(name) for name in (*PARTS, "total"))
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
@@ -60,12 +60,12 @@ def summarise_durations(answered: npt.NDArray[np.float64]) -> list[Summary]:
     return [_summary(name, WHERE.get(name, "all"), answered[:, place], total_ms) for place, name in enumerate(names)]
 
 
-def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> Summary:
+def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> StageSummary:
     p50, p95, p99 = percentiles(values_ms, (50, 95, 99))
-    return Summary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
+    return StageSummary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
 
 
-def stage_table(summaries: Sequence[Summary]) -> Table:
+def stage_table(summaries: Sequence[StageSummary]) -> Table:
     """The summaries as a table for the terminal."""
     count = summaries[0].count if summaries else 0
     table = Table(

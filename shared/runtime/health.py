@@ -15,14 +15,14 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
-from shared.network.broker_options import Connection, broker_options
+from shared.network.broker_options import BrokerOptions, broker_options
 
 
 class NotOnlineError(SkylaneError):
     """A node is not online."""
 
 
-def assert_online(connection: Connection, role: str, name: str) -> None:
+def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
     """Return if the `role` ("worker" or "vehicle") called `name` announced itself and is not gone since.
 
     Asks as that node, with its certificate where the connection has a folder of them.
@@ -60,4 +60,4 @@ def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
     It connects with that node's own certificate, where the broker wants one.
     """
     given = {"connect_timeout_s": timeout_s} | {key: value for key, value in flags.items() if value is not None}
-    assert_online(Connection(**given), role, name)
+    assert_online(BrokerOptions(**given), role, name)

@@ -15,7 +15,7 @@ TUNABLE = "glibc.malloc.hugetlb"  # glibc 2.35 and later; others ignore it. 0 in
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def enter() -> None:
+def reexec_with_huge_pages() -> None:
     """Start this process anew with huge pages, as the same process, where the kernel gives them to who asks.
 
     Comes back where there is nothing to gain, or it was done. Call it before anything is loaded or opened.

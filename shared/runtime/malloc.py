@@ -22,7 +22,7 @@ _OPERATORS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")  # Variables o
 _OPERATORS_TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")  # what stands for them.
 
 
-def keep() -> None:
+def retain() -> None:
     """Have this process keep what it frees, where its C library can, and its operator has not said otherwise."""
     tunables = os.environ.get(VARIABLE, "")
     if any(name in tunables for name in _OPERATORS_TUNABLES) or any(name in os.environ for name in _OPERATORS):
@@ -34,7 +34,7 @@ def keep() -> None:
     mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
-def give_back() -> None:
+def trim() -> None:
     """Give the kernel all pages that hold nothing, where the C library can.
 
     It takes 1 to 9 ms, in which other threads that want memory wait: it is for when a model came, was tuned or went, not for each frame.

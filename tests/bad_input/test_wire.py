@@ -143,7 +143,7 @@ def test_a_foreign_response_topic_is_refused() -> None:
 def test_a_mask_that_the_way_back_does_not_take_is_refused() -> None:
     """A packet over the broker's limit would cut the worker off, and again at every reconnect."""
     with MemoryBus() as bus:
-        bus.largest_payload = 70_000
+        bus.max_payload_bytes = 70_000
         with working(bus):
             sender = Sender(bus)
             large = asdict(plan(Resize.CROP, 300, 400, HEIGHT, WIDTH))

@@ -115,7 +115,7 @@ class Place:
 @contextmanager
 def _memory_bus() -> Iterator[MemoryBus]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         yield bus
 
 

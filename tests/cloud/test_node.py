@@ -52,7 +52,7 @@ class Serving:
 @contextmanager
 def _serving(*models: Model, **settings: Any) -> Iterator[Serving]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         serving = Serving(bus, list(models), WorkerSettings(worker="w", session="s9", **settings))
         try:
             assert serving.ready.wait(WAIT_S)

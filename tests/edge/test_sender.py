@@ -143,7 +143,7 @@ def test_a_message_too_large_for_the_broker_is_not_published(
     """It would cut the connection, and again at every reconnect."""
     car = vehicle()
     car.listen()
-    car.bus.largest_payload = 200
+    car.bus.max_payload_bytes = 200
     car.send(frame())
     car.settle()
     ((outcome, reason),) = car.rows()

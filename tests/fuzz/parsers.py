@@ -58,7 +58,7 @@ PARSERS = {
     "shared/imaging/labels.py": "settings",
     "shared/log_lines.py": f"({_OWN}: lines that a worker logs)",
     "shared/runlog/latency_log.py": "runs",
-    "shared/runlog/reserved_rows.py": "runs",
+    "shared/runlog/lost_rows.py": "runs",
     "shared/imaging/mask_codecs.py": "wire",
     "shared/mqtt/properties.py": "doors",
     "shared/mqtt/publish_packet.py": "doors",

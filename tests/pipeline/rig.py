@@ -86,7 +86,7 @@ def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> I
 def memory_bus() -> Iterator[MemoryBus]:
     """A bus in memory."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        bus.supports_shared_subscriptions = True  # The only worker need not wait to see whether it is alone.
         yield bus
 
 

@@ -79,7 +79,7 @@ def live(world: World, seed: int, seconds: float = 60.0, gap: tuple[float, float
         if not is_frame:
             estimator.add(exchange)
             continue
-        offset = estimator.during(exchange)
+        offset = estimator.offset_during(exchange)
         assert offset is not None
         judged.append(judge(world, exchange, offset))
     return judged
@@ -101,7 +101,7 @@ def judge(world: World, exchange: Exchange, offset: Offset) -> Judged:
 def _right_clock() -> Iterator[None]:
     """The next test's clock is right again."""
     yield
-    clock.set_wrong(0, 0)
+    clock.skew_clock(0, 0)
 
 
 def test_time_never_decreases_and_is_close_to_the_wall_clock() -> None:
@@ -123,11 +123,11 @@ def test_a_clock_is_wrong_by_as_much_as_it_was_set(monkeypatch: pytest.MonkeyPat
     monotonic_ns = 10**12
     monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic_ns)
     right_ns = clock.now_ns()
-    clock.set_wrong(-3 * SECOND_NS, 100)
+    clock.skew_clock(-3 * SECOND_NS, 100)
     assert clock.now_ns() == right_ns - 3 * SECOND_NS
     monotonic_ns += 60 * SECOND_NS
     assert clock.now_ns() == right_ns + 57 * SECOND_NS + 6 * MS
-    clock.set_wrong(0, 0)
+    clock.skew_clock(0, 0)
     assert clock.now_ns() == right_ns + 60 * SECOND_NS
 
 
@@ -141,7 +141,7 @@ def test_the_true_offset_lies_within_an_exchange_however_asymmetric_the_link(
     assert exchange.delay_ns == up + down
     assert exchange.least_ns <= offset <= exchange.most_ns
     assert abs(exchange.offset_ns - offset) <= exchange.delay_ns / 2 + 1
-    assert exchange.is_possible
+    assert exchange.is_consistent
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_true_offset_lies_within_an_exchange_however_asymmetric_the_link(
 )
 def test_what_ends_before_it_begins_is_impossible(exchange: Exchange) -> None:
     """A liar's times would spoil the estimate for everyone after."""
-    assert not exchange.is_possible
+    assert not exchange.is_consistent
 
 
 @pytest.mark.parametrize("chance", [uniform, heavy_tailed])
@@ -202,7 +202,7 @@ def test_the_bound_allows_for_any_drift_up_to_its_most() -> None:
         up_ns, down_ns = (round(chance.uniform(0.1, 2) * MS) for _ in range(2))
         exchange = Exchange(at_ns - up_ns, at_ns + round(truth_ns), at_ns + round(truth_ns), at_ns + down_ns)
         if second > 1:
-            offset = estimator.during(exchange)
+            offset = estimator.offset_during(exchange)
             assert offset is not None
             assert abs(offset.offset_ns - truth_ns) <= offset.error_ns + 2
         estimator.add(exchange)
@@ -215,11 +215,11 @@ def test_a_clock_that_is_changed_begins_anew() -> None:
     for second in range(5):
         estimator.add(before.exchange(second * SECOND_NS, chance))
     frame = after.exchange(5 * SECOND_NS, chance)
-    assert estimator.during(frame) is None
+    assert estimator.offset_during(frame) is None
     estimator.add(frame)
     for at_ns in (5 * SECOND_NS, 6 * SECOND_NS):
         exchange = after.exchange(at_ns, chance)
-        offset = estimator.during(exchange)
+        offset = estimator.offset_during(exchange)
         assert offset is not None
         assert judge(after, exchange, offset).holds
 
@@ -233,7 +233,7 @@ def test_a_clock_that_is_changed_by_less_than_a_journey_begins_anew() -> None:
     for second in range(20, 60):
         exchange = after.exchange(second * SECOND_NS, chance)
         estimator.add(exchange)
-        offset = estimator.during(exchange)
+        offset = estimator.offset_during(exchange)
         assert offset is not None
         assert judge(after, exchange, offset).holds
 
@@ -246,7 +246,7 @@ def test_an_exchange_that_comes_late_takes_nothing_away() -> None:
     estimator = OffsetEstimator()
     for exchange in exchanges:
         estimator.add(exchange)
-        offset = estimator.during(exchange)
+        offset = estimator.offset_during(exchange)
         assert offset is not None
         assert judge(world, exchange, offset).holds
 
@@ -258,11 +258,11 @@ def test_the_drift_is_found() -> None:
         for second in range(60):
             exchange = world.exchange(second * SECOND_NS, chance)
             estimator.add(exchange)
-        offset = estimator.during(exchange)
+        offset = estimator.offset_during(exchange)
         assert offset is not None
         assert offset.drift_ppm == pytest.approx(drift_ppm, abs=30)
 
 
 def test_an_estimator_without_an_exchange_knows_nothing() -> None:
     """And does not say zero."""
-    assert OffsetEstimator().during(Exchange(0, 1, 2, 3)) is None
+    assert OffsetEstimator().offset_during(Exchange(0, 1, 2, 3)) is None

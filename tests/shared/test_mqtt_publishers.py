@@ -8,7 +8,7 @@ import pytest
 
 from shared.mqtt.bus import Delivery
 from shared.mqtt.paho_bus import MqttBus
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 
 WAIT_S = 60
 
@@ -16,7 +16,7 @@ WAIT_S = 60
 @pytest.fixture
 def bus(mosquitto_url: str) -> Iterator[MqttBus]:
     """A connection whose network thread runs."""
-    with Connection(mosquitto_url).open("publisher", None) as opened:
+    with BrokerOptions(mosquitto_url).open("publisher", None) as opened:
         assert isinstance(opened, MqttBus)
         yield opened
 
@@ -85,7 +85,7 @@ def test_publications_of_several_threads_come_whole(bus: MqttBus) -> None:
 def test_who_publishes_while_the_bus_closes_keeps_it_from_nothing(mosquitto_url: str) -> None:
     """The farewell waits in the queue behind which a handler publishes."""
     is_closing, is_told = threading.Event(), threading.Event()
-    with Connection(mosquitto_url).open("closing", None) as bus:
+    with BrokerOptions(mosquitto_url).open("closing", None) as bus:
 
         def handle(_: Delivery) -> None:
             is_told.set()

@@ -26,7 +26,7 @@ from shared.imaging.image_header import read_header
 from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import part_of_name
-from shared.stages import CLOUD_STAGES, durations_ns, times_of
+from shared.stages import CLOUD_STAGES, durations_ns, stage_times
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -151,7 +151,7 @@ def ask(door: Door, call: Call) -> Asked:
 
 def stages_ms(message: MaskMessage) -> dict[str, float]:
     """How long each of the worker's stages of a frame took, in milliseconds."""
-    times = times_of((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
     return {stage.value: taken / 1e6 for stage, taken in durations_ns(times).items()}
 
 

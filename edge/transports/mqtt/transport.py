@@ -19,8 +19,8 @@ from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, 
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameClaim, client_id
-from shared.network.broker_options import Connection
+from shared.mqtt.name_guard import NameGuard, client_id
+from shared.network.broker_options import BrokerOptions
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
@@ -32,12 +32,12 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
     Raises:
         SkylaneError: there is none, or it refuses us.
     """
-    connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
+    connection = BrokerOptions(**config.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
     bus = connection.open(
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         name=config.vehicle,
-        most_waiting=2 * config.window + _FEW,  # Each frame may be sent twice.
+        max_inflight=2 * config.window + _FEW,  # Each frame may be sent twice.
         on_connected=hooks.connected,
         on_fault=hooks.fault,
         on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
@@ -94,7 +94,7 @@ class MqttTransport:
         self._unacknowledged = 0  # Announcements; an outage may last for days.
         self._lock = threading.Lock()
         self._announcing = threading.Lock()  # What is told last must be what is so.
-        self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
+        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
@@ -103,12 +103,12 @@ class MqttTransport:
     @property
     def largest_message(self) -> int:
         """See Transport."""
-        return self._bus.largest_payload
+        return self._bus.max_payload_bytes
 
     @property
     def largest_message_told(self) -> str:
         """See Transport."""
-        return self._bus.largest_payload_told
+        return self._bus.payload_limit_reason
 
     @property
     def is_connected(self) -> bool:
@@ -116,9 +116,9 @@ class MqttTransport:
         return self._bus.is_connected
 
     @property
-    def heard_ns(self) -> int:
+    def last_received_ns(self) -> int:
         """See Transport."""
-        return self._bus.heard_ns
+        return self._bus.last_received_ns
 
     def announce(self) -> None:
         """Tell where the vehicle stands, unless its name turned out to be another's."""

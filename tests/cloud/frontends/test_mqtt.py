@@ -65,7 +65,7 @@ class Door:
 def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> Iterator[Door]:
     """A door in use."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = shares
+        bus.supports_shared_subscriptions = shares
         door = Door(bus, admission, **options)
         thread = threading.Thread(target=door.intake.run)
         thread.start()
@@ -115,7 +115,7 @@ def test_overloaded_frames_take_no_memory() -> None:
     """A flood of large frames must cost answers only."""
     admission = Admission(max_frames=1)
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         door = Door(bus, admission)
         door.intake.open(bus)
         for _ in range(100):
@@ -127,7 +127,7 @@ def test_overloaded_frames_take_no_memory() -> None:
 def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
     """One vehicle can have it keep thousands; each would be given to every worker that starts, before any that is new."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         bus.publish(RETRIES.of(worker="w", model="tiny", vehicle="car", camera="left"), b"x", qos=1, retained=True)
         door = Door(bus, Admission())
         door.intake.open(bus)
@@ -139,7 +139,7 @@ def test_frames_that_the_broker_kept_are_counted_and_not_read() -> None:
 def test_refusals_that_nobody_takes_are_counted_and_not_kept() -> None:
     """Without end they would be the memory that admission is there to bound; uncounted, a frame would be gone."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         door = Door(bus, Admission(max_frames=1))
         door.intake.open(bus)  # And nobody runs what tells the refusals.
         for _ in range(1 + 1024 + 7):

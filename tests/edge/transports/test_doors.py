@@ -16,7 +16,7 @@ from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.transport import Reply, Transport
 from shared import clock
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
 from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
 from shared.stages import Stage, Stamp
@@ -214,7 +214,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
 @every_transport
 def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_path: Path) -> None:
     """Frames are pictures of streets: nobody on the way may read them."""
-    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    authority, other = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")

@@ -104,7 +104,7 @@ _READERS = (
     _Reader(unpack, lambda: iter([pack(b"message")])),
     _Reader(_publication, _publication_seeds),
 )
-_OURS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
+_OURS = (RefusedError, PackedError, publish_packet.MalformedPublishError, properties.MalformedPropertiesError)
 
 
 def seeds() -> Iterator[bytes]:

@@ -12,8 +12,8 @@ from paho.mqtt.properties import VariableByteIntegers
 from shared.messages.frame import FRAME_CONTENT_TYPE
 from shared.messages.topics import MASKS, FrameId
 from shared.mqtt.bus import Delivery, Properties
-from shared.mqtt.properties import MAX_BYTES, MalformedError, packed, read
-from shared.network.broker_options import Connection
+from shared.mqtt.properties import MAX_BYTES, MalformedPropertiesError, packed, read
+from shared.network.broker_options import BrokerOptions
 
 PAYLOAD = b"\xff" * 40
 LONGEST = "x" * 64
@@ -108,7 +108,7 @@ def test_no_properties_break_the_reader(properties: bytes) -> None:
 @pytest.mark.parametrize("packet", [b"", b"\x80", b"\xff" * 5])
 def test_a_length_that_does_not_end_is_refused(packet: bytes) -> None:
     """Nobody knows where the payload begins."""
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedPropertiesError):
         read(memoryview(packet))
 
 
@@ -125,7 +125,7 @@ def test_a_message_with_thousands_of_properties_costs_a_node_nothing(mosquitto_u
     many = PahoProperties(PacketTypes.PUBLISH)
     many.CorrelationData = b"mine"
     object.__setattr__(many, "UserProperty", [("", "")] * 3000)
-    with Connection(mosquitto_url).open("reader", None) as reader:
+    with BrokerOptions(mosquitto_url).open("reader", None) as reader:
         reader.subscribe("properties/of/one", 1, take)
         # By the same connection: a broker does one thing after the other, and the subscription is there.
         reader._client.publish("properties/of/one", b"x", 1, properties=many)

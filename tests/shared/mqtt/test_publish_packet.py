@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shared.mqtt import publish_packet
 from shared.mqtt.bus import Delivery, Properties
 from shared.mqtt.properties import packed
-from shared.mqtt.publish_packet import MalformedError
-from shared.network.broker_options import Connection
+from shared.mqtt.publish_packet import MalformedPublishError
+from shared.network.broker_options import BrokerOptions
 
 TRACED = Properties(traceparent="00-1")
 
@@ -52,7 +52,7 @@ def test_it_is_read_as_it_was_sent(command: int, beside: Properties | None) -> N
 )
 def test_one_that_is_broken_off_ends_the_connection_and_not_the_thread(body: bytes) -> None:
     """Of any other error paho's thread would die."""
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedPublishError):
         publish_packet.read(0x32, memoryview(body), has_properties=True)
 
 
@@ -62,7 +62,7 @@ def test_any_bytes_are_read_or_refused(has_properties: object, command: int, bod
     """A broker lets much pass, and may be none."""
     try:
         message = publish_packet.read(command, memoryview(body), has_properties=bool(has_properties))
-    except MalformedError:
+    except MalformedPublishError:
         return
     assert bytes(body).endswith(bytes(message.payload))
 
@@ -73,8 +73,8 @@ def test_a_payload_of_any_size_comes_whole(mosquitto_url: str) -> None:
     payloads = [bytes(number % 251 for number in range(min(size, 1000))) * (size // 1000 or 1) for size in sizes]
     came: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     with (
-        Connection(mosquitto_url).open("reader", None) as reader,
-        Connection(mosquitto_url).open("writer", None) as writer,
+        BrokerOptions(mosquitto_url).open("reader", None) as reader,
+        BrokerOptions(mosquitto_url).open("writer", None) as writer,
     ):
         for qos in (0, 1):
             reader.subscribe(f"publications/{qos}", qos, came.put)
@@ -93,5 +93,5 @@ def test_a_payload_of_any_size_comes_whole(mosquitto_url: str) -> None:
 def test_a_length_of_properties_in_five_bytes_is_none() -> None:
     """Four are the most."""
     body = b"\x00\x03a/b" + b"\xff" * 5
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedPublishError):
         publish_packet.read(0x30, memoryview(body), has_properties=True)

@@ -8,14 +8,14 @@ from click.testing import CliRunner
 from shared.errors import SkylaneError
 from shared.mqtt.bus import Will
 from shared.network.address import Certificates
-from shared.network.broker_options import DEFAULT_BROKER, Connection, broker_options
+from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions, broker_options
 from shared.network.tls import CertificateError
 
 
 @click.command()
 @broker_options
 def _command(**flags: Any) -> None:
-    click.echo(repr(Connection(**{key: value for key, value in flags.items() if value is not None})))
+    click.echo(repr(BrokerOptions(**{key: value for key, value in flags.items() if value is not None})))
 
 
 def test_without_flags_the_broker_is_this_machines() -> None:
@@ -57,7 +57,7 @@ def test_a_flag_that_cannot_be_is_bad_usage(flags: list[str]) -> None:
 def test_an_address_that_cannot_be_read_is_told() -> None:
     """One line."""
     with pytest.raises(SkylaneError, match="write mqtt://host:1883"):
-        Connection(broker="http://x").open("test", Will("t", b""))
+        BrokerOptions(broker="http://x").open("test", Will("t", b""))
 
 
 @pytest.fixture
@@ -70,23 +70,23 @@ def certs(tmp_path: Path) -> Path:
 
 def test_a_node_finds_its_certificate_by_its_name(certs: Path) -> None:
     """One folder and one flag for all nodes of a machine."""
-    found = Connection(certs=certs).certificates("car-1")
+    found = BrokerOptions(certs=certs).certificates("car-1")
     assert found == Certificates(str(certs / "ca.crt"), str(certs / "car-1.crt"), str(certs / "car-1.key"))
-    assert Connection(certs=certs).certificates(None) == Certificates(str(certs / "ca.crt"))
-    assert Connection().certificates("car-1") is None
+    assert BrokerOptions(certs=certs).certificates(None) == Certificates(str(certs / "ca.crt"))
+    assert BrokerOptions().certificates("car-1") is None
 
 
 def test_a_flag_beside_the_folder_wins(certs: Path) -> None:
     """A certificate without its key would be worse than none: they go together."""
-    own = Connection(certs=certs, tls_cert=certs / "other.crt", tls_key=certs / "other.key").certificates("car-1")
+    own = BrokerOptions(certs=certs, tls_cert=certs / "other.crt", tls_key=certs / "other.key").certificates("car-1")
     assert own == Certificates(str(certs / "ca.crt"), str(certs / "other.crt"), str(certs / "other.key"))
-    trusting = Connection(certs=certs, tls_ca=certs / "other.crt").certificates("car-1")
+    trusting = BrokerOptions(certs=certs, tls_ca=certs / "other.crt").certificates("car-1")
     assert trusting == Certificates(str(certs / "other.crt"), str(certs / "car-1.crt"), str(certs / "car-1.key"))
 
 
 def test_a_certificate_is_used_without_an_authority_of_its_own(certs: Path) -> None:
     """The broker's may be one that this machine trusts anyway; it used to be left out without a word."""
-    own = Connection(tls_cert=certs / "car-1.crt", tls_key=certs / "car-1.key").certificates(None)
+    own = BrokerOptions(tls_cert=certs / "car-1.crt", tls_key=certs / "car-1.key").certificates(None)
     assert own == Certificates(None, str(certs / "car-1.crt"), str(certs / "car-1.key"))
 
 
@@ -95,11 +95,11 @@ def test_a_file_that_the_folder_lacks_is_named(certs: Path, missing: str) -> Non
     """With what makes it."""
     (certs / missing).unlink()
     with pytest.raises(CertificateError, match=rf"there is no .*/{missing}: make it with 'skylane broker certs'"):
-        Connection(certs=certs).certificates("car-1")
+        BrokerOptions(certs=certs).certificates("car-1")
 
 
 @pytest.mark.mosquitto
 def test_the_narrowest_link_reaches_the_bus(mosquitto_url: str) -> None:
     """A bound that stayed on the way would let a frame through that never arrives."""
-    with Connection(mosquitto_url, min_bandwidth_mbps=1).open("test-narrow", None) as bus:
-        assert bus.largest_payload == 1_500_000
+    with BrokerOptions(mosquitto_url, min_bandwidth_mbps=1).open("test-narrow", None) as bus:
+        assert bus.max_payload_bytes == 1_500_000

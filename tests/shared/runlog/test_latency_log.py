@@ -14,10 +14,10 @@ from shared.runlog.latency_log import (
     COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
+    LatencyRow,
     LogError,
     LogWriter,
     Outcome,
-    Row,
     fields_of,
     line_of,
     milliseconds,
@@ -29,7 +29,7 @@ from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from tests.full_disk import disk_of
 
-ROW = Row(
+ROW = LatencyRow(
     vehicle="car",
     camera="/left",
     session="s1",
@@ -42,8 +42,8 @@ ROW = Row(
 )
 
 
-def _row(sequence: int, outcome: Outcome = Outcome.ANSWERED, reason: str = "", camera: str = "/left") -> Row:
-    return Row("car", camera, "s1", sequence, outcome, reason, edge_times={Stage.DUE: 5})
+def _row(sequence: int, outcome: Outcome = Outcome.ANSWERED, reason: str = "", camera: str = "/left") -> LatencyRow:
+    return LatencyRow("car", camera, "s1", sequence, outcome, reason, edge_times={Stage.DUE: 5})
 
 
 @given(st.integers(-(10**15), 10**15))
@@ -65,7 +65,7 @@ def test_the_durations_of_a_row_sum_to_its_totals(data: st.DataObject) -> None:
     """The promise of the CSV: nothing of the time is missing, nothing counted twice."""
     edge = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
     cloud = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
-    row = Row(
+    row = LatencyRow(
         "car", "/left", "s1", 0, Outcome.ANSWERED,
         edge_times=dict(zip(EDGE_STAGES, edge, strict=True)),
         cloud_times=dict(zip(CLOUD_STAGES, cloud, strict=True)),

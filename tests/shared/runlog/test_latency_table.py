@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shared.runlog.latency_log import LogError, LogWriter, Outcome, Row, fields_of, read_rows
+from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, fields_of, read_rows
 from shared.runlog.latency_table import PARTS, outcome_table, stage_table, summarise
 from shared.runlog.percentiles import NOTE
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 
-def _answered(sequence: int, step_ns: int) -> Row:
+def _answered(sequence: int, step_ns: int) -> LatencyRow:
     """A frame whose every edge stage took `step_ns`; it was away for 20 of them, and 14 went into the cloud's seven."""
     edge = {stage: place * step_ns for place, stage in enumerate(EDGE_STAGES)}
     for stage in (Stage.RETURNED, Stage.MASK_DECODED):
         edge[stage] += 19 * step_ns
     cloud = {stage: 2 * place * step_ns for place, stage in enumerate(CLOUD_STAGES)}
-    return Row("car", "/left", "s1", sequence, Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
+    return LatencyRow("car", "/left", "s1", sequence, Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
 
 
 def test_the_parts_share_the_total_between_them(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_frames_without_all_stages_are_left_out(tmp_path: Path) -> None:
     answered = _answered(0, 1000)
     with LogWriter(tmp_path) as log:
         log.close(answered)
-        log.close(Row("car", "/left", "s1", 1, Outcome.ANSWERED, edge_times=answered.edge_times))
-        log.close(Row("car", "/left", "s1", 2, Outcome.DROPPED, "window", edge_times={Stage.DUE: 0}))
+        log.close(LatencyRow("car", "/left", "s1", 1, Outcome.ANSWERED, edge_times=answered.edge_times))
+        log.close(LatencyRow("car", "/left", "s1", 2, Outcome.DROPPED, "window", edge_times={Stage.DUE: 0}))
     assert {summary.count for summary in summarise(read_rows(tmp_path))} == {1}
     assert summarise([]) == []
 
@@ -71,7 +71,7 @@ def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         log.close(_answered(0, 1000))
         for sequence, reason in enumerate(("window", "too_large: 5 bytes", "too_large: 6 bytes"), start=1):
-            log.close(Row("car", "/left", "s1", sequence, Outcome.DROPPED, reason))
+            log.close(LatencyRow("car", "/left", "s1", sequence, Outcome.DROPPED, reason))
     rows = list(read_rows(tmp_path))
     console = Console(width=100, record=True, file=StringIO())
     console.print(outcome_table(rows), stage_table(summarise(rows)))
@@ -83,7 +83,7 @@ def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
 
 def test_a_workers_words_are_no_colours() -> None:
     """A reason like this one ended the vehicle's process when all its frames had been accounted for."""
-    row = Row("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
+    row = LatencyRow("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
     shown = StringIO()
     Console(file=shown, width=80).print(outcome_table([fields_of(row)]))
     assert "[/] [red]x 1" in shown.getvalue()

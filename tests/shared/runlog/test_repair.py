@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runlog.latency_log import LogError, LogWriter, Outcome, Row, read_rows
+from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair, repair_all
 from shared.runlog.run_manifest import read_manifest, write_manifest
 
@@ -13,8 +13,8 @@ def _killed(folder: Path, state: str = "running") -> None:
     """A run that opened two frames, closed one and then was no more."""
     with LogWriter(folder) as log:
         for sequence in range(2):
-            log.open(Row("car", "/camera", "s1", sequence, Outcome.ABORTED))
-        log.close(Row("car", "/camera", "s1", 0, Outcome.ANSWERED))
+            log.open(LatencyRow("car", "/camera", "s1", sequence, Outcome.ABORTED))
+        log.close(LatencyRow("car", "/camera", "s1", 0, Outcome.ANSWERED))
     write_manifest(folder, {"state": state})
 
 
@@ -31,7 +31,7 @@ def test_the_next_start_closes_what_killed_runs_left_open(tmp_path: Path) -> Non
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     """Two vehicles on one machine write beside each other."""
     with LogWriter(tmp_path / "living") as log:
-        log.open(Row("car", "/camera", "s1", 0, Outcome.ABORTED))
+        log.open(LatencyRow("car", "/camera", "s1", 0, Outcome.ABORTED))
         write_manifest(tmp_path / "living", {"state": "running"})
         assert repair_all(tmp_path) == {}
 
@@ -57,8 +57,8 @@ def test_frames_that_were_passed_over_on_their_way_are_closed(tmp_path: Path) ->
     """A frame that was being encoded when its vehicle died is in no file: the gap in the sequence is all that tells."""
     folder = tmp_path / "killed"
     with LogWriter(folder) as log:
-        log.close(Row("car", "/camera", "s1", 0, Outcome.DROPPED, "window"))
-        log.open(Row("car", "/camera", "s1", 3, Outcome.ABORTED))
+        log.close(LatencyRow("car", "/camera", "s1", 0, Outcome.DROPPED, "window"))
+        log.open(LatencyRow("car", "/camera", "s1", 3, Outcome.ABORTED))
     assert repair(folder) == 3
     rows = {row["sequence"]: row for row in read_rows(folder)}
     assert sorted(rows) == ["0", "1", "2", "3"]
@@ -73,8 +73,8 @@ def test_of_several_cameras_a_lost_frames_is_not_guessed(tmp_path: Path) -> None
     """One sequence counts the frames of all cameras."""
     folder = tmp_path / "killed"
     with LogWriter(folder) as log:
-        log.close(Row("car", "/left", "s1", 0, Outcome.DROPPED, "window"))
-        log.close(Row("car", "/right", "s1", 2, Outcome.DROPPED, "window"))
+        log.close(LatencyRow("car", "/left", "s1", 0, Outcome.DROPPED, "window"))
+        log.close(LatencyRow("car", "/right", "s1", 2, Outcome.DROPPED, "window"))
     assert repair(folder) == 1
     assert [row["camera"] for row in read_rows(folder)] == ["/left", "/right", ""]
 
@@ -84,7 +84,7 @@ def test_a_log_with_a_broken_sequence_is_left_as_it_is(tmp_path: Path, sequence:
     """A flipped byte must not become a billion rows of frames that never were."""
     folder = tmp_path / "killed"
     with LogWriter(folder) as log:
-        log.close(Row("car", "/camera", "s1", 7_654_321, Outcome.DROPPED, "window"))
+        log.close(LatencyRow("car", "/camera", "s1", 7_654_321, Outcome.DROPPED, "window"))
     path = folder / "latency.csv"
     broken = path.read_text().replace("7654321", sequence)
     path.write_text(broken)

@@ -31,8 +31,8 @@ def test_nothing_changes_where_nothing_is_to_be_gained_or_it_was_forbidden(
 def test_the_process_that_starts_anew_is_the_same_one_with_the_same_arguments() -> None:
     """Whoever supervises a worker knows it by its number and its pipes."""
     code = (
-        "import os, sys; from pathlib import Path; from shared import huge_pages; "
-        "huge_pages._setting = lambda: '[madvise]'; print(os.getpid(), flush=True); huge_pages.enter(); "
+        "import os, sys; from pathlib import Path; from shared.runtime import huge_pages; "
+        "huge_pages._setting = lambda: '[madvise]'; print(os.getpid(), flush=True); huge_pages.reexec_with_huge_pages(); "
         "print(os.environ['GLIBC_TUNABLES'], *sys.argv[1:], sys.stdin.read())"
     )
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reaso
 # Blocks as a raw frame's: taken, written, and freed; how many pages the kernel had to give.
 _CHILD = """
 import resource, sys
-from shared import freed_memory
+from shared.runtime import malloc
 if "keep" in sys.argv:
-    freed_memory.keep()
+    malloc.retain()
 FRAME, TURNS = 3 << 20, 50
 for turn in range(TURNS + 1):
     if turn == 1:
@@ -52,18 +52,18 @@ def test_what_an_operator_says_of_memory_stays(name: str, value: str) -> None:
 _BUILDER = """
 import os
 from pathlib import Path
-from shared import freed_memory
+from shared.runtime import malloc
 def held():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 PIECE, PIECES = 64 << 10, 3200
-freed_memory.keep()
+malloc.retain()
 before = held()
 taken = [bytes([1]) * PIECE for _ in range(PIECES)]
 lives = taken[::100]
 full = held()
 del taken
 kept = held()
-freed_memory.give_back()
+malloc.trim()
 print(before, full, kept, held())
 """
 

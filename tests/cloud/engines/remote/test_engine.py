@@ -13,7 +13,7 @@ from cloud.engines.remote import channel
 from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.model import Model
 from cloud.models.repository import Repository, RepositoryError
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
 from tests.cloud.engines import remote_servers, tiny
 from tests.cloud.engines.remote_servers import MODEL, SERVERS, Server, grpc
@@ -190,7 +190,7 @@ def test_tls_and_a_token_come_by_the_environment(
     server: Server, load: Callable[..., Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token in a manifest would end up in a repository; on a bare line anybody could read it."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with pytest.raises(EngineError, match="would travel in the clear"):

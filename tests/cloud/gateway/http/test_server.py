@@ -19,7 +19,7 @@ import pytest
 from cloud.gateway.bind import ListenError
 from cloud.gateway.common.auth import TOKEN_VARIABLE
 from cloud.gateway.settings import GatewaySettings
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
 from tests.cloud.channel import model
@@ -310,7 +310,7 @@ def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytes
 
 def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
     """A token sent in the clear is everybody's."""
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     issued = authority.broker(["127.0.0.1"], 1)
     key, certificate = issued.file.with_suffix(".key"), issued.file.with_suffix(".crt")
     settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)
