@@ -33,7 +33,7 @@ NO_BOUNDS = {
     "shared.messages.frame:_MAX_BATCH": "the range of a number",
     "shared.messages.frame:_MAX_MS": "the range of a number",
     "shared.messages.node_status:_MAX_MS": "the range of a number",
-    "shared.mqtt.name_guard:_MOST_LEEWAY_MS": "how exactly two ages are compared",
+    "shared.mqtt.name_guard:_MAX_AGE_TOLERANCE_MS": "how exactly two ages are compared",
     "shared.messages.clock_probes:_MAX_SEQUENCE": "the range of a number",
 }
 

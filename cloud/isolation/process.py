@@ -15,8 +15,7 @@ from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
-from shared.network.address import BROKER_PASSWORD_VARIABLES
-from shared.network.env_names import TOKEN_VARIABLES
+from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from shared.runtime.processes import terminate
 
 _LEAVING_S = 5.0

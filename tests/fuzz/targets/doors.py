@@ -90,7 +90,7 @@ def _publication(data: bytes) -> object:
 
 
 def _publication_seeds() -> Iterator[bytes]:
-    beside = properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
+    beside = properties.encode(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
     yield b"\x30\0\1t" + beside + b"payload"
     yield b"\x32\0\1t\0\7" + beside + b"payload"
 

@@ -173,7 +173,7 @@ def test_a_secured_broker_that_root_starts_is_not_root(tmp_path: Path, owner: st
             lambda then: then.broker(["127.0.0.1"], 90, again=True),
             r"server\.crt expired on .* --broker HOST --again'",
         ),
-        (lambda then: then.renew_list(90), r"crl\.pem expired on \d{4}-\d\d-\d\d: renew it with .* --renew-list'"),
+        (lambda then: then.renew_crl(90), r"crl\.pem expired on \d{4}-\d\d-\d\d: renew it with .* --renew-list'"),
     ],
 )
 def test_what_has_expired_is_told_before_the_broker_starts(
@@ -200,7 +200,7 @@ def test_a_key_whose_owner_has_no_name_here_is_told(tmp_path: Path) -> None:
     """Certificates that came from another machine belong to a number; Mosquitto wants a name."""
     CertificateAuthority(tmp_path).broker(["127.0.0.1"], 1)
     os.chown(tmp_path / "server.key", 54321, -1)
-    with pytest.raises(BrokerError, match=r"server\.key belongs to user 54321, who has no name .*'chown mosquitto "):
+    with pytest.raises(BrokerError, match=r"server\.key belongs to user 54321, which has no name .*'chown mosquitto "):
         Broker.start(secured=tmp_path)
 
 
@@ -230,7 +230,7 @@ def test_the_embedded_broker_hangs_up_on_what_it_does_not_speak(embedded_url: st
 
 def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:
     """It knows neither certificates of clients nor an ACL: it may not pass for one that does."""
-    with pytest.raises(BrokerError, match="the embedded broker knows no roles"):
+    with pytest.raises(BrokerError, match="the embedded broker has no access control"):
         Broker.start(kind="embedded", secured=tmp_path)
 
 
@@ -295,5 +295,5 @@ def test_command_tells_a_taken_port_in_one_line() -> None:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr == (
-        f"skylane: port {port} of 127.0.0.1 is in use: stop what listens there, or choose another with --port\n"
+        f"skylane: port {port} of 127.0.0.1 is in use: stop the process that listens there, or choose another with --port\n"
     )

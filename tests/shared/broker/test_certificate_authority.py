@@ -9,7 +9,13 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from shared.broker.certificate_authority import AUTHORITY_DAYS, AuthorityError, CertificateAuthority, Issued, Role
+from shared.broker.certificate_authority import (
+    AUTHORITY_DAYS,
+    AuthorityError,
+    CertificateAuthority,
+    IssuedCertificate,
+    Role,
+)
 from shared.errors import SkylaneError
 
 
@@ -20,10 +26,10 @@ def read(file: Path) -> x509.Certificate:
 
 def revoked(authority: CertificateAuthority) -> set[int]:
     """The serial numbers on the authority's list."""
-    return {each.serial_number for each in x509.load_pem_x509_crl(authority.revoked_file.read_bytes())}
+    return {each.serial_number for each in x509.load_pem_x509_crl(authority.crl_file.read_bytes())}
 
 
-def common_name(issued: Issued) -> str:
+def common_name(issued: IssuedCertificate) -> str:
     """Whom the broker takes a client for."""
     (name,) = read(issued.file).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(name.value)
@@ -104,21 +110,21 @@ def test_the_broker_is_known_by_every_name_and_address(authority: CertificateAut
     names = read(issued.file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {str(name.value) for name in names} == {"broker.example.org", "192.0.2.10", "::1"}
     assert not authority.broker(["192.0.2.10"], 90).is_new  # One of them is asked for: it is.
-    with pytest.raises(AuthorityError, match=r"is for .*192\.0\.2\.10.*: to have it for other\.org, say --again"):
+    with pytest.raises(AuthorityError, match=r"is for .*192\.0\.2\.10.*: to issue it for other\.org, give --again"):
         authority.broker(["other.org"], 90)
 
 
 @pytest.mark.parametrize("host", ["mqtts://broker", "broker:8883", "", "a b", "*.example.org", "-x", "x" * 64])
 def test_a_broker_that_is_no_host_is_refused(authority: CertificateAuthority, host: str) -> None:
     """A certificate for what nobody connects to would fail at the first connection, far from here."""
-    with pytest.raises(AuthorityError, match="is no host: give a name or an address alone"):
+    with pytest.raises(AuthorityError, match="is not a host: give a name or an address"):
         authority.broker([host], 90)
 
 
 @pytest.mark.parametrize("name", ["worker", "operator", "server", "ca", "crl"])
 def test_a_vehicle_cannot_have_the_name_of_a_role_or_a_file(authority: CertificateAuthority, name: str) -> None:
     """A vehicle called `worker` would be one."""
-    with pytest.raises(AuthorityError, match="is not allowed: the broker knows another by that name"):
+    with pytest.raises(AuthorityError, match="is reserved: choose another name"):
         authority.node(Role.VEHICLE, name, 90)
 
 
@@ -173,10 +179,10 @@ def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: Certificate
     """An empty one in its place would let in the car that was stolen, and nobody would see it."""
     serial = read(authority.node(Role.VEHICLE, "car-1", 90).file).serial_number
     authority.revoke("car-1")
-    authority.revoked_file.unlink()
+    authority.crl_file.unlink()
     again = CertificateAuthority(authority.folder)
     assert revoked(again) == {serial}
-    again.revoked_file.write_text("x")
+    again.crl_file.write_text("x")
     again.node(Role.VEHICLE, "car-2", 90)
     again.revoke("car-2")
     assert serial in revoked(again)
@@ -188,7 +194,7 @@ def test_a_damaged_list_is_told_before_anything_is_revoked(authority: Certificat
     kept = authority.folder / "authority" / "crl.pem"
     for damage, problem in ((lambda: kept.write_text("x"), "is no list of revoked"), (kept.unlink, "cannot be read")):
         damage()
-        with pytest.raises(AuthorityError, match=rf"authority/crl\.pem {problem}.*: bring it back"):
+        with pytest.raises(AuthorityError, match=rf"authority/crl\.pem {problem}.*: restore it"):
             authority.revoke("car-1")
         assert issued.file.exists()
 
@@ -202,7 +208,7 @@ def test_what_is_damaged_is_made_again_where_asked(
 ) -> None:
     """The error says --again: it must be a way out."""
     damage(authority.node(Role.VEHICLE, "car-1", 90).file)
-    with pytest.raises(AuthorityError, match="bring it back, or make it --again"):
+    with pytest.raises(AuthorityError, match="restore it, or issue it again with --again"):
         authority.node(Role.VEHICLE, "car-1", 90)
     assert authority.node(Role.VEHICLE, "car-1", 90, again=True).is_new
 
@@ -219,12 +225,12 @@ def test_only_a_name_that_was_signed_can_be_revoked(authority: CertificateAuthor
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda folder: (folder / "car-1.crt").write_text("x"), r"car-1\.crt is no certificate in PEM"),
-        (lambda folder: (folder / "car-1.key").write_text("x"), r"car-1\.key is no unencrypted key in PEM"),
+        (lambda folder: (folder / "car-1.crt").write_text("x"), r"car-1\.crt is not a PEM certificate"),
+        (lambda folder: (folder / "car-1.key").write_text("x"), r"car-1\.key is not an unencrypted PEM key"),
         (lambda folder: (folder / "car-1.key").unlink(), r"car-1\.key cannot be read"),
         (lambda folder: (folder / "car-2.key").replace(folder / "car-1.key"), r"car-1\.key does not belong to"),
-        (lambda folder: (folder / "ca.crt").unlink(), r"ca\.crt cannot be read .*: bring back both"),
-        (lambda folder: (folder / "authority" / "ca.key").unlink(), r"ca\.key cannot be read .*: bring back both"),
+        (lambda folder: (folder / "ca.crt").unlink(), r"ca\.crt cannot be read .*: restore both"),
+        (lambda folder: (folder / "authority" / "ca.key").unlink(), r"ca\.key cannot be read .*: restore both"),
     ],
 )
 def test_damage_is_told_and_nothing_is_made_over_it(
@@ -244,7 +250,7 @@ def test_another_authoritys_certificate_is_not_kept(authority: CertificateAuthor
     other.node(Role.VEHICLE, "car-1", 90)
     for suffix in ("crt", "key"):
         (other.folder / f"car-1.{suffix}").replace(authority.folder / f"car-1.{suffix}")
-    with pytest.raises(AuthorityError, match=r"was not signed by .*ca\.crt: make it --again"):
+    with pytest.raises(AuthorityError, match=r"was not signed by .*ca\.crt: issue it again with --again"):
         authority.node(Role.VEHICLE, "car-1", 90)
 
 

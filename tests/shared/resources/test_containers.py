@@ -68,7 +68,7 @@ def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeyp
     assert [row["bytes_in"] for row in sampled[:2]] == ["0", "500000"]
     assert {row["bytes_out"] for row in sampled} == {"0"}
     (remark,) = sampler.remarks
-    assert remark.startswith("container/skylane-edge-1 is sampled no longer: ")
+    assert remark.startswith("container/skylane-edge-1 is no longer sampled: ")
     assert "No such container" in remark
 
 

@@ -36,23 +36,23 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_share_of_the_processor_is_of_the_time_between_two_looks() -> None:
     """A second of CPU in two seconds is half a core; four cores busy are 400 %."""
     share = CpuShare()
-    assert share.of(10.0, 0) is None
-    assert share.of(11.0, 2 * SECOND_NS) == 50.0
-    assert share.of(15.0, 3 * SECOND_NS) == 400.0
-    assert share.of(15.01, 3 * SECOND_NS + 1_000_000) is None  # One tick within a millisecond would be 1000 %.
-    assert share.of(15.5, 4 * SECOND_NS) == pytest.approx(50.0)
+    assert share.percent(10.0, 0) is None
+    assert share.percent(11.0, 2 * SECOND_NS) == 50.0
+    assert share.percent(15.0, 3 * SECOND_NS) == 400.0
+    assert share.percent(15.01, 3 * SECOND_NS + 1_000_000) is None  # One tick within a millisecond would be 1000 %.
+    assert share.percent(15.5, 4 * SECOND_NS) == pytest.approx(50.0)
 
 
 def test_a_look_at_a_process_tells_what_it_used() -> None:
     """The report shows it beside the latency: it must be of the process that is named."""
     usage = ProcessUsage(os.getpid(), TcpTable())
-    assert usage.look(clock.now_ns()).cpu_percent is None
+    assert usage.sample(clock.now_ns()).cpu_percent is None
     begun, cpu_s = clock.now_ns(), time.process_time()
     while clock.now_ns() - begun < 3 * SECOND_NS // 10:
         pass
     spent_s = time.process_time() - cpu_s
     now = clock.now_ns()
-    look = usage.look(now)
+    look = usage.sample(now)
     assert look.pid == os.getpid()
     assert look.cpu_percent is not None
     assert look.cpu_percent * (now - begun) / 1e11 == pytest.approx(spent_s, abs=0.1)  # The kernel counts in ticks.
@@ -64,18 +64,18 @@ def test_a_process_that_ended_is_gone_even_before_it_is_reaped() -> None:
     """A zombie uses nothing, and its number is another's soon."""
     with sleeper() as process:
         usage = ProcessUsage(process.pid, TcpTable())
-        usage.look(clock.now_ns())
+        usage.sample(clock.now_ns())
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProbeGoneError):
-            usage.look(clock.now_ns())
+            usage.sample(clock.now_ns())
     with pytest.raises(ProbeGoneError):
         ProcessUsage(process.pid, TcpTable())
 
 
 def test_the_machine_tells_the_memory_that_is_not_available() -> None:
     """It is sampled to see what else was going on."""
-    look = MachineUsage().look(clock.now_ns())
+    look = MachineUsage().sample(clock.now_ns())
     assert look.rss_bytes is not None
     assert 0 < look.rss_bytes < psutil.virtual_memory().total
     assert look.pid is None
@@ -95,24 +95,24 @@ def test_tcp_bytes_are_the_payload_of_the_process_since_the_first_look(host: str
         with there:
             _exchange(early, there, 1000)
             count = TcpCount(os.getpid(), table)
-            assert count.look() is None  # The table was not asked for yet.
+            assert count.sample() is None  # The table was not asked for yet.
             table.refresh()
             if table.sockets is None:
                 pytest.skip("this kernel does not tell of its sockets (NETLINK_SOCK_DIAG)")
-            first = count.look()
+            first = count.sample()
             assert first is not None
             assert (first.received, first.sent) == (0, 0)
             _exchange(early, there, 5000)
             table.refresh()
-            second = count.look()
+            second = count.sample()
             assert second is not None
             assert (second.received, second.sent) == (5000, 5000)
         with socket.create_connection(address) as late, server.accept()[0] as other:
             _exchange(late, other, 70_000)
             table.refresh()
-            count.look()
+            count.sample()
         table.refresh()
-        last = count.look()
+        last = count.sample()
         assert last is not None
         assert (last.received, last.sent) == (75_001, 75_000)  # The end of a connection counts as a byte.
         assert len(count._latest) <= len(list(psutil.Process().net_connections("tcp"))), "closed sockets are kept"
@@ -133,7 +133,7 @@ def test_a_kernel_that_tells_nothing_leaves_the_bytes_empty(monkeypatch: pytest.
     table = TcpTable()
     monkeypatch.setattr("shared.resources.tcp_bytes.socket.socket", refused)
     table.refresh()
-    look = ProcessUsage(os.getpid(), table).look(clock.now_ns())
+    look = ProcessUsage(os.getpid(), table).sample(clock.now_ns())
     assert (look.bytes_in, look.bytes_out) == (None, None)
 
 
@@ -158,7 +158,7 @@ def test_every_look_writes_a_row_a_node(tmp_path: Path) -> None:
     account = sampler.account()
     assert account["samples"] == sampler.samples
     assert account["cpu_us_per_sample"] > 0
-    assert "samples, each cost" in sampler.told()[0]
+    assert "samples, each took" in sampler.report_lines()[0]
 
 
 def test_it_ends_at_once(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_what_ends_or_never_was_is_told_and_the_others_go_on(tmp_path: Path) -> 
             process.wait()
             wait_for_samples(sampler, sampler.samples + 3)
     assert sampler.remarks[0].startswith("broker is not sampled: ")
-    assert sampler.remarks[1].startswith("worker/w is sampled no longer: ")
+    assert sampler.remarks[1].startswith("worker/w is no longer sampled: ")
     assert len(sampler.remarks) == 2
     sampled = rows(path)
     assert sampled[-1]["node"] == OWN
@@ -195,7 +195,7 @@ def test_a_full_disk_ends_the_sampling_and_hurts_nothing(tmp_path: Path) -> None
     assert path.read_bytes().endswith(b"\n")
     assert len(rows(path)) >= 2
     assert sampler.account()["fault"] == str(sampler.fault)
-    assert any("ends early" in line for line in sampler.told())
+    assert any("ends early" in line for line in sampler.report_lines())
 
 
 def test_a_disk_that_is_full_from_the_first_leaves_no_rows_without_a_head(tmp_path: Path) -> None:
@@ -219,14 +219,14 @@ def test_a_look_that_finds_no_file_to_open_hurts_nothing(tmp_path: Path, monkeyp
     with ResourceSampler(path, {OWN: os.getpid()}) as sampler:
         pass
     assert {row["node"] for row in rows(path)} == {OWN}
-    assert any("machine is sampled no longer" in line for line in sampler.told())
+    assert any("machine is no longer sampled" in line for line in sampler.report_lines())
 
 
 def test_a_file_that_is_there_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
     """What another run sampled is not overwritten."""
     path = tmp_path / "resources.csv"
     path.write_text("mine")
-    with pytest.raises(ResourcesError, match="is there already: choose another file"), ResourceSampler(path, {}):
+    with pytest.raises(ResourcesError, match="already exists: choose another file"), ResourceSampler(path, {}):
         pass
     assert path.read_text() == "mine"
     with (

@@ -18,8 +18,8 @@ from shared.runlog.latency_log import (
     LogError,
     LogWriter,
     Outcome,
-    fields_of,
-    line_of,
+    csv_fields,
+    csv_line,
     milliseconds,
     outcomes,
     read_rows,
@@ -57,7 +57,7 @@ def test_a_line_is_what_the_csv_module_writes(values: list[str]) -> None:
     """Whatever is in a field; the quick way must not be another way."""
     expected = io.StringIO()
     csv.writer(expected, lineterminator="\n").writerow(values)
-    assert line_of(dict(zip(COLUMNS, values, strict=True))) == expected.getvalue()
+    assert csv_line(dict(zip(COLUMNS, values, strict=True))) == expected.getvalue()
 
 
 @given(st.data())
@@ -71,7 +71,7 @@ def test_the_durations_of_a_row_sum_to_its_totals(data: st.DataObject) -> None:
         cloud_times=dict(zip(CLOUD_STAGES, cloud, strict=True)),
         clock=Offset(data.draw(st.integers(-(10**9), 10**9)), 5),
     )  # fmt: skip
-    fields = {key: Decimal(value) for key, value in fields_of(row).items() if key.endswith("_ms")}
+    fields = {key: Decimal(value) for key, value in csv_fields(row).items() if key.endswith("_ms")}
     assert sum(fields[f"{stage}_ms"] for stage in EDGE_STAGES[1:]) == fields["total_ms"]
     assert sum(fields[f"{stage}_ms"] for stage in CLOUD_STAGES[1:]) == fields["cloud_ms"]
     assert fields["returned_ms"] == fields["cloud_ms"] + fields["crossing_ms"]
@@ -116,12 +116,12 @@ BLANKS = " \t\ufeff"
 @pytest.mark.parametrize("reason", ["=1+1", "+1", "-1", "@SUM(1)", " \t=1+1", "\ufeff=1+1", "\uff1d1+1"])
 def test_a_workers_words_are_no_formula(reason: str) -> None:
     """Whoever opens the log in a spreadsheet calculates what begins like that, and may fetch and send with it."""
-    assert fields_of(_row(0, Outcome.FAILED, reason))["reason"] == f"'{reason.lstrip(BLANKS)}"
+    assert csv_fields(_row(0, Outcome.FAILED, reason))["reason"] == f"'{reason.lstrip(BLANKS)}"
 
 
 def test_a_workers_words_do_not_steer_a_terminal() -> None:
     """The log is read by `cat` and `less` too: an escape could clear the screen, or write over what was said."""
-    assert fields_of(_row(0, Outcome.FAILED, "a\x1b[2Jb\x00c\u202ed"))["reason"] == "a [2Jb c d"
+    assert csv_fields(_row(0, Outcome.FAILED, "a\x1b[2Jb\x00c\u202ed"))["reason"] == "a [2Jb c d"
 
 
 def test_a_folder_whose_name_is_not_utf8_can_be_logged(tmp_path: Path) -> None:

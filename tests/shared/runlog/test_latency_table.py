@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, fields_of, read_rows
+from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, csv_fields, read_rows
 from shared.runlog.latency_table import PARTS, outcome_table, stage_table, summarise
 from shared.runlog.percentiles import NOTE
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
@@ -61,7 +61,7 @@ def test_frames_without_all_stages_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-inf"])
 def test_a_duration_that_is_no_number_is_told(duration: str) -> None:
     """The file may have been edited."""
-    row = dict.fromkeys(fields_of(_answered(0, 1000)), "1") | fields_of(_answered(0, 1000)) | {"total_ms": duration}
+    row = dict.fromkeys(csv_fields(_answered(0, 1000)), "1") | csv_fields(_answered(0, 1000)) | {"total_ms": duration}
     with pytest.raises(LogError, match="no number"):
         summarise([row])
 
@@ -85,5 +85,5 @@ def test_a_workers_words_are_no_colours() -> None:
     """A reason like this one ended the vehicle's process when all its frames had been accounted for."""
     row = LatencyRow("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
     shown = StringIO()
-    Console(file=shown, width=80).print(outcome_table([fields_of(row)]))
+    Console(file=shown, width=80).print(outcome_table([csv_fields(row)]))
     assert "[/] [red]x 1" in shown.getvalue()

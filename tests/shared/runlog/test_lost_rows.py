@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.runlog.latency_log import COLUMNS, LatencyRow, LogWriter, Outcome, read_rows
-from shared.runlog.lost_rows import FRAMES, LOST_NAME, LostRows, lost_beyond, read_lost
+from shared.runlog.lost_rows import CAPACITY, LOST_NAME, LostRows, count_uncovered, read_lost
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.full_disk import disk_of
@@ -64,7 +64,7 @@ def test_a_run_that_lost_no_row_keeps_no_file_of_them(tmp_path: Path) -> None:
         assert (tmp_path / LOST_NAME).exists()
         log.close(_row(0, Outcome.ANSWERED))
     assert not (tmp_path / LOST_NAME).exists()
-    assert (read_lost(tmp_path), lost_beyond(tmp_path)) == ({}, 0)
+    assert (read_lost(tmp_path), count_uncovered(tmp_path)) == ({}, 0)
 
 
 def test_a_disk_without_room_for_it_has_a_log_all_the_same(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_disk_without_room_for_it_has_a_log_all_the_same(tmp_path: Path) -> No
 def test_frames_end_in_any_order_and_the_file_ends(tmp_path: Path) -> None:
     """What it has no letter for is counted; a frame that began before the first one lost may lose its row later."""
     lost = LostRows(tmp_path)
-    for sequence in (5000, 4500, 5000 + FRAMES, 5001, 10):
+    for sequence in (5000, 4500, 5000 + CAPACITY, 5001, 10):
         lost.note(sequence, "dropped")
     lost.close()
     assert read_lost(tmp_path) == {5000: "d", 4500: "d", 5001: "d"}
-    assert lost_beyond(tmp_path) == 2
+    assert count_uncovered(tmp_path) == 2
     (tmp_path / LOST_NAME).write_bytes(b"garbage")
-    assert (read_lost(tmp_path), lost_beyond(tmp_path)) == ({}, 0)
+    assert (read_lost(tmp_path), count_uncovered(tmp_path)) == ({}, 0)
