@@ -85,12 +85,16 @@ def suspended(broker: Broker) -> Iterator[None]:
         os.kill(broker.pid, signal.SIGCONT)
 
 
+def free_port() -> int:
+    """Returns a TCP port of 127.0.0.1 that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def mosquitto_with(folder: Path, *lines: str, port: int = 0) -> Iterator[Broker]:
     """Runs Mosquitto with additional configuration lines, on a free port unless `port` is given."""
-    with socket.create_server(("127.0.0.1", port)) as probe:
-        port = probe.getsockname()[1]
     config = folder / "mosquitto.conf"
-    config.write_text("\n".join((f"listener {port} 127.0.0.1", "user root", *lines, "")))
+    config.write_text("\n".join((f"listener {port or free_port()} 127.0.0.1", "user root", *lines, "")))
     with Broker.start(config=config) as broker:
         yield broker

@@ -23,7 +23,17 @@ from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt.paho_client import MonitoredClient
 from shared.mqtt.settings import MqttSettings
 from shared.network.address import Certificates
-from tests.support.mqtt_bus import WAIT_S, Acks, Events, Inbox, connect, mosquitto_with, subscribed_inbox, suspended
+from tests.support.mqtt_bus import (
+    WAIT_S,
+    Acks,
+    Events,
+    Inbox,
+    connect,
+    free_port,
+    mosquitto_with,
+    subscribed_inbox,
+    suspended,
+)
 
 
 @pytest.fixture
@@ -272,8 +282,7 @@ def test_the_embedded_broker_is_used_over_mqtt_3_1_1(embedded_url: str, topic: s
 
 def test_a_missing_broker_is_reported_after_the_timeout() -> None:
     """The error says how to start one; until then `on_waiting` gives the reason."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     messages: list[str] = []
     with pytest.raises(
         BrokerUnreachableError, match=rf"no broker at mqtt://127.0.0.1:{port} after 0.3 s .*skylane broker"
