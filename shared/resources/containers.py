@@ -9,7 +9,7 @@ from typing import Any
 from shared.resources.usage import CpuShare, ProbeGoneError, ResourceUsage
 
 _TIMEOUT_S = 5
-_SOCKET = Path("/var/run/docker.sock")
+DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 
 class ContainerUsage:
@@ -62,8 +62,8 @@ def containers(names: Sequence[str]) -> Iterator[dict[str, ContainerUsage]]:
         import docker  # noqa: PLC0415 (needs an extra)
     except ImportError as error:
         raise ProbeGoneError("docker is not installed: pip install 'skylane[bench]'") from error
-    if "DOCKER_HOST" not in os.environ and not _SOCKET.exists():
-        raise ProbeGoneError(f"there is no Docker engine at {_SOCKET}, and DOCKER_HOST names no other")
+    if "DOCKER_HOST" not in os.environ and not DOCKER_SOCKET.exists():
+        raise ProbeGoneError(f"there is no Docker engine at {DOCKER_SOCKET}, and DOCKER_HOST names no other")
     try:
         client = docker.from_env(timeout=_TIMEOUT_S)
     except docker.errors.DockerException as error:

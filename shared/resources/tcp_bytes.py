@@ -52,7 +52,7 @@ class TcpCount:
         self._pid = pid
         self._table = table
         self._first: TcpBytes | None = None
-        self._latest: dict[int, TcpBytes] = {}  # Sockets that the process holds.
+        self.latest: dict[int, TcpBytes] = {}  # Sockets that the process holds.
         self._closed = TcpBytes()  # Sum over closed sockets, so that they cost nothing later.
 
     def sample(self) -> TcpBytes | None:
@@ -67,9 +67,9 @@ class TcpCount:
         now = {inode: sockets[inode] for inode in held if inode in sockets}
         if self._first is None:
             self._first = _sum(now.values())
-        self._closed = _sum([self._closed, *(self._latest.pop(inode) for inode in self._latest.keys() - held)])
-        self._latest |= now
-        total = _sum([self._closed, *self._latest.values()])
+        self._closed = _sum([self._closed, *(self.latest.pop(inode) for inode in self.latest.keys() - held)])
+        self.latest |= now
+        total = _sum([self._closed, *self.latest.values()])
         return TcpBytes(total.received - self._first.received, total.sent - self._first.sent)
 
 

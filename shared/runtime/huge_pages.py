@@ -12,15 +12,19 @@ from pathlib import Path
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.malloc.hugetlb"  # glibc 2.35 or later; ignored by others. Set it to 0 in the environment to keep huge pages off.
 
-_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def reexec_with_huge_pages() -> None:
+def reexec_with_huge_pages(kernel_setting: Path = KERNEL_SETTING) -> None:
     """Executes this program again, in the same process, with huge pages enabled.
 
     Returns if that was done already or would have no effect. Call it before anything is loaded or opened.
     """
-    environment = new_environment(os.environ, _kernel_mode())
+    try:
+        kernel_mode = kernel_setting.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return
+    environment = new_environment(os.environ, kernel_mode)
     if environment is None:
         return
     try:
@@ -38,10 +42,3 @@ def new_environment(environment: Mapping[str, str], kernel_mode: str) -> dict[st
     if "[madvise]" not in kernel_mode or TUNABLE in tunables:
         return None
     return {**environment, VARIABLE: ":".join(filter(None, (tunables, f"{TUNABLE}=1")))}
-
-
-def _kernel_mode() -> str:
-    try:
-        return _SETTING.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""
