@@ -9,10 +9,10 @@ import numpy as np
 MAX_DRIFT_PPM = 500
 """Largest relative rate of two nodes' clocks, in parts per million; all error bounds assume it.
 
-A crystal is accurate to 100 ppm, so two free-running nodes are within 200 ppm. A time daemon also changes the rate of the
-monotonic clock, although it never steps it: adjtime(3) slews by 500 ppm, and RFC 5905 limits the frequency correction to
-500 ppm (MAXFREQ). The limit does not cover chrony's first minutes (`maxslewrate`, thousands of ppm) or a machine that sleeps
-or migrates; `OffsetEstimator` restarts when it detects such a change.
+A crystal is accurate to 100 ppm, so two free-running nodes are within 200 ppm. A time daemon also changes the rate of
+the monotonic clock, although it never steps it: adjtime(3) slews by 500 ppm, and RFC 5905 limits the frequency
+correction to 500 ppm (MAXFREQ). The limit does not cover chrony's first minutes (`maxslewrate`, thousands of ppm) or a
+machine that sleeps or migrates; `OffsetEstimator` restarts when it detects such a change.
 """
 _CRYSTALS_PPM = 200  # Range of drifts that the estimate considers; its error bound assumes MAX_DRIFT_PPM.
 _SLOPES = 41  # Drifts evaluated at a time.
@@ -57,7 +57,7 @@ def skew_clock(offset_ns: int, drift_ppm: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The four times of a round trip: `sent` and `returned` by our clock, `received` and `replied` by the other node's."""
+    """The four times of a round trip: `sent`, `returned` by our clock, `received`, `replied` by the other node's."""
 
     sent_ns: int
     received_ns: int
@@ -102,21 +102,22 @@ class Offset:
 class OffsetEstimator:
     """Estimates another node's clock from round trips: a best estimate, and an error bound that always holds.
 
-    The error bound: each exchange limits the true offset to the range from `min_offset_ns` to `max_offset_ns`. At another
-    time that range is wider on both sides by MAX_DRIFT_PPM of the elapsed time, and the true offset lies in the intersection
-    of all ranges (Marzullo 1984; RFC 5905, section 11.2.1). Since all ranges widen alike, only the intersection is kept.
+    The error bound: each exchange limits the true offset to the range from `min_offset_ns` to `max_offset_ns`. At
+    another time that range is wider on both sides by MAX_DRIFT_PPM of the elapsed time, and the true offset lies in the
+    intersection of all ranges (Marzullo 1984; RFC 5905, section 11.2.1). Since all ranges widen alike, only the
+    intersection is kept.
 
-    The estimate: over the exchanges of the last minute the offset is a straight line, and each crossing takes a minimum time
-    plus a random delay. If that delay is exponential, the likelihood of a line is exp(exchanges × slack / mean delay), where
-    slack is the distance between the line's ceiling (the least `max_offset_ns`) and its floor (the greatest
-    `min_offset_ns`). This is a minimum-delay filter with a slope, like the convex hulls of Moon, Skelly and Towsley
-    (INFOCOM 1999). The estimate is the mean, weighted by likelihood, of the lines in the middle of the slack for all slopes
-    that two crystals can have. If the minimum times in both directions are equal, it converges to the true offset; otherwise
-    it is wrong by half their difference, which the error bound covers.
+    The estimate: over the exchanges of the last minute the offset is a straight line, and each crossing takes a minimum
+    time plus a random delay. If that delay is exponential, the likelihood of a line is exp(exchanges × slack / mean
+    delay), where slack is the distance between the line's ceiling (the least `max_offset_ns`) and its floor (the
+    greatest `min_offset_ns`). This is a minimum-delay filter with a slope, like the convex hulls of Moon, Skelly and
+    Towsley (INFOCOM 1999). The estimate is the mean, weighted by likelihood, of the lines in the middle of the slack
+    for all slopes that two crystals can have. If the minimum times in both directions are equal, it converges to the
+    true offset; otherwise it is wrong by half their difference, which the error bound covers.
 
-    An exchange that contradicts, or almost contradicts, the earlier ones means that a clock was changed, and the estimator
-    restarts from it: the ranges of correct exchanges overlap by the sum of the minimum times, which is seldom less than half
-    of the shortest delay. An unneeded restart only widens the error bound for a while.
+    An exchange that contradicts, or almost contradicts, the earlier ones means that a clock was changed, and the
+    estimator restarts from it: the ranges of correct exchanges overlap by the sum of the minimum times, which is seldom
+    less than half of the shortest delay. An unneeded restart only widens the error bound for a while.
     """
 
     def __init__(self, window: int = 144, window_s: float = 64.0) -> None:

@@ -11,7 +11,8 @@ from shared.package_data import IS_CHECKOUT
 class SkylaneError(Exception):
     """Base class of every error that a user can fix.
 
-    The message states in one line what was given, what is wrong and what to do. Subclasses keep the facts as attributes.
+    The message states in one line what was given, what is wrong and what to do. Subclasses keep the facts as
+    attributes.
     """
 
 

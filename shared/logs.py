@@ -1,7 +1,7 @@
 """Logging to standard error, as text for a terminal or as one JSON object per line for a log collector.
 
-Every module logs through `get_logger`. A command calls `configure_logging` once; without it, Python's defaults apply (warnings
-and errors on standard error).
+Every module logs through `get_logger`. A command calls `configure_logging` once; without it, Python's defaults apply
+(warnings and errors on standard error).
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The stages of a frame, and time stamps of when a frame left each; a stage lasts from the previous stamp to its own."""
+"""The stages of a frame. A stamp is the time at which a frame left a stage, which began with the previous stamp."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -64,7 +64,7 @@ class Stamp(NamedTuple):
 
 
 def stage_times(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[Stage, int]:
-    """Returns the times of a node's stages in nanoseconds, in the order of `node_stages`; the last stamp of a stage counts."""
+    """Returns the times of a node's stages (ns), in the order of `node_stages`; the last stamp of a stage counts."""
     at = {stamp.stage: stamp.at_ns for stamp in stamps}
     return {stage: at[stage] for stage in node_stages if stage in at}
 

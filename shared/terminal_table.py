@@ -51,8 +51,8 @@ class _Column:
 class Table:
     """A table whose lines wrap only between words.
 
-    If it is too wide for the terminal, its frame is omitted. If that is not enough, the remaining columns follow in another
-    table below, with the first column repeated. Only a word that is wider than the terminal is broken.
+    If it is too wide for the terminal, its frame is omitted. If that is not enough, the remaining columns follow in
+    another table below, with the first column repeated. Only a word that is wider than the terminal is broken.
     """
 
     def __init__(

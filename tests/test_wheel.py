@@ -147,7 +147,7 @@ def test_the_demo_writes_only_to_the_current_folder(installed: Installation) -> 
 
 
 def test_new_models_are_written_to_the_users_folder(installed: Installation) -> None:
-    """The installed package may belong to another user, and an update would delete them. They are listed with the shipped ones."""
+    """The installed package may belong to another user, and an update would delete new models there."""
     before = installed.files()
     flags = ("--format", "frozen_graph", "--name", "mine")
     done = installed.skylane("model", "build", "road-weather", *flags)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from shared.broker.mosquitto import (
@@ -209,9 +208,7 @@ class Broker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _await_listening(self) -> None:
@@ -253,8 +250,8 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 def _watch(pid: int) -> subprocess.Popen[bytes]:
     """Starts a shell that kills process `pid` when this process dies.
 
-    The kernel's parent-death signal is no alternative: Mosquitto loses it when it changes its user, and it is sent when the
-    forking thread ends.
+    The kernel's parent-death signal is no alternative: Mosquitto loses it when it changes its user, and it is sent when
+    the forking thread ends.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", 'read -r _; kill "$0"', str(pid)],

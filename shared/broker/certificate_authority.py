@@ -1,8 +1,8 @@
 """The certificate authority of a deployment: issues, renews and revokes the certificates for the secured broker.
 
 Its folder holds PEM files: `ca.crt`, the revocation list `crl.pem`, `server.crt` and `server.key` of the broker, and
-`<name>.crt` and `<name>.key` of every node. The subfolder `authority/` holds the private parts: `ca.key`, a copy of every
-certificate ever issued (needed to revoke a name), and the original of `crl.pem`.
+`<name>.crt` and `<name>.key` of every node. The subfolder `authority/` holds the private parts: `ca.key`, a copy of
+every certificate ever issued (needed to revoke a name), and the original of `crl.pem`.
 """
 
 import os
@@ -67,7 +67,7 @@ class CertificateAuthority:
     """The authority in a folder, which is created if it does not exist."""
 
     def __init__(self, folder: Path, *, now: datetime | None = None) -> None:
-        """Opens or creates the authority. `now` replaces the current time, so that tests can issue expired certificates.
+        """Opens or creates the authority. `now` replaces the current time in tests of expired certificates.
 
         Raises:
             AuthorityError: the folder cannot be written, or its authority has expired or is damaged.

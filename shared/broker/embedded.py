@@ -21,8 +21,8 @@ _NAME_AND_LEVEL_BYTES = 7
 class Broker311(Broker):  # type: ignore[misc]  # amqtt has no types.
     """amqtt's broker, which closes connections that do not start with an MQTT 3.1.1 CONNECT.
 
-    amqtt misreads an MQTT 5 CONNECT that has a last will and waits for more bytes, so a node would run into two timeouts
-    before it falls back to MQTT 3.1.1.
+    amqtt misreads an MQTT 5 CONNECT that has a last will and waits for more bytes, so a node would run into two
+    timeouts before it falls back to MQTT 3.1.1.
     """
 
     async def stream_connected(

@@ -1,4 +1,4 @@
-"""Writes the configuration of the secured broker: `secured.conf` and `acl` of `mosquitto/`, with this machine's paths."""
+"""Writes the configuration of the secured broker: `mosquitto/secured.conf` and `acl`, with this machine's paths."""
 
 import os
 import pwd
@@ -19,8 +19,8 @@ _FILES = ("ca.crt", "crl.pem", "server.crt", "server.key")
 def write_secured_config(folder: Path, listener: MosquittoListener, certificates: Path) -> Path:
     """Writes the secured configuration for `listener` and its ACL into `folder` and returns the configuration's path.
 
-    If root starts it, Mosquitto runs as the owner of `server.key`, or as the user `mosquitto` if root owns that too. It then
-    uses copies of the files that this user can read.
+    If root starts it, Mosquitto runs as the owner of `server.key`, or as the user `mosquitto` if root owns that too. It
+    then uses copies of the files that this user can read.
 
     Raises:
         BrokerError: a file that `skylane broker certs` makes is missing, or the user does not exist.

@@ -98,7 +98,7 @@ class Bus(Protocol):
         properties: Properties | None = None,
         acknowledged: AckHandler | None = None,
     ) -> None:
-        """Queues a message for sending and returns; `acknowledged` is called with the broker's acknowledgement (QoS 1)."""
+        """Queues a message and returns; `acknowledged` is called with the broker's acknowledgement (QoS 1)."""
 
     def close(self) -> None:
         """Sends what is queued, as far as the link allows, and disconnects."""

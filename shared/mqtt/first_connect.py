@@ -72,16 +72,9 @@ class FirstConnect:
         certificates: Certificates | None = None,
         on_waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepares the connection.
+        """`create_client` returns an unconnected client, and `create_context` the TLS context (None: no TLS).
 
-        Args:
-            address: Address of the broker.
-            client_id: Name of this client in error messages.
-            create_client: Creates a client that is not connected yet.
-            connack_timeout_s: Longest wait for the broker's reply to one attempt.
-            create_context: Creates the TLS context; None without TLS.
-            certificates: Files named in error messages about TLS.
-            on_waiting: Called after a failed attempt with the reason.
+        `certificates` are named in error messages. `on_waiting` is called with the reason after a failed attempt.
         """
         self._address = address
         self._client_id = client_id

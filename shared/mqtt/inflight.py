@@ -9,8 +9,8 @@ from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt.bus import Ack, AckHandler
 
 MAX_INFLIGHT = 1024
-"""QoS 1 publications without an acknowledgement; further ones are refused, except retained ones. The same number of QoS 0
-publications may wait to be written."""
+"""QoS 1 publications without an acknowledgement; further ones are refused, except retained ones. The same number of
+QoS 0 publications may wait to be written."""
 MAX_INFLIGHT_BYTES = 4 * MAX_MESSAGE_BYTES
 """Payload bytes of each of these two groups; a single message is always admitted."""
 

@@ -8,12 +8,12 @@ STALL_NS = (
 
 
 class LinkMonitor:
-    """Decides whether a connection is dead. It touches neither sockets nor clocks: callers pass the time in nanoseconds.
+    """Decides whether a connection is dead, without using sockets or clocks: callers pass the time in nanoseconds.
 
-    A connection is dead when a publication or a subscription has awaited its acknowledgement for the timeout and nothing
-    was received in that time. Any received bytes count, so a large message on a slow link does not look like silence.
-    An idle connection is left to MQTT's own keepalive. A connection that the broker does not accept in time is dead too.
-    Thread-safe.
+    A connection is dead when a publication or a subscription has awaited its acknowledgement for the timeout and
+    nothing was received in that time. Any received bytes count, so a large message on a slow link does not look like
+    silence. An idle connection is left to MQTT's own keepalive. A connection that the broker does not accept in time is
+    dead too. Thread-safe.
     """
 
     def __init__(self, timeout_s: float, accept_timeout_s: float) -> None:

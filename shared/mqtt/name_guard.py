@@ -1,11 +1,11 @@
 """Ensures that only one process runs under a node's name.
 
-A node subscribes to its own status topic. It answers another process's status there by publishing its own status again, so
-that the broker retains the status of a live process even if the will of a dead predecessor arrives late. Of two live
+A node subscribes to its own status topic. It answers another process's status there by publishing its own status again,
+so that the broker retains the status of a live process even if the will of a dead predecessor arrives late. Of two live
 processes, the one that has been announcing longer stays and the other ends.
 
-A process counts as live only if its status names this session as its `rival`, since messages of a killed predecessor may
-still arrive after its successor has started.
+A process counts as live only if its status names this session as its `rival`, since messages of a killed predecessor
+may still arrive after its successor has started.
 
 The acknowledgement of the first status shows whether the broker's access list allows the name: brokers accept the
 connection and grant the subscription in any case.
@@ -57,15 +57,10 @@ class NameGuard:
         give_up: Callable[[SkylaneError], None],
         since_ns: int | None = None,
     ) -> None:
-        """Creates a claim that is not active until `open`.
+        """Creates a claim that is not active until `open`; `role` is "vehicle" or "worker".
 
-        Args:
-            role: "vehicle" or "worker".
-            name: The node's name.
-            session: Identifier of this process.
-            announce: Publishes the node's status again.
-            give_up: Called once with the reason why the node must end.
-            since_ns: When the process started to announce itself; None: now.
+        `announce` publishes the node's status again. `give_up` is called once with the reason why the node must end.
+        `since_ns` is the time since when the process has been announcing itself; None: now.
         """
         self._role = role
         self._name = name

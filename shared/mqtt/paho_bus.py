@@ -55,16 +55,9 @@ class MqttBus:
     ) -> None:
         """Connects with MQTT 5, or with 3.1.1 if the broker does not know MQTT 5.
 
-        Args:
-            address: Address of the broker.
-            client_id: MQTT client identifier.
-            settings: Timeouts and limits.
-            will: Last will; None: none.
-            certificates: Files for TLS.
-            on_connected: Called on the network thread after every connection.
-            on_fault: Called with exceptions of the other callbacks, and when the network thread dies or hangs.
-                Exceptions of message handlers are logged instead.
-            on_waiting: Called with the reason why there is no connection, at the start or later.
+        `on_connected` is called on the network thread after every connection. `on_fault` is called with exceptions of
+        the other callbacks, and when the network thread dies or hangs; exceptions of message handlers are logged.
+        `on_waiting` is called with the reason why there is no connection, at the start or later.
 
         Raises:
             BrokerUnreachableError: no broker answered in time.

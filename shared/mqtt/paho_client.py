@@ -50,15 +50,8 @@ class MonitoredClient(paho.Client):
     ) -> None:
         """Creates a client that is not connected.
 
-        Args:
-            client_id: MQTT client identifier.
-            protocol: MQTT 5 or 3.1.1.
-            monitor: Receives the events of the connection.
-            settings: Timeouts.
-            received: Called on the network thread with every publication.
-            will: Last will; None: none.
-            context: TLS context; None: no TLS.
-            reload_certificates: Loads renewed certificates into `context`; called before each connection.
+        `received` is called on the network thread with every publication. `reload_certificates` loads renewed
+        certificates into the TLS `context` before each connection.
         """
         super().__init__(
             CallbackAPIVersion.VERSION2,

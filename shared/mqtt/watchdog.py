@@ -33,13 +33,8 @@ class Watchdog:
     ) -> None:
         """Starts the thread.
 
-        Args:
-            client: The client to check.
-            monitor: Decides whether the client's connection is dead.
-            settings: Timeouts.
-            on_loss: Called for each dead connection.
-            on_offline: Called once per outage that lasts `offline_notice_s`.
-            on_fault: Called with a `NetworkThreadError`.
+        `on_loss` is called for each dead connection, `on_offline` once per outage that lasts `offline_notice_s`, and
+        `on_fault` with a `NetworkThreadError`.
         """
         self._client = client
         self._monitor = monitor

@@ -43,16 +43,9 @@ class BrokerOptions:
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
     ) -> MqttBus:
-        """Connects to the broker.
+        """Connects to the broker; see `MqttBus` and `MqttSettings` for the arguments.
 
-        Args:
-            client_id: MQTT client identifier.
-            will: Last will; None: none.
-            name: Name of the node whose certificate to use; None: connect without a certificate from `certs`.
-            max_inflight: See `MqttSettings`.
-            on_connected: See `MqttBus`.
-            on_fault: See `MqttBus`.
-            on_waiting: See `MqttBus`.
+        `name` is the node whose certificate to use; None: connect without a certificate from the folder `certs`.
 
         Raises:
             SkylaneError: the address is not valid, no broker answers in time, or one side refuses the other.
@@ -97,8 +90,8 @@ def broker_options(command: Command) -> Command:
             "--broker",
             type=ValidatedText("URL", Address.parse_without_password),
             envvar="SKYLANE_BROKER",
-            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is read from SKYLANE_BROKER_PASSWORD, or from "
-            f"the file that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
+            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is read from SKYLANE_BROKER_PASSWORD, or "
+            f"from the file that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
         click.option(
             "--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Connection timeout in seconds. [10]"

@@ -1,7 +1,6 @@
 """Samples CPU, memory, network and GPU usage of every node of a run into a CSV file."""
 
 import csv
-import errno
 import io
 import os
 import threading
@@ -18,6 +17,7 @@ from shared.resources.gpus import gpus
 from shared.resources.processes import MachineUsage, ProcessUsage
 from shared.resources.tcp_bytes import TcpTable
 from shared.resources.usage import USAGE_FIELDS, ProbeGoneError, ResourceUsage, UsageProbe
+from shared.runlog.latency_log import append_whole
 from shared.runtime.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
@@ -34,9 +34,9 @@ class ResourcesError(SkylaneError):
 class ResourceSampler:
     """Samples processes, the machine, its GPUs and containers in its own thread, during the `with` block.
 
-    Each round appends one row per node: at the start of the block (without `cpu_percent`), once an interval, and at the end.
-    A node that ends is no longer sampled, and a full disk ends the sampling; neither affects the run. The thread keeps its
-    priority, as a low-priority thread that holds the GIL would delay all others.
+    Each round appends one row per node: at the start of the block (without `cpu_percent`), once an interval, and at the
+    end. A node that ends is no longer sampled, and a full disk ends the sampling; neither affects the run. The thread
+    keeps its priority, as a low-priority thread that holds the GIL would delay all others.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ResourceSampler:
         self._threads = ThreadGroup(self._stopped.set)
 
     def __enter__(self) -> Self:
-        """Creates the file and takes the first samples; raises ResourcesError if the file exists or cannot be created."""
+        """Creates the file and takes the first samples; raises ResourcesError if the file cannot be created."""
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError as error:
@@ -163,17 +163,13 @@ class ResourceSampler:
         return usages
 
     def _append(self, rows: Sequence[Mapping[str, str]]) -> None:
-        """Writes rows with one system call, so that a kill leaves only whole rows; does nothing after a write error."""
+        """Writes rows; does nothing after a write error."""
         if self.fault:
             return
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
-        data = text.getvalue().encode()
         try:
-            written = os.write(self._file, data)
-            if written < len(data):  # The disk is full and holds a part of the rows: remove that part.
-                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
-                self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append_whole(self._file, text.getvalue().encode())
         except OSError as error:
             self.fault = error
 

@@ -1,8 +1,8 @@
 """TCP bytes received and sent by a process, from the kernel's socket statistics.
 
-The values come from the socket diagnostics interface (`man 7 sock_diag`, `linux/inet_diag.h`, `linux/tcp.h`) that `ss -ti`
-uses; this module takes a fifth of the CPU time of running `ss` every second. It sends the older request TCPDIAG_GETSOCK,
-which covers IPv4 and IPv6 in one walk through the kernel's socket table; that walk is the main cost.
+The values come from the socket diagnostics interface (`man 7 sock_diag`, `linux/inet_diag.h`, `linux/tcp.h`) that `ss
+-ti` uses; this module takes a fifth of the CPU time of running `ss` every second. It sends the older request
+TCPDIAG_GETSOCK, which covers IPv4 and IPv6 in one walk through the kernel's socket table; that walk is the main cost.
 """
 
 import os
@@ -46,7 +46,7 @@ class TcpTable:
 
 
 class TcpCount:
-    """Counts the bytes of one process since the first sample, including sockets that have closed since they were seen."""
+    """Counts the bytes of one process since the first sample, including sockets that have closed meanwhile."""
 
     def __init__(self, pid: int, table: TcpTable) -> None:
         self._pid = pid

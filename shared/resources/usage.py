@@ -10,8 +10,8 @@ _MIN_INTERVAL_NS = 100_000_000  # CPU times have a resolution of 10 ms, too coar
 class ResourceUsage:
     """One sample of a process, a container, a GPU or the machine; None: unknown or not applicable.
 
-    `cpu_percent` is relative to one core, since the previous sample. `bytes_in` and `bytes_out` are TCP payload since the
-    first sample.
+    `cpu_percent` is relative to one core, since the previous sample. `bytes_in` and `bytes_out` are TCP payload since
+    the first sample.
     """
 
     pid: int | None = None

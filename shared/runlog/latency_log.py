@@ -46,7 +46,7 @@ _OUTCOMES = frozenset(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
-    """Everything known about a frame when it is closed. Times are in nanoseconds, by the clock of the node that took them."""
+    """Everything known about a frame when it ends. Times are in nanoseconds, each by the clock of its node."""
 
     vehicle: str
     camera: str
@@ -104,8 +104,8 @@ def csv_fields(row: LatencyRow) -> dict[str, str]:
     - `total_ms` = mask_decoded - due, the sum of the edge's durations; `returned_ms` among them is the time away.
     - `cloud_ms` = replied - received, the sum of the worker's durations.
     - `crossing_ms` = `returned_ms` - `cloud_ms`, which needs no common clock.
-    - `uplink_ms` and `downlink_ms` split `crossing_ms` by `clock_offset_ms` (the worker's clock minus the edge's). Each is
-      correct to within `clock_error_ms`, and resolved (1, else 0) if it is larger than that.
+    - `uplink_ms` and `downlink_ms` split `crossing_ms` by `clock_offset_ms` (the worker's clock minus the edge's). Each
+      is correct to within `clock_error_ms`, and resolved (1, else 0) if it is larger than that.
     - For a frame that was sent twice, `sent` is the time of the attempt that was answered. `sent_ms` then includes
       `retry_wait_ms`, the time from the first attempt to that one; all later columns describe that attempt.
     """
@@ -160,8 +160,8 @@ _CLOSED = -1  # A thread that outlives the log must not write to a reused file d
 class LogWriter:
     """Writes the log of a run, with one system call per row, so that a kill leaves only whole rows.
 
-    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error, and
-    `shared.runlog.lost_rows` records their frames.
+    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error,
+    and `shared.runlog.lost_rows` records their frames.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -218,17 +218,24 @@ class LogWriter:
                 self._lost.note(row.sequence, row.outcome)
 
     def _append(self, file: int, text: str) -> bool:
-        data = text.encode(errors="backslashreplace")  # Folder names need not be UTF-8.
         try:
-            written = os.write(file, data)
-            if written == len(data):
-                return True
-            # The disk is full and holds a part of the row: remove that part.
-            os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
-            self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append_whole(file, text.encode(errors="backslashreplace"))  # Folder names need not be UTF-8.
         except OSError as error:
             self.fault = error
-        return False
+            return False
+        return True
+
+
+def append_whole(file: int, data: bytes) -> None:
+    """Appends data with one system call, so that a kill or a full disk leaves only whole rows.
+
+    Raises:
+        OSError: the data could not be written; a part that was written is removed.
+    """
+    written = os.write(file, data)
+    if written < len(data):
+        os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _created(path: Path, undo: ExitStack) -> int:

@@ -37,7 +37,7 @@ class StageSummary:
 
 
 def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
-    """Summarises the answered frames of a log by stage, with `total` last; returns an empty list without answered frames.
+    """Summarises the answered frames of a log by stage, with `total` last; empty without answered frames.
 
     `rows` come from `latency_log.read_rows`; a row without all stage durations is skipped. Percentiles are linearly
     interpolated.
@@ -57,7 +57,7 @@ def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
 
 
 def summarise_durations(answered: npt.NDArray[np.float64]) -> list[StageSummary]:
-    """Summarises answered frames from an array of shape (frames, len(PARTS) + 1), in milliseconds; the total is last."""
+    """Summarises an array of shape (frames, len(PARTS) + 1) of durations in milliseconds, with the total last."""
     names = tuple(str(name) for name in (*PARTS, "total"))
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
     if not total_ms:

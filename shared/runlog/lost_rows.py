@@ -1,8 +1,8 @@
 """A preallocated file that records which rows a full disk lost, and the outcome of their frames.
 
-The file is allocated when the run begins and overwritten in place, which works on a full disk. It has a line of text and
-then one character per frame, starting at a given sequence number: a dot, or the first letter of the outcome whose row was
-lost. On copy-on-write file systems (Btrfs, ZFS) overwriting may fail as well.
+The file is allocated when the run begins and overwritten in place, which works on a full disk. It has a line of text
+and then one character per frame, starting at a given sequence number: a dot, or the first letter of the outcome whose
+row was lost. On copy-on-write file systems (Btrfs, ZFS) overwriting may fail as well.
 """
 
 import os

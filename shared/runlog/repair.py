@@ -46,11 +46,12 @@ def repair_all(parent: Path) -> dict[Path, int]:
 def repair(folder: Path) -> int:
     """Adds a row with the outcome `aborted` for every frame without one; returns their number. Repeating it adds none.
 
-    The reason shows whether a frame was in flight when the vehicle node died, or had ended but its row was lost to a full
-    disk. Frames that became due after the last one in the log and the journal leave no trace.
+    The reason shows whether a frame was in flight when the vehicle node died, or had ended but its row was lost to a
+    full disk. Frames that became due after the last one in the log and the journal leave no trace.
 
     Raises:
-        LogError: `folder` holds no run, the run is still going on, it ended regularly without some rows, or the log cannot
+        LogError: `folder` holds no run, the run is still going on, it ended regularly without some rows, or the log
+        cannot
             be written.
     """
     with _locked(folder / JOURNAL_NAME):

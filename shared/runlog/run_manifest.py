@@ -35,8 +35,8 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 def reserve_space(folder: Path) -> None:
     """Reserves disk space for the final manifest, as the log may have filled the disk by the end of the run.
 
-    Without that manifest the run would look like one that was killed. Copy-on-write file systems (Btrfs, ZFS) do not keep
-    the reservation.
+    Without that manifest the run would look like one that was killed. Copy-on-write file systems (Btrfs, ZFS) do not
+    keep the reservation.
     """
     with suppress(OSError), (folder / _DRAFT_NAME).open("wb", buffering=0) as file:
         file.write(b" " * _RESERVED_BYTES)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
-TUNABLE = "glibc.malloc.hugetlb"  # glibc 2.35 or later; ignored by others. Set it to 0 in the environment to keep huge pages off.
+TUNABLE = "glibc.malloc.hugetlb"  # glibc 2.35 or later. Users disable huge pages with 0.
 
 KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

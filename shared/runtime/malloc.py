@@ -1,7 +1,7 @@
 """Tunes glibc's allocator: retains freed memory for the next frame, and trims it after a model was loaded or unloaded.
 
-A frame's buffers take megabytes, and every page that the kernel maps again costs a page fault. By default glibc's threshold
-for returning memory adapts to the largest freed block, which a frame and its reply together exceed.
+A frame's buffers take megabytes, and every page that the kernel maps again costs a page fault. By default glibc's
+threshold for returning memory adapts to the largest freed block, which a frame and its reply together exceed.
 
 Building and tuning a model temporarily doubles its memory. Without trimming, a worker with EfficientNet-B7 held 4.3 GB
 after the warm-up instead of 2.5 GB, and kept them after the model was unloaded.
@@ -35,8 +35,8 @@ def retain() -> None:
 def trim() -> None:
     """Returns all unused pages to the kernel, if the C library supports it.
 
-    It takes 1 to 9 ms, during which other threads cannot allocate. Call it after a model was loaded, tuned or unloaded, not
-    for each frame.
+    It takes 1 to 9 ms, during which other threads cannot allocate. Call it after a model was loaded, tuned or unloaded,
+    not for each frame.
     """
     malloc_trim = _glibc_function("malloc_trim")
     if malloc_trim is not None:

@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 def on_termination_signals(handler: Handler) -> None:
-    """Installs `handler` for Ctrl-C, SIGTERM and SIGHUP (a closed terminal), except that an ignored SIGHUP (nohup) stays so."""
+    """Installs `handler` for SIGINT, SIGTERM and SIGHUP; a SIGHUP that is ignored (nohup) stays ignored."""
     for number in _TERMINATION_SIGNALS:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
@@ -21,7 +21,7 @@ def on_termination_signals(handler: Handler) -> None:
 
 @contextmanager
 def interrupt_on_termination() -> Iterator[None]:
-    """Raises KeyboardInterrupt in the block on the first termination signal; later ones are ignored, so that cleanup completes.
+    """Raises KeyboardInterrupt on the first termination signal; later ones are ignored, so that cleanup completes.
 
     For the main thread only.
     """

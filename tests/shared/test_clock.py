@@ -221,7 +221,7 @@ def test_the_estimator_restarts_after_a_clock_change() -> None:
 
 
 def test_the_estimator_restarts_after_a_small_clock_change() -> None:
-    """A paused virtual machine changes its clock by less than the delay, so its exchanges barely contradict earlier ones."""
+    """The change is smaller than the delay, so the exchanges barely contradict earlier ones."""
     estimator, rng = OffsetEstimator(), random.Random(1)
     before, after = World(offset_ns=0), World(offset_ns=20 * MS)
     for second in range(20):

@@ -28,7 +28,7 @@ def _on_ack(_: Ack) -> None:
 
 
 def test_the_number_of_messages_is_limited_and_an_acknowledgement_frees_a_place() -> None:
-    """While a broker is suspended, each new frame would take more memory. Retained messages are rare and always pass."""
+    """A suspended broker must not cost unlimited memory. Retained messages are rare and always pass."""
     inflight, counts = _inflight(limit=2)
     for mid in (1, 2):
         assert inflight.admit(100, always=False)

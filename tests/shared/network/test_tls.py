@@ -127,7 +127,7 @@ def test_a_broker_under_another_name_is_reported(secured: Broker, authority: Cer
 
 
 def test_a_broker_without_tls_is_reported(mosquitto_url: str, authority: CertificateAuthority) -> None:
-    """The URL has mqtts:// instead of mqtt://. The broker may also be shutting down, so the client retries until the timeout."""
+    """The URL has mqtts:// instead of mqtt://. A broker that shuts down looks the same, so the client retries."""
     url = mosquitto_url.replace("mqtt://", "mqtts://")
     with pytest.raises(
         BrokerUnreachableError, match=r"closed the connection during the TLS handshake: .* write mqtt://"
