@@ -96,18 +96,18 @@ def validate(path: Path, document: Mapping[str, Any], model: type[M]) -> M:
         details = error.errors(include_url=False)
         first = min(details, key=lambda detail: detail["type"] != "extra_forbidden")
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ConfigError(path, problem_of(first, model) + more, key=dotted(first["loc"])) from error
+        raise ConfigError(path, describe_problem(first, model) + more, key=dotted(first["loc"])) from error
 
 
-def problem_of(detail: ErrorDetails, model: type[BaseModel], shown: Callable[[str], str] = str) -> str:
-    """Returns a readable description of a validation error. `shown` converts keys quoted in the model's message."""
+def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Callable[[str], str] = str) -> str:
+    """Returns a readable description of a validation error. `rename` converts keys quoted in the model's message."""
     if detail["type"] == "extra_forbidden":
         parent = _section_at(model, detail["loc"][:-1])
         return "unknown key" + suggestion(str(detail["loc"][-1]), parent.model_fields if parent else ())
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = _QUOTED_KEY.sub(lambda found: shown(found[1]), message)
+    message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
     given = repr(detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic import BaseModel, ValidationError
 
-from shared.config import dotted, problem_of
+from shared.config import describe_problem, dotted
 from shared.errors import SkylaneError
 from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import checked
@@ -92,11 +92,11 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         flag_names = _flag_names(given)
         from_file = section.model_fields_set - given.keys()
 
-        def shown(key: str) -> str:
+        def rename(key: str) -> str:
             return key if key in from_file else flag_names.get(key, key)
 
         first = error.errors(include_url=False)[0]
-        key, problem = shown(dotted(first["loc"])), problem_of(first, type(section), shown)
+        key, problem = rename(dotted(first["loc"])), describe_problem(first, type(section), rename)
         raise click.UsageError(f"{key}: {problem}" if key else problem) from error
 
 

@@ -139,6 +139,16 @@ def check_health(name: str, container: Container) -> tuple[int, str]:
     return run_in(container, ["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words)
 
 
+def await_success(container: Container) -> None:
+    """Waits until a container has ended with exit code 0."""
+    assert container.wait(timeout=READY_S)["StatusCode"] == 0, container.logs().decode()
+
+
+def render_drive(start: Callable[..., Container], folder: str) -> None:
+    """Renders a bag of `FRAMES` frames into the volume of runs."""
+    await_success(start("drive", entrypoint=["skylane", "bag", "make", folder, "--frames", str(FRAMES)]))
+
+
 def await_healthy(name: str, container: Container) -> None:
     """Runs a service's health check until it passes, as engines without systemd do not run it themselves."""
     pause = threading.Event()
@@ -291,11 +301,10 @@ def test_every_frame_is_answered(
 ) -> None:
     """Frames are rendered, sent and answered between containers; the volume has one row per frame."""
     assert stack
-    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/drive", "--frames", str(FRAMES)])
-    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    render_drive(start, "/runs/drive")
     play = ["edge", "play", "/runs/drive", "--closed-loop", "--out", "/runs/test"]
     edge = start("edge", command=play)
-    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    await_success(edge)
     assert [row["outcome"] for row in read_log(edge, "/runs/test")] == ["answered"] * FRAMES
 
 
@@ -306,11 +315,10 @@ def test_a_scaled_service_shares_the_frames(
     """With `docker compose up --scale cloud=2`, no fixed name or port prevents the second worker from starting."""
     second = start("cloud")
     await_healthy("cloud", second)
-    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/shared", "--frames", str(FRAMES)])
-    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    render_drive(start, "/runs/shared")
     play = ["edge", "play", "/runs/shared", "--closed-loop", "--loop", "--frames", str(SHARED_FRAMES), "--no-sinks"]
     edge = start("edge", command=[*play, "--vehicle", "sharing", "--out", "/runs/sharing"])
-    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    await_success(edge)
     rows = read_log(edge, "/runs/sharing")
     second.stop(timeout=60)
     assert [row["outcome"] for row in rows] == ["answered"] * SHARED_FRAMES
@@ -347,7 +355,7 @@ def test_the_selected_engine_is_kept_for_the_next_container(start: Callable[...,
     program = "from cloud.models import engine_cache; "
     for step in ("engine_cache.remember('key', {'engine': 'openvino'})", "print(engine_cache.recall('key')['engine'])"):
         worker = start("cloud", entrypoint=["python", "-c", program + step], command=[])
-        assert worker.wait(timeout=READY_S)["StatusCode"] == 0, worker.logs().decode()
+        await_success(worker)
     assert worker.logs().decode().strip() == "openvino"
 
 
@@ -356,7 +364,7 @@ def secured(start: Callable[..., Container], served_model: Path) -> Mapping[str,
     """The healthy broker and worker of the profile `secured`, with generated certificates."""
     assert served_model
     certs = start("certs")
-    assert certs.wait(timeout=READY_S)["StatusCode"] == 0, certs.logs().decode()
+    await_success(certs)
     broker = start("secured-broker")
     await_healthy("secured-broker", broker)
     cloud = start("secured-cloud")
@@ -370,11 +378,10 @@ def test_the_secured_services_answer_every_frame(
 ) -> None:
     """The certificates are generated, distributed and readable by their users."""
     assert secured
-    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/locked", "--frames", str(FRAMES)])
-    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    render_drive(start, "/runs/locked")
     command = [word.replace("/runs/drive", "/runs/locked") for word in SERVICES["secured-edge"]["command"]]
     edge = start("secured-edge", command=[*command, "--closed-loop", "--out", "/runs/secured"])
-    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    await_success(edge)
     assert [row["outcome"] for row in read_log(edge, "/runs/secured")] == ["answered"] * FRAMES
 
 
@@ -408,10 +415,10 @@ def test_existing_certificates_of_another_user_can_be_used(start: Callable[..., 
     folders = [mount for mount in SERVICES["certs"]["volumes"] if not mount.startswith("authority:")]
     volumes = [f"{authority.folder}:/authority", *folders]
     certs = start("certs", volumes=volumes)
-    assert certs.wait(timeout=READY_S)["StatusCode"] == 0, certs.logs().decode()
+    await_success(certs)
     compare = "cd /authority && cmp server.key /volumes/broker-certs/server.key && stat -c %u /volumes/broker-certs/*"
     checker = start("certs", volumes=volumes, command=[compare])
-    assert checker.wait(timeout=READY_S)["StatusCode"] == 0, checker.logs().decode()
+    await_success(checker)
     assert {*checker.logs().decode().split()} == {"1883"}
     assert {file.name: file.read_bytes() for file in authority.folder.glob("*.key")} == keys
 
@@ -421,8 +428,7 @@ def test_a_stopped_worker_drains(
     stack: Mapping[str, Container],
 ) -> None:
     """`docker stop` sends SIGTERM, and SIGKILL after the grace period, which would lose frames in flight."""
-    drive = start("drive", entrypoint=["skylane", "bag", "make", "/runs/second", "--frames", str(FRAMES)])
-    assert drive.wait(timeout=READY_S)["StatusCode"] == 0, drive.logs().decode()
+    render_drive(start, "/runs/second")
     command = ["cloud", "serve", "--models", "/models", "--model", "road-small", "--worker", "leaving"]
     worker = start("cloud", command=[*command, "--health-file", "/tmp/skylane.health"])
     await_healthy("cloud", worker)
@@ -432,7 +438,7 @@ def test_a_stopped_worker_drains(
     worker.stop(timeout=60)
     assert worker.wait()["StatusCode"] == 0
     assert "] stopped " in worker.logs().decode()
-    assert edge.wait(timeout=READY_S)["StatusCode"] == 0, edge.logs().decode()
+    await_success(edge)
     rows = read_log(edge, "/runs/drained")
     assert [row["outcome"] for row in rows] == ["answered"] * DRAINING_FRAMES
     assert {host_of(row) or row["worker"] for row in rows} == {host_name(stack["cloud"]), "leaving"}

@@ -178,7 +178,7 @@ class Broker:
         """One line that names the broker and why it was chosen."""
         if self.kind is BrokerKind.MOSQUITTO:
             return f"broker: Mosquitto {self.version} at {self.url} ({self.program})"
-        reason = "as asked" if find_mosquitto() else "no Mosquitto on this machine"
+        reason = "as requested" if find_mosquitto() else "no Mosquitto on this machine"
         return f"broker: the embedded amqtt {self.version} at {self.url} ({reason}; MQTT 3.1.1, one worker)"
 
     def wait(self, timeout_s: float) -> int | None:

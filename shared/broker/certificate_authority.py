@@ -155,9 +155,9 @@ class CertificateAuthority:
         issued = [_certificate(path) for path in copies if path.name.startswith(f"{name}~")]
         if not issued:
             known = sorted({path.name.partition("~")[0] for path in copies})
-            signed = ", ".join(known) or "no node"
+            holders = ", ".join(known) or "no node"
             raise AuthorityError(
-                f"this authority has issued no certificate to a node called {name!r}: it issued them to {signed}"
+                f"this authority has issued no certificate to a node called {name!r}: it issued them to {holders}"
             )
         valid = [each.serial_number for each in issued if each.not_valid_after_utc > self._now]
         revoked = tuple(self._read_crl())

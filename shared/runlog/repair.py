@@ -50,9 +50,8 @@ def repair(folder: Path) -> int:
     full disk. Frames that became due after the last one in the log and the journal leave no trace.
 
     Raises:
-        LogError: `folder` holds no run, the run is still going on, it ended regularly without some rows, or the log
-        cannot
-            be written.
+        LogError: `folder` holds no run, the run is still going on or ended regularly without some rows, or the log
+            cannot be written.
     """
     with _locked(folder / JOURNAL_NAME):
         _check_was_killed(folder)
