@@ -18,7 +18,7 @@ READY_S = 180.0
 
 
 def connect_to_engine() -> docker.DockerClient | None:
-    """Returns a client of the container engine; None if there is none."""
+    """Returns a client of the container engine; None if it cannot be reached."""
     try:
         return docker.from_env(timeout=900)
     except DockerException:

@@ -27,7 +27,7 @@ class Inbox:
         self.put = self._queue.put
 
     def next(self) -> Delivery:
-        """Waits for the next message; fails if none arrives."""
+        """Waits for the next message; fails after `WAIT_S`."""
         return self._queue.get(timeout=WAIT_S)
 
 
@@ -40,7 +40,7 @@ class Acks:
         self.empty = self._queue.empty
 
     def next(self) -> Ack:
-        """Waits for the next acknowledgement; fails if none arrives."""
+        """Waits for the next acknowledgement; fails after `WAIT_S`."""
         return self._queue.get(timeout=WAIT_S)
 
 
@@ -55,7 +55,7 @@ class Events:
         self._queue.put(None)
 
     def wait(self) -> None:
-        """Waits for the next call; fails if there is none."""
+        """Waits for the next call; fails after `WAIT_S`."""
         self._queue.get(timeout=WAIT_S)
 
 
