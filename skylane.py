@@ -32,7 +32,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
         "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."
     ),
     "health": CommandEntry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
-    "model": CommandEntry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
+    "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": CommandEntry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
     "study": CommandEntry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),

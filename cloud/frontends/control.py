@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from cloud.models.model_swap import Exchange, ExchangeError
+from cloud.models.model_swap import Exchange, ModelSwapError
 from cloud.serving.request_errors import RequestErrors
 from cloud.serving.served_models import Lane, Serving
 from shared.errors import SkylaneError
@@ -169,7 +169,7 @@ class Control:
         loader = self._exchange.loader
         if loader is None:
             self._serving.find(request.model, request.version)  # Which tells what is served instead.
-            raise ExchangeError("this worker has no repository")
+            raise ModelSwapError("this worker has no repository")
         return self._answer_to(request, card=loader.repository.card(request.model, request.version))
 
     def _changed(self, request: ControlRequest) -> ControlReply:

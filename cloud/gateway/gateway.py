@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cloud.gateway.bind import listen
-from cloud.gateway.common.auth import Callers
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.settings import GatewaySettings
 from shared.errors import SkylaneError
 from shared.network.certificate_expiry import check_not_expired
@@ -47,7 +47,7 @@ def check(settings: GatewaySettings) -> None:
     for kind, address in {"http": settings.http, "grpc": settings.grpc}.items():
         if address is not None:
             listen(kind, address).close()
-    Callers.read(settings.tokens)
+    Authenticator.read(settings.tokens)
     if settings.tls_cert is not None and settings.tls_key is not None:
         key = settings.tls_key
 
@@ -67,7 +67,7 @@ def check(settings: GatewaySettings) -> None:
 class Gateway:
     """Every server of a worker beside the broker."""
 
-    def __init__(self, parts: WorkerParts, on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
         """Binds the ports; nobody is answered before `start`.
 
         Raises:

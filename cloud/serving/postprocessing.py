@@ -40,7 +40,7 @@ class Postprocessor:
         assert request.message is not None
         assert request.outputs is not None
         try:
-            if request.take_heads:
+            if request.reply_with_outputs:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.heads(request, model.card, request.outputs)
             else:

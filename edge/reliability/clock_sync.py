@@ -103,7 +103,7 @@ class Probes:
         return round(gap_ns(len(self._paces)) * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD))
 
 
-class Prober:
+class ClockProber:
     """Probes beside the frames, so that no frame waits for them, on whatever way `ask` has."""
 
     def __init__(

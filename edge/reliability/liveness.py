@@ -9,7 +9,7 @@ comes, but one thing after the other, so a silence has to be seen for a while.
 from collections.abc import Callable, Sequence
 
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 
 SILENCE_S = 10.0
@@ -23,7 +23,7 @@ class Silence:
 
     def __init__(
         self,
-        pulse: Pulse,
+        pulse: WorkerStats,
         clocks: Clocks,
         *,
         last_received_ns: Callable[[], int],

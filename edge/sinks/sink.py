@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, apply
 from shared.imaging.opencv import cv2
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
 from shared.runtime.threads import BoundedQueue, lower_priority
@@ -120,7 +120,7 @@ class SinkFeed:
         self._card = card
         self._handover: BoundedQueue[Answered] = BoundedQueue(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
+    def put(self, journey: FrameRecord, message: ResultMessage, result: Result) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
         if not self._sinks or journey.picture is None or journey.geometry is None:
             return

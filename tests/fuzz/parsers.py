@@ -15,7 +15,7 @@ _OWN = "reads what this package wrote or ships"
 PARSERS = {
     "cloud/models/engine_cache.py": f"({_OWN}: a cache of the worker's own user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
-    "cloud/engines/tensorflow/keras_bounds.py": f"({_MODEL})",
+    "cloud/engines/tensorflow/keras_limits.py": f"({_MODEL})",
     "cloud/engines/onnxruntime.py": f"({_MODEL})",
     "cloud/engines/remote/channel.py": "servers",
     "cloud/engines/tensorflow/saved_model.py": f"({_MODEL})",
@@ -23,7 +23,7 @@ PARSERS = {
     "cloud/engines/torchscript.py": f"({_MODEL})",
     "cloud/gateway/detect/route.py": "(a form of one line: tests/cloud/gateway/detect/test_route.py and test_schemathesis.py)",
     "cloud/gateway/grpc/server.py": "(the operator's own certificate)",
-    "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/test_hostile_http.py)",
+    "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/http/test_hostile_peers.py)",
     "cloud/gateway/http/json_reader.py": "doors",
     "cloud/gateway/http/json_writer.py": f"({_OWN}: a table of digits)",
     "cloud/gateway/http/multipart.py": "doors",

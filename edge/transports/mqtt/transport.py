@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import Workers
-from edge.transports.mqtt.clock_prober import MqttProber
-from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
+from edge.transport_events import TransportEvents
+from edge.transports.mqtt.clock_prober import MqttClockProber
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, Reply, Unreachable
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
@@ -26,7 +26,7 @@ _LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
 
 
-def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
+def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTransport":
     """Connect to the broker as the vehicle.
 
     Raises:
@@ -49,7 +49,7 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
         model=config.model,
         version=config.model_version,
         qos=config.qos,
-        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        most_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
         give_up=hooks.give_up,
     )
     hooks.reconnected = transport.reconnected
@@ -73,7 +73,7 @@ class MqttTransport:
         model: str,
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
-        most_replies: int = MOST_REPLIES,
+        most_replies: int = MAX_QUEUED_REPLIES,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
         """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read.
@@ -89,7 +89,7 @@ class MqttTransport:
         self._version = version
         self._qos = qos
         self._workers = Workers()
-        self._prober = MqttProber(bus, vehicle=vehicle, session=session, online=self.online)
+        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Announcements; an outage may last for days.
         self._lock = threading.Lock()
@@ -166,12 +166,12 @@ class MqttTransport:
         """See Transport: the broker finds the workers."""
         return {}
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return Parcel((pack_frame(message),))
+        return EncodedRequest((pack_frame(message),))
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
 
@@ -219,7 +219,7 @@ class MqttTransport:
     def _returned(self, delivery: Delivery) -> None:
         try:
             self.replies.put_nowait(
-                Reply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
+                Reply(partial(unpack_result, delivery.payload), len(delivery.payload), delivery.received_ns)
             )
         except queue.Full:
             self.replies_dropped += 1  # By this thread alone.

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud.frontends.mqtt import AnnouncementError, Intake, SecondWorkerError, StoppingError, worker_will
+from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerError, StoppingError, worker_will
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import Lane, Serving
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from shared.mqtt.bus import Delivery, MemoryBus, Properties
 from shared.stages import Stage
-from tests.cloud.channel import frame, model
+from tests.support.tiny_model import frame, model
 
 WAIT_S = 60.0
 FRAME = frame(7)
@@ -42,10 +42,10 @@ class Door:
         self.replier = Replier("w", "cloud/w/s9")
         self.serving = Serving()
         self.serving.place(_lane(admission, self.replier))
-        self.intake = Intake(admission, self.replier, self.serving, worker="w", session="s9", **options)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.intake = MqttFrontend(admission, self.replier, self.serving, worker="w", session="s9", **options)
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         bus.subscribe(
             WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.said.append(unpack_status(delivery.payload))
         )
@@ -73,7 +73,7 @@ def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> I
             door.intake.open(bus)
             yield door
         finally:
-            door.intake.end_refusals()
+            door.intake.close_refusals()
             thread.join(WAIT_S)
             assert not thread.is_alive()
 

@@ -4,7 +4,7 @@ import pytest
 
 from edge.reliability.liveness import Silence
 from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange
 
@@ -19,7 +19,7 @@ class Scene:
     now_ns: int = 1000 * S
     last_received_ns: int = 1000 * S
     asked: int = 0
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: WorkerStats = field(default_factory=WorkerStats)
     clocks: Clocks = field(default_factory=Clocks)
 
     def __post_init__(self) -> None:
