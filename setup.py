@@ -1,4 +1,4 @@
-"""Adds the configurations, the broker's settings and the shipped models to the wheel; setup.cfg has everything else."""
+"""Adds configurations, broker settings and models to the wheel; all other settings are in setup.cfg."""
 
 import shutil
 from pathlib import Path
@@ -7,15 +7,15 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-# In a checkout shared/package_data.py finds these folders beside the packages, in an installed wheel in `skylane_data`.
+# shared/package_data.py finds these folders in the checkout, or in `skylane_data` of an installed wheel.
 FOLDERS = ("configs", "mosquitto", "models/road-objects", "models/road-small", "models/road-weather")
 
 
 class BuildWithData(build_py):
-    """Copies the packages, then the data beside them."""
+    """Copies the packages and the data folders."""
 
     def run(self) -> None:
-        """Build; an editable install reads the data where it is."""
+        """Builds; an editable install uses the data in the checkout."""
         super().run()
         if not self.editable_mode:
             for folder in FOLDERS:

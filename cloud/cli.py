@@ -239,7 +239,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
     with sampler or nullcontext():
         _answer(node, settings, worker, session, sampler)
     _LOG.info("stopped", **dict(sorted(node.counts.items())))
-    for line in sampler.told() if sampler else ():
+    for line in sampler.report_lines() if sampler else ():
         _LOG.info("resources used", usage=line)
 
 

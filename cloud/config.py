@@ -14,7 +14,7 @@ from shared.config import Section
 from shared.errors import suggestion
 from shared.logs import LEVELS, LogFormat
 from shared.messages.topics import GROUP, TopicNameError, validate_name
-from shared.network.broker_options import DEFAULT_BROKER, Connection
+from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
 _ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.
@@ -154,9 +154,9 @@ class CloudConfig(Section):
         return operators
 
 
-def connection_of(settings: CloudConfig) -> Connection:
+def connection_of(settings: CloudConfig) -> BrokerOptions:
     """Where the broker is, by the settings."""
-    return Connection(**settings.model_dump(include=set(Connection.__dataclass_fields__)))
+    return BrokerOptions(**settings.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
 
 
 def gateway_settings(settings: CloudConfig) -> GatewaySettings | None:

@@ -21,7 +21,7 @@ from shared.messages.control import CONTROL_CONTENT_TYPE, ControlReply, ControlR
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, unpack_status
 from shared.mqtt.bus import Ack, Bus, Delivery, Properties
-from shared.network.broker_options import Connection, broker_options
+from shared.network.broker_options import BrokerOptions, broker_options
 from shared.terminal_table import Table
 
 _PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
@@ -61,8 +61,8 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
         keep=told["keep"],
     )
     worker = told["worker"]
-    given = {key: told[key] for key in Connection.__dataclass_fields__ if told.get(key) is not None}
-    bus = Connection(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
+    given = {key: told[key] for key in BrokerOptions.__dataclass_fields__ if told.get(key) is not None}
+    bus = BrokerOptions(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
     console = Console(stderr=True)
     try:
         _check_online(bus, worker)

@@ -25,7 +25,7 @@ from shared.mqtt.name_guard import client_id
 from shared.network.endpoint import LAST_PORT, Endpoint
 from shared.runtime.health_file import HealthFile, is_fresh
 from shared.runtime.machine import usable_cores
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 _LONGEST_BACK_OFF_S = 30.0
 _SOUND_S = 60.0  # Who ran so long is restarted as if for the first time.
@@ -119,7 +119,7 @@ class _Replica:
     def kill(self) -> None:
         """End the process, if there is one."""
         if self.process is not None:
-            end(self.process, 0)
+            terminate(self.process, 0)
             self._close()
 
     def _close(self) -> None:

@@ -308,7 +308,7 @@ def run(
         ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    for line in sampler.told():
+    for line in sampler.report_lines():
         console.print(line, markup=False, highlight=False)
     rows = print_report(folder, console, said)
     faults += common_faults(rows, source_name, config.model)

@@ -1,4 +1,4 @@
-"""Configuration: YAML files into frozen pydantic sections, with errors a user can act on."""
+"""Reads YAML configuration files into frozen pydantic models, with error messages that name the key and the problem."""
 
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -12,17 +12,17 @@ from pydantic_core import ErrorDetails
 
 from shared.errors import SkylaneError, suggestion
 
-MAX_YAML_BYTES = 1 << 20  # A configuration is written by hand; more than this is another file by mistake.
-MAX_YAML_DEPTH = 32  # Deeper nesting is no configuration, and would exhaust the parser's stack.
-MAX_YAML_DIGITS = 40  # Of one number: a long one takes minutes to read, and cannot be shown.
-MAX_YAML_NODES = 20_000  # Keys, values, lists and maps: a megabyte can hold half a million, and take a minute.
+MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
+MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
+MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to parse.
+MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
-_QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # A model's own messages quote its keys so; a flag is shown in their place.
+_QUOTED_KEY = re.compile(r"`([a-z_]+)`")  # Keys in a model's messages; flags replace them.
 M = TypeVar("M", bound=BaseModel)
 
 
 class Section(BaseModel):
-    """A section of a configuration file. Frozen; an unknown key is an error."""
+    """Base class of configuration sections: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -38,7 +38,7 @@ class ConfigError(SkylaneError):
 
 
 def read_yaml(path: Path, model: type[M]) -> M:
-    """Read a YAML file into `model`.
+    """Reads a YAML file into `model`.
 
     Raises:
         ConfigError: the file is missing, too large, not YAML, repeats a key or does not fit the model; the message
@@ -48,21 +48,21 @@ def read_yaml(path: Path, model: type[M]) -> M:
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file whose top level is a map; plain types only, an empty file is an empty map.
+    """Reads a YAML file whose top level is a map into plain types; an empty file gives an empty map.
 
     Raises:
-        ConfigError: as for `read_yaml`.
+        ConfigError: as `load_document`, or the top level is not a map.
     """
     document = load_document(path)
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigError(path, f"holds a {type(document).__name__} where a map of keys to values is expected")
+        raise ConfigError(path, f"holds a {type(document).__name__} instead of a map of keys to values")
     return document
 
 
 def load_document(path: Path) -> Any:
-    """Read a YAML file into plain types, whatever its top level is.
+    """Reads a YAML file into plain types.
 
     Raises:
         ConfigError: the file is missing, too large, not YAML or repeats a key.
@@ -73,7 +73,7 @@ def load_document(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(path, f"cannot be read ({error.strerror}): check the path") from error
     if len(text) > MAX_YAML_BYTES:
-        raise ConfigError(path, f"is larger than {MAX_YAML_BYTES} bytes: this is no configuration file")
+        raise ConfigError(path, f"is larger than {MAX_YAML_BYTES} bytes: this is not a configuration file")
     try:
         return yaml.load(text, StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader that refuses more.
     except yaml.MarkedYAMLError as error:
@@ -85,10 +85,10 @@ def load_document(path: Path) -> Any:
 
 
 def validate(path: Path, document: Mapping[str, Any], model: type[M]) -> M:
-    """Check what was read from `path` against `model`.
+    """Validates a document that was read from `path`.
 
     Raises:
-        ConfigError: naming the dotted key and what is wrong; the first problem speaks, the others are counted.
+        ConfigError: names the dotted key and the first problem, and counts the others.
     """
     try:
         return model.model_validate(document)
@@ -96,18 +96,18 @@ def validate(path: Path, document: Mapping[str, Any], model: type[M]) -> M:
         details = error.errors(include_url=False)
         first = min(details, key=lambda detail: detail["type"] != "extra_forbidden")
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ConfigError(path, problem_of(first, model) + more, key=dotted(first["loc"])) from error
+        raise ConfigError(path, describe_problem(first, model) + more, key=dotted(first["loc"])) from error
 
 
-def problem_of(detail: ErrorDetails, model: type[BaseModel], shown: Callable[[str], str] = str) -> str:
-    """Returns what is wrong with a value, for people. `shown`: how a key that the model's message quotes is written."""
+def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Callable[[str], str] = str) -> str:
+    """Returns a readable description of a validation error. `rename` converts keys quoted in the model's message."""
     if detail["type"] == "extra_forbidden":
         parent = _section_at(model, detail["loc"][:-1])
         return "unknown key" + suggestion(str(detail["loc"][-1]), parent.model_fields if parent else ())
     if detail["type"] == "missing":
         return "is missing: add it"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = _QUOTED_KEY.sub(lambda found: shown(found[1]), message)
+    message = _QUOTED_KEY.sub(lambda found: rename(found[1]), message)
     given = repr(detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
@@ -115,19 +115,21 @@ def problem_of(detail: ErrorDetails, model: type[BaseModel], shown: Callable[[st
 
 
 def dotted(location: tuple[int | str, ...]) -> str:
-    """Returns the place of a value in a document, such as `plan.axes.codec`."""
+    """Returns the path of a value in a document, such as `plan.axes.codec`."""
     return ".".join(str(part) for part in location)
 
 
 def _section_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """The section that holds an unknown key; None where it lies in something other than a section."""
+    """Returns the model of the section at `location`; None if no model describes it."""
     current: Any = model
     for part in location:
         candidates = list(_sections(current))
         if isinstance(part, int):
             current = Union[tuple(candidates)] if candidates else None  # noqa: UP007 - built at run time.
             continue
-        named = [c for c in candidates if c.__name__ == part]  # Pydantic names a union's member in the location.
+        named = [
+            c for c in candidates if c.__name__ == part
+        ]  # Pydantic puts the name of a union's member into the location.
         fields = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
         if fields:
             current = fields[0]
@@ -149,14 +151,14 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses repeated keys, aliases, deep nesting, and more nodes than anybody writes by hand."""
+    """A safe YAML loader that refuses repeated keys, aliases, deep nesting and too many nodes."""
 
     depth = 0
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """See SafeLoader; called for every node, before what is in it."""
-        self._refuse(self.check_event(yaml.AliasEvent), "aliases are not used here: write the value out")
+        """See SafeLoader; called for every node before its children."""
+        self._refuse(self.check_event(yaml.AliasEvent), "aliases are not supported: write the value out")
         self.depth += 1
         self.nodes += 1
         self._refuse(self.depth > MAX_YAML_DEPTH, f"nested deeper than {MAX_YAML_DEPTH}")
@@ -179,11 +181,11 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """An integer or a float. YAML 1.1 also has numbers in base 60, `1:30`, which nobody means."""
+        """Constructs an integer or a float; refuses YAML 1.1's base 60 numbers, such as `1:30`."""
         text = self.construct_scalar(node)
         problem = None
         if ":" in text:
-            problem = "to YAML this is a number in base 60: put it into quotes if it is text"
+            problem = "YAML reads this as a number in base 60: put it into quotes if it is text"
         elif len(text) > MAX_YAML_DIGITS:
             problem = f"a number of {len(text)} characters: {MAX_YAML_DIGITS} are allowed"
         if problem is not None:
@@ -191,9 +193,9 @@ class StrictLoader(yaml.SafeLoader):
         is_float = node.tag.endswith("float")
         return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
 
-    def _refuse(self, condition: bool, why: str) -> None:  # noqa: FBT001 - what it is about.
+    def _refuse(self, condition: bool, problem: str) -> None:  # noqa: FBT001
         if condition:
-            raise yaml.composer.ComposerError(None, None, why, self.get_mark())
+            raise yaml.composer.ComposerError(None, None, problem, self.get_mark())
 
 
 for _kind in ("int", "float"):

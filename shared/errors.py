@@ -1,4 +1,4 @@
-"""The errors a user can mend. Everything else that is raised is a bug of ours."""
+"""Errors that a user can fix. Any other exception is a bug."""
 
 import errno
 from collections.abc import Iterable
@@ -9,14 +9,15 @@ from shared.package_data import IS_CHECKOUT
 
 
 class SkylaneError(Exception):
-    """Base of every error a user can mend.
+    """Base class of every error that a user can fix.
 
-    The message says in one line what was given, what is wrong and what to do; facts stay as attributes.
+    The message states in one line what was given, what is wrong and what to do. Subclasses keep the facts as
+    attributes.
     """
 
 
 class MissingExtraError(SkylaneError):
-    """A chosen part needs a library that is not installed."""
+    """A feature needs a library that is not installed."""
 
     def __init__(self, part: str, library: str, extra: str) -> None:
         self.part = part
@@ -26,14 +27,14 @@ class MissingExtraError(SkylaneError):
 
 
 def install_command(extras: str) -> str:
-    """What to type to install some extras."""
+    """Returns the command that installs some extras."""
     if find_spec("pip") is None:
         return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
     return f"pip install 'skylane[{extras}]'" + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
 
 
 class UnknownNameError(SkylaneError):
-    """A name was given that its table does not hold."""
+    """A name is not in the table of known names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind = kind
@@ -43,16 +44,16 @@ class UnknownNameError(SkylaneError):
 
 
 def unwritable_message(path: object, error: OSError, flag: str) -> str:
-    """Returns the message for a path that cannot be written; only a full disk is told to make room.
+    """Returns the error message for a path that cannot be written.
 
-    `flag` is the option that chooses the place, such as `--out`.
+    `flag` is the option that sets the path, such as `--out`.
     """
-    makes_room = "make room or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{path} cannot be written: {error.strerror or error}: {makes_room}choose another {flag}"
+    remedy = "make room or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{path} cannot be written: {error.strerror or error}: {remedy}choose another {flag}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest known ones, or all of them where none is near."""
+    """Returns the end of an error message about an unknown name: similar names, or all names if none is similar."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.6)
     if near:

@@ -1,4 +1,4 @@
-"""Command-line flags: types that check a value as it is read, and flags that override a configuration section."""
+"""Command-line flags: parameter types that validate, and flags that override a configuration section."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic import BaseModel, ValidationError
 
-from shared.config import dotted, problem_of
+from shared.config import describe_problem, dotted
 from shared.errors import SkylaneError
 from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import validate_name
@@ -18,10 +18,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
-    """Text that `check` accepts; it is passed on as it was written."""
+    """Text that `check` accepts, passed on unchanged."""
 
     def __init__(self, name: str, check: Callable[[str], object]) -> None:
-        """`name`: the placeholder in the help. `check` raises a `SkylaneError` for a value that cannot be used."""
+        """`name` is the placeholder in the help text. `check` raises a `SkylaneError` for an invalid value."""
         self.name = name
         self._check = check
 
@@ -35,7 +35,7 @@ class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only 
 
 
 class FiniteRange(click.FloatRange):
-    """A range of floating-point numbers; click's own lets `nan` through, and `inf` where there is no maximum."""
+    """A range of floating-point numbers without `nan` and `inf`, which click's own type accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ParamType."""
@@ -46,25 +46,25 @@ class FiniteRange(click.FloatRange):
 
 
 def topic_name(kind: str) -> ValidatedText:
-    """Returns the type of a flag that holds the name of a vehicle, worker, model or operator."""
+    """Returns the type of a flag for the name of a vehicle, worker, model or operator."""
     return ValidatedText("NAME", partial(validate_name, kind))
 
 
 def check_version(_: click.Context, __: click.Parameter, version: str | None) -> str | None:
-    """Checks the version of a model; the callback of an option.
+    """Validates a model version; a click callback.
 
     Raises:
-        click.BadParameter: no version has such a name.
+        click.BadParameter: the text is not a valid version name.
     """
     if version is not None and not re.match(VERSION_NAME, version):
-        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . and no dot in front")
+        raise click.BadParameter(f"{version[:80]!r}: use 1 to 64 of A-Z a-z 0-9 _ - . without a leading dot")
     return version
 
 
 def number(model: type[BaseModel], key: str) -> "click.ParamType[Any]":
-    """Returns the type of a flag for a numeric key of a section: its range is the one of the section's field."""
+    """Returns the type of a flag for a numeric key, with the range of the section's field."""
     field = model.model_fields[key]
-    bounds = {
+    limits = {
         name: getattr(constraint, name)
         for constraint in field.metadata
         for name in ("ge", "gt", "le", "lt")
@@ -72,18 +72,18 @@ def number(model: type[BaseModel], key: str) -> "click.ParamType[Any]":
     }
     is_whole = int in (field.annotation, *get_args(field.annotation))
     return (click.IntRange if is_whole else FiniteRange)(
-        min=bounds.get("ge", bounds.get("gt")),
-        max=bounds.get("le", bounds.get("lt")),
-        min_open="gt" in bounds,
-        max_open="lt" in bounds,
+        min=limits.get("ge", limits.get("gt")),
+        max=limits.get("le", limits.get("lt")),
+        min_open="gt" in limits,
+        max_open="lt" in limits,
     )
 
 
 def override(section: M, flags: Mapping[str, Any]) -> M:
-    """Returns the section with the flags in place of their keys; a flag that is None or empty was not given.
+    """Returns the section with its keys overridden by flags; None or an empty tuple means that a flag was not given.
 
     Raises:
-        click.UsageError: a value does not fit. The message names flags, and keys where the value is the section's own.
+        click.UsageError: a value is not valid. The message names the flag, or the key if the value is from the section.
     """
     given = {key: value for key, value in flags.items() if value is not None and value != ()}
     try:
@@ -92,16 +92,16 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         flag_names = _flag_names(given)
         from_file = section.model_fields_set - given.keys()
 
-        def shown(key: str) -> str:
+        def rename(key: str) -> str:
             return key if key in from_file else flag_names.get(key, key)
 
         first = error.errors(include_url=False)[0]
-        key, problem = shown(dotted(first["loc"])), problem_of(first, type(section), shown)
+        key, problem = rename(dotted(first["loc"])), describe_problem(first, type(section), rename)
         raise click.UsageError(f"{key}: {problem}" if key else problem) from error
 
 
 def _flag_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the flags of the current command by their keys; a switch that was turned off by its negative name."""
+    """Returns the flags of the current command by key; for a switch set to False, its negative form."""
     context = click.get_current_context(silent=True)
     options = [each for each in context.command.params if isinstance(each, click.Option)] if context else []
     return {

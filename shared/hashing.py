@@ -1,4 +1,4 @@
-"""SHA-256 of what a result depends on: a file, or a folder of files."""
+"""SHA-256 hashes of files and folders."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, hexadecimal. Raises OSError where it cannot be read."""
+    """Returns the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -16,16 +16,15 @@ def file_sha256(path: Path) -> str:
 
 
 def tree_sha256(path: Path) -> str:
-    """The SHA-256 of a file, or of a folder: over its files' relative paths and contents, sorted by path.
+    """Returns the SHA-256 of a file, or of the relative paths and contents of all files in a folder, sorted by path.
 
-    Names, contents and the tree's shape count; times, modes and empty folders do not. Raises OSError where something
-    cannot be read.
+    Times, modes and empty folders do not change the hash.
     """
     if not path.is_dir():
         return file_sha256(path)
     digest = hashlib.sha256()
     files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     for name in sorted(files):
-        # The content enters as a digest of fixed length, so that no name can pass for content.
+        # The content is hashed as a digest of fixed length, so that names and contents cannot be confused.
         digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(file_sha256(files[name])))
     return digest.hexdigest()

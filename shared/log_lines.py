@@ -1,4 +1,4 @@
-"""Reads log lines back: programs that start a worker wait for its "ready", and report why it ended."""
+"""Parses log lines, for programs that start a worker, wait until it is ready and report why it ended."""
 
 import ast
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.logs import LEVELS
 
-READY = "ready"  # Event of the line that a worker logs once it takes frames.
+READY = "ready"  # Event that a worker logs once it accepts frames.
 
 _FIELD = r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\"]\S*|)"
 _TEXT = re.compile(rf"(?P<time>\d{{4}}-\S+Z) \[(?P<level>\w+)\s*\] (?P<event>.*?)(?P<fields>(?: {_FIELD})*)")
@@ -17,19 +17,19 @@ _TEXT = re.compile(rf"(?P<time>\d{{4}}-\S+Z) \[(?P<level>\w+)\s*\] (?P<event>.*?
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a node's log; the values of a text line's fields are strings."""
+    """One line of a node's log; in the text format all field values are strings."""
 
     level: str
     event: str
     fields: Mapping[str, Any]
 
     def is_ready_of(self, worker: str) -> bool:
-        """Whether a worker reports by it that it takes frames."""
+        """Returns whether the line reports that `worker` accepts frames."""
         return self.event == READY and self.fields.get("worker") == worker
 
 
 def read_line(line: str) -> LogLine | None:
-    """Reads a line of either format; None where it is not a log line, such as a part of a traceback."""
+    """Parses a line of either format; returns None for other text, such as a part of a traceback."""
     if line.startswith("{"):
         try:
             fields = json.loads(line)
@@ -45,7 +45,7 @@ def read_line(line: str) -> LogLine | None:
 
 
 def failure_reason(line: str) -> str | None:
-    """Returns the reason in a line that reports an error or is no log line; None for any other."""
+    """Returns the reason for a failure from an error line or from other text; None for any other log line."""
     entry = read_line(line)
     if entry is None:
         return line.removeprefix("skylane: ")

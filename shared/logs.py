@@ -1,7 +1,7 @@
-"""Log lines of a node, on standard error: text for a terminal, or one JSON object a line for a log collector.
+"""Logging to standard error, as text for a terminal or as one JSON object per line for a log collector.
 
-Every module logs through `get_logger`. A command calls `configure_logging` once; before that, and in programs that only
-import Skylane, Python's own defaults hold (warnings and errors on standard error).
+Every module logs through `get_logger`. A command calls `configure_logging` once; without it, Python's defaults apply
+(warnings and errors on standard error).
 """
 
 import logging
@@ -24,19 +24,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_LEVEL = "info"
 _ROOT = "skylane"
 LEVELS = ("debug", "info", "warning", "error", "critical")
-_MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; beyond this the oldest is forgotten.
-_MAX_LINES = 50  # Lines that a rate-limited logger writes a period, whatever their keys.
+_MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; the oldest is dropped first.
+_MAX_LINES = 50  # Lines per period of a rate-limited logger, over all keys.
 
 
 class LogFormat(StrEnum):
-    """How a log line is written."""
+    """Formats of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def get_logger(part: str, **context: Any) -> BoundLogger:
-    """Returns the logger of a part of Skylane ("cloud", "edge", "mqtt"); `context` stands on each of its lines."""
+    """Returns the logger of a part of Skylane, such as "cloud" or "mqtt"; `context` is added to each of its lines."""
     logger: BoundLogger = structlog.stdlib.get_logger(f"{_ROOT}.{part}", **context)
     return logger
 
@@ -49,7 +49,7 @@ def configure_logging(
     Args:
         level: One of `LEVELS`; None: "info". Libraries log at "warning" and above only.
         log_format: A value of `LogFormat`; None: text.
-        context: Fields that stand on every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
+        context: Fields added to every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
     """
     level = level or DEFAULT_LEVEL
     handler = _StandardErrorHandler()
@@ -62,16 +62,16 @@ def configure_logging(
 
 
 def log_options(command: Command) -> Command:
-    """Adds `--log-level` and `--log-format`, which arrive as `log_level` and `log_format`; None where not given."""
+    """Adds `--log-level` and `--log-format`, passed as `log_level` and `log_format` (None if not given)."""
     command = click.option(
         "--log-format",
         type=click.Choice([each.value for each in LogFormat]),
-        help=f"Format of the log lines on standard error. [{LogFormat.TEXT}]",
+        help=f"Format of log lines on standard error. [{LogFormat.TEXT}]",
     )(command)
     return click.option(
         "--log-level",
         type=click.Choice(LEVELS),
-        help=f"Least severe level to log. [{DEFAULT_LEVEL}]",
+        help=f"Minimum log level. [{DEFAULT_LEVEL}]",
     )(command)
 
 
@@ -108,31 +108,31 @@ def _formatter(log_format: str, context: Mapping[str, Any]) -> logging.Formatter
 
 
 def _without_control_characters(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Values may come from a message or a file, and a terminal obeys control characters."""
+    """Replaces control characters, as values may come from messages and files and terminals interpret them."""
     return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 class RateLimitedLogger:
-    """Logs an event at most once a period for each key, and `_MAX_LINES` a period in all; thread-safe.
+    """Logs at most one line per key and period, and at most `_MAX_LINES` lines per period. Thread-safe.
 
-    The next line for a key has the field `suppressed`, the number of lines that were left out since the last one.
+    The field `suppressed` of the next line for a key is the number of lines omitted since its last one.
     """
 
     def __init__(self, logger: BoundLogger, period_s: float = 10.0) -> None:
         self._logger = logger
         self._period_ns = round(period_s * 1e9)
         self._lock = threading.Lock()
-        self._logged: dict[Hashable, tuple[int, int]] = {}  # Time of the last line, and lines suppressed since.
+        self._logged: dict[Hashable, tuple[int, int]] = {}  # Time of the last line and lines suppressed since, by key.
         self._period_began_ns = 0
-        self._lines = 0  # Written in the period.
-        self._overflow = 0  # Lines that the period had no room for.
+        self._lines = 0  # Written in the current period.
+        self._overflow = 0  # Omitted because of `_MAX_LINES`.
 
     def info(self, key: Hashable, event: str, **fields: Any) -> None:
-        """Logs a line at "info", unless one with the same key was logged within the period."""
+        """Logs at level "info", unless the key was logged within the period."""
         self._log(logging.INFO, key, event, fields)
 
     def warning(self, key: Hashable, event: str, **fields: Any) -> None:
-        """Logs a warning unless one with the same key was logged within the period."""
+        """Logs at level "warning", unless the key was logged within the period."""
         self._log(logging.WARNING, key, event, fields)
 
     def _log(self, level: int, key: Hashable, event: str, fields: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ class RateLimitedLogger:
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at that moment: a progress bar replaces it to keep lines from breaking the bar."""
+    """Writes to the current `sys.stderr`, which a progress bar replaces so that log lines do not break it."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -178,5 +178,5 @@ structlog.configure(
     wrapper_class=BoundLogger,
     cache_logger_on_first_use=True,
 )
-if logging.lastResort is not None:  # Writes the warnings of programs that configure nothing.
+if logging.lastResort is not None:  # Programs that do not configure logging use it.
     logging.lastResort.setFormatter(_formatter(LogFormat.TEXT, {}))

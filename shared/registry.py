@@ -1,4 +1,4 @@
-"""Plug-ins by import path: a table names them, one loader brings them in when they are chosen."""
+"""Plug-ins that are listed by import path and imported only when they are chosen."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -8,32 +8,32 @@ from shared.errors import MissingExtraError, UnknownNameError
 
 
 class Entry(NamedTuple):
-    """Where a plug-in lives ("module:attribute") and the pip extra that brings what it imports."""
+    """The import path of a plug-in ("module:attribute") and the pip extra that installs its dependencies."""
 
     path: str
     extra: str
 
 
 class Plugin(Protocol):
-    """What a table must tell of a plug-in; an Entry, or a tuple that tells more."""
+    """The fields that a table must have for each plug-in: an `Entry`, or a tuple with more fields."""
 
     @property
     def path(self) -> str:
-        """Where it lives: "module:attribute"."""
+        """Import path, "module:attribute"."""
 
     @property
     def extra(self) -> str:
-        """The pip extra that brings what it imports."""
+        """The pip extra that installs its dependencies."""
 
 
 def load(kind: str, table: Mapping[str, Plugin], name: str) -> Any:
-    """Import the plug-in that `table` holds under `name`.
+    """Imports the plug-in called `name`.
 
-    `kind` is the noun used in messages ("engine", "source").
+    `kind` is the noun used in error messages, such as "engine".
 
     Raises:
-        UnknownNameError: `table` has no such name.
-        MissingExtraError: a third-party library that the plug-in imports is not installed.
+        UnknownNameError: `table` has no such plug-in.
+        MissingExtraError: a library that the plug-in imports is not installed.
     """
     if name not in table:
         raise UnknownNameError(kind, name, table)

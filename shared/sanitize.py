@@ -1,13 +1,13 @@
-"""Text from elsewhere, made harmless to whoever shows it."""
+"""Makes text from other sources safe to print."""
 
 
 def printable(text: str) -> str:
-    """A text with a blank for every character that a terminal would obey, and not show.
+    """Replaces control and other unprintable characters by blanks.
 
-    What stands for the bytes of a file's name that are not UTF-8 stays: whoever writes it escapes it.
+    Surrogates, which stand for bytes of file names that are not UTF-8, are kept; writers escape them.
     """
-    return text if text.isprintable() else "".join(char if _is_shown(char) else " " for char in text)
+    return text if text.isprintable() else "".join(char if _is_kept(char) else " " for char in text)
 
 
-def _is_shown(char: str) -> bool:
+def _is_kept(char: str) -> bool:
     return char.isprintable() or "\ud800" <= char <= "\udfff"

@@ -1,4 +1,4 @@
-"""The stages of a frame's journey. A stamp is the moment a frame left a stage; time between two stamps belongs to the later."""
+"""The stages of a frame. A stamp is the time at which a frame left a stage, which began with the previous stamp."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -9,27 +9,27 @@ from msgspec import Meta
 
 from shared.encoding.field_types import Nanoseconds
 
-_MAX_STAGE, _MAX_NODE = 64, 200  # Characters; a node is a role and two names of 64.
+_MAX_STAGE, _MAX_NODE = 64, 200  # Characters. A node consists of a role and two names of up to 64.
 
 
 class Stage(StrEnum):
-    """Every stage, in the order a frame passes them."""
+    """Every stage, in the order in which a frame passes them."""
 
-    DUE = "due"  # When the frame should exist at the edge: latency counts from here.
-    TAKEN = "taken"  # The edge starts on it; older frames than the newest due one are never taken.
+    DUE = "due"  # The frame is due at the vehicle; latency is measured from here.
+    TAKEN = "taken"  # The vehicle starts to process it; frames older than the newest due one are skipped.
     DEMOSAICED = "demosaiced"
     PREPROCESSED = "preprocessed"  # Resized to the model's input.
     ENCODED = "encoded"
-    SENT = "sent"  # Taken just before packing: packing, broker and link belong to the crossing.
-    RECEIVED = "received"  # By the worker's network thread.
+    SENT = "sent"  # Stamped just before packing, so that packing, broker and link count as crossing.
+    RECEIVED = "received"  # Stamped by the worker's network thread.
     DEQUEUED = "dequeued"
     DECODED = "decoded"
-    BATCHED = "batched"  # The batch is closed and the engine starts.
+    BATCHED = "batched"  # The batch is complete and the engine starts.
     INFERRED = "inferred"  # The result is in host memory.
     POSTPROCESSED = "postprocessed"
     MASK_ENCODED = "mask_encoded"
-    REPLIED = "replied"  # Taken just before packing, as SENT.
-    RETURNED = "returned"  # Received by the edge's network thread.
+    REPLIED = "replied"  # Stamped just before packing, like SENT.
+    RETURNED = "returned"  # Stamped by the vehicle's network thread.
     MASK_DECODED = "mask_decoded"
 
 
@@ -56,22 +56,22 @@ CLOUD_STAGES = (
 
 
 class Stamp(NamedTuple):
-    """A stage and the moment a frame left it: a tuple, as on the wire, for a frame brings and takes dozens of them."""
+    """A stage and the time at which a frame left it; a tuple for speed, as each message carries dozens of them."""
 
-    stage: Annotated[str, Meta(max_length=_MAX_STAGE)]  # A Stage, or a stage of a later version, which is kept.
+    stage: Annotated[str, Meta(max_length=_MAX_STAGE)]  # A `Stage`, or an unknown stage of a later version.
     node: Annotated[str, Meta(max_length=_MAX_NODE)]
-    at_ns: Nanoseconds  # Subtract only stamps of one node: two nodes disagree on "now".
+    at_ns: Nanoseconds  # By the clock of that node: compare stamps of one node only.
 
 
 def stage_times(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[Stage, int]:
-    """The times of one node's stages, in nanoseconds, in the order of `node_stages`; the last stamp of a stage wins."""
+    """Returns the times of a node's stages (ns), in the order of `node_stages`; the last stamp of a stage counts."""
     at = {stamp.stage: stamp.at_ns for stamp in stamps}
     return {stage: at[stage] for stage in node_stages if stage in at}
 
 
 def durations_ns(times: Mapping[Stage, int]) -> dict[Stage, int]:
-    """How long each stage took, from the times of one node in stage order. They sum to last minus first exactly.
+    """Returns how long each stage took, from one node's times in stage order; they add up to last minus first.
 
-    Of the edge, RETURNED lasts from SENT: all the time the frame was away.
+    At the vehicle, RETURNED lasts from SENT, which is the whole time the frame was away.
     """
     return {later: times[later] - times[earlier] for earlier, later in pairwise(times)}

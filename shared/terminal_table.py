@@ -1,4 +1,4 @@
-"""Tables on the terminal that never break a word or a number."""
+"""Terminal tables that never break a word or a number."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from rich.text import Text
 
 
 class _Style(NamedTuple):
-    """How a table is drawn; `rim` is the width that is not of its columns, `gap` the width that each column adds."""
+    """A drawing style; the frame adds `rim` characters to a table's width, and `gap` per column."""
 
     box: box.Box
     padding: tuple[int, int, int, int]
@@ -32,15 +32,15 @@ class _Column:
     cells: list[Text] = field(default_factory=list)
 
     @property
-    def most(self) -> int:
+    def max_width(self) -> int:
         """The width of the longest line."""
         return max(cell_len(line) for text in self._texts() for line in text.plain.split("\n"))
 
     @property
-    def least(self) -> int:
-        """The width of the longest word, or of the longest line where lines must not wrap."""
+    def min_width(self) -> int:
+        """The width of the longest word, or of the longest line if lines must not wrap."""
         if self.no_wrap:
-            return self.most
+            return self.max_width
         return max((cell_len(word) for text in self._texts() for word in text.plain.split()), default=1)
 
     def _texts(self) -> Iterator[Text]:
@@ -49,10 +49,10 @@ class _Column:
 
 
 class Table:
-    """A table whose lines wrap between words only, whatever the width of the terminal.
+    """A table whose lines wrap only between words.
 
-    Where it is too wide, the frame is left out; where that is not enough, the columns that are left follow in another
-    table below, with the first column repeated. A single word wider than the terminal is folded.
+    If it is too wide for the terminal, its frame is omitted. If that is not enough, the remaining columns follow in
+    another table below, with the first column repeated. Only a word that is wider than the terminal is broken.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class Table:
         return len(self._columns[0].cells) if self._columns else 0
 
     def add_column(self, heading: str = "", *, justify: JustifyMethod = "left", no_wrap: bool = False) -> None:
-        """Add a column; its cells wrap between words unless `no_wrap`."""
+        """Adds a column; its cells wrap between words unless `no_wrap`."""
         self._columns.append(_Column(Text(heading), justify, no_wrap))
 
     def add_row(self, *cells: str | Text) -> None:
-        """Add a row; a `str` may hold Rich's markup, a `Text` is shown as it is. The first row may make the columns."""
+        """Adds a row; a `str` may contain Rich markup. A table without columns gets one per cell of the first row."""
         if not self._columns:
             self._columns = [_Column(Text(), "left", no_wrap=False) for _ in cells]
         for column, cell in zip(self._columns, cells, strict=True):
             column.cells.append(Text.from_markup(cell) if isinstance(cell, str) else cell)
 
     def add_section(self) -> None:
-        """Draw a line before the next row."""
+        """Adds a line before the next row."""
         self._sections.append(len(self._columns[0].cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders one table, or several below each other."""
+        """Renders the table in one or several parts."""
         style = _FRAMED if _width(self._columns, _FRAMED) <= options.max_width else _DENSE
         if self._title:
             yield Text(self._title, style="table.title")
@@ -103,7 +103,7 @@ class Table:
             yield Text(self._caption, style="table.caption")
 
     def _groups(self, style: _Style, width: int) -> Iterator[list[_Column]]:
-        """The columns of each part; the first column is in every one."""
+        """Yields the columns of each part; the first column is in all of them."""
         first, *others = self._columns
         group = [first]
         for column in others:
@@ -117,12 +117,12 @@ class Table:
         part = RichTable(
             box=style.box, padding=style.padding, show_header=self._show_header, show_lines=self._show_lines
         )
-        wanted = sum(column.most - column.least for column in group)
-        share = min(1.0, max(0, width - _width(group, style)) / wanted) if wanted else 0.0
+        missing = sum(column.max_width - column.min_width for column in group)
+        share = min(1.0, max(0, width - _width(group, style)) / missing) if missing else 0.0
         for column in group:
-            added = int(share * (column.most - column.least))
+            added = int(share * (column.max_width - column.min_width))
             part.add_column(
-                column.heading, justify=column.justify, width=min(column.least, width) + added, overflow="fold"
+                column.heading, justify=column.justify, width=min(column.min_width, width) + added, overflow="fold"
             )
         for number, cells in enumerate(zip(*(column.cells for column in group), strict=True), start=1):
             part.add_row(*cells, end_section=number in self._sections)
@@ -130,5 +130,5 @@ class Table:
 
 
 def _width(columns: Sequence[_Column], style: _Style) -> int:
-    """The least width of a table of these columns."""
-    return style.rim + sum(column.least + style.gap for column in columns)
+    """Returns the minimum width of a table with these columns."""
+    return style.rim + sum(column.min_width + style.gap for column in columns)

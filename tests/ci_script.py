@@ -1,4 +1,4 @@
-"""The programs in .ci, as modules: they are no package, for they run where Skylane is not installed."""
+"""Imports the programs in `.ci`, which are not a package because they run without Skylane."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ CI = Path(__file__).parents[1] / ".ci"
 
 
 def ci_script(name: str) -> Any:
-    """The program `.ci/<name>.py`, not run."""
+    """Returns `.ci/<name>.py` as a module, without running its main function."""
     spec = importlib.util.spec_from_file_location(name, CI / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

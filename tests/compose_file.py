@@ -1,4 +1,4 @@
-"""docker-compose.yml as Compose reads it where no variable is set."""
+"""docker-compose.yml as Compose reads it without any variables set."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_t
 
 
 def with_defaults(value: Any) -> Any:
-    """Replaces `${NAME:-default}` by the default and `$$` by `$`, in every text of a value."""
+    """Replaces `${NAME:-default}` by the default and `$$` by `$`, in all texts of a value."""
     if isinstance(value, dict):
         return {key: with_defaults(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A disk that takes no more, for the tests of whatever writes."""
+"""Simulates a full disk."""
 
 import resource
 import signal
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def disk_of(size_bytes: int) -> Iterator[None]:
-    """Files larger than this cannot be written: a write is cut short, the next one fails, as on a full disk."""
+    """Limits the size of files: a write is cut short at the limit and the next one fails, as on a full disk."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))

@@ -1,4 +1,4 @@
-"""The table of bounds, docs/reference/limits.md, held to the code: its values, its flags, and that it leaves none out."""
+"""docs/reference/limits.md lists every limit in the code, with its value and flag."""
 
 import ast
 import dataclasses
@@ -18,10 +18,10 @@ DOCUMENT = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8
 PACKAGES = ("edge", "cloud", "shared", "rosbag_tools")
 BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 
-# Constants named like bounds against which nothing outside can push.
-NO_BOUNDS = {
-    "cloud.models.engine_cache:_MOST": "what this host measured of its own engines",
-    "edge.reliability.worker_stats:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
+# Constants named like limits that no input can reach, with the reason.
+NOT_LIMITS = {
+    "cloud.models.engine_cache:_MOST": "this host's own measurements of engines",
+    "edge.reliability.worker_stats:_MOST_CAUTION": "a factor for a vehicle's own waiting time",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
     "shared.messages.control:_MAX_MS": "the range of a number",
     "shared.messages.frame_header:_MAX_MS": "the range of a number",
@@ -33,49 +33,49 @@ NO_BOUNDS = {
     "shared.messages.frame:_MAX_BATCH": "the range of a number",
     "shared.messages.frame:_MAX_MS": "the range of a number",
     "shared.messages.node_status:_MAX_MS": "the range of a number",
-    "shared.mqtt.name_guard:_MOST_LEEWAY_MS": "how exactly two ages are compared",
+    "shared.mqtt.name_guard:_MAX_AGE_TOLERANCE_MS": "the tolerance of a comparison",
     "shared.messages.clock_probes:_MAX_SEQUENCE": "the range of a number",
 }
 
 
-class Row(NamedTuple):
-    """A line of the table."""
+class LimitRow(NamedTuple):
+    """A row of the page."""
 
-    what: str
-    bound: str
+    subject: str
+    limit: str
     set_by: str
 
     @property
     def value(self) -> int | None:
-        """The number it tells; None where it tells a rule."""
-        return int(self.bound.replace(",", "")) if re.fullmatch(r"[\d,]+", self.bound) else None
+        """The number of the limit; None for a rule in words."""
+        return int(self.limit.replace(",", "")) if re.fullmatch(r"[\d,]+", self.limit) else None
 
     @property
     def references(self) -> list[str]:
-        """What it names of the code: `module:name`, `file.conf:key`."""
+        """References to the code, `module:name` or `file.conf:key`."""
         return [each for each in re.findall(r"`([^`]+)`", self.set_by) if ":" in each]
 
 
-def rows() -> Iterator[Row]:
-    """Every row of every table."""
+def rows() -> Iterator[LimitRow]:
+    """Yields the rows of all tables."""
     for line in DOCUMENT.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if line.startswith("| ") and len(cells) == 4 and cells[0] != "what":
-            yield Row(*cells[:3])
+            yield LimitRow(*cells[:3])
 
 
 ROWS = list(rows())
 
 
 def _values(reference: str) -> list[Any]:
-    """What the code says; of both brokers where both are meant."""
+    """Returns the value in the code; one for each broker configuration for `$broker`."""
     if reference.startswith("$broker:"):
         return [value for path in BROKERS for value in _values(reference.replace("$broker", path))]
-    place, _, name = reference.partition(":")
-    if place.endswith(".conf"):
-        (found,) = re.findall(rf"^{name} (\d+)$", (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE)
+    location, _, name = reference.partition(":")
+    if location.endswith(".conf"):
+        (found,) = re.findall(rf"^{name} (\d+)$", (ROOT / location).read_text(encoding="utf-8"), re.MULTILINE)
         return [int(found)]
-    value: Any = import_module(place)
+    value: Any = import_module(location)
     for part in name.split("."):
         fields = getattr(value, "model_fields", {})
         if part in fields:
@@ -89,9 +89,9 @@ def _values(reference: str) -> list[Any]:
     return [value]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
-def test_a_bound_has_the_value_that_the_table_tells(row: Row) -> None:
-    """Whoever sizes a machine, or asks what a stranger can do, reads the table and not the code."""
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.subject)
+def test_the_page_has_the_values_of_the_code(row: LimitRow) -> None:
+    """Operators size machines by the page."""
     found = [value for reference in row.references for value in _values(reference)]
     assert found or row.value is None
     if row.value is not None:
@@ -99,8 +99,8 @@ def test_a_bound_has_the_value_that_the_table_tells(row: Row) -> None:
 
 
 @pytest.mark.parametrize("command", ["edge play", "cloud serve"])
-def test_every_flag_that_the_table_names_is_there(command: str) -> None:
-    """A flag that was renamed would leave its bound without a way to set it."""
+def test_every_flag_of_the_page_exists(command: str) -> None:
+    """A renamed flag would leave a limit without a way to set it."""
     shown = CliRunner().invoke(skylane, [*command.split(), "--help"]).output
     named = {
         flag
@@ -113,7 +113,7 @@ def test_every_flag_that_the_table_names_is_there(command: str) -> None:
         assert re.search(rf"{flag}\b", shown), flag
 
 
-def _named_like_bounds() -> Iterator[str]:
+def _names_like_limits() -> Iterator[str]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -124,10 +124,10 @@ def _named_like_bounds() -> Iterator[str]:
                         yield f"{module}:{name}"
 
 
-def test_the_table_leaves_no_bound_out() -> None:
-    """A bound that nobody lists is one that nobody checked."""
-    told = {reference for row in ROWS for reference in row.references}
-    found = set(_named_like_bounds())
+def test_the_page_lists_every_limit() -> None:
+    """An unlisted limit would be unchecked."""
+    listed = {reference for row in ROWS for reference in row.references}
+    found = set(_names_like_limits())
     assert len(found) > 50
-    assert found - told - NO_BOUNDS.keys() == set()
-    assert NO_BOUNDS.keys() - found == set(), "these are gone"
+    assert found - listed - NOT_LIMITS.keys() == set()
+    assert NOT_LIMITS.keys() - found == set(), "these no longer exist"

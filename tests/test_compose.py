@@ -1,4 +1,4 @@
-"""docker-compose.yml, read as Compose reads it."""
+"""Requirements on docker-compose.yml."""
 
 import json
 import re
@@ -17,18 +17,18 @@ CONDITIONS = {"service_started", "service_healthy", "service_completed_successfu
 
 
 def mounts() -> list[tuple[str, str]]:
-    """Every (service, "source:target[:mode]")."""
+    """Returns all pairs of service and mount, "source:target[:mode]"."""
     return [(name, mount) for name, service in SERVICES.items() for mount in service.get("volumes", ())]
 
 
-def test_is_valid_by_the_specification() -> None:
-    """A misspelt key is silently ignored by some engines and fatal for others."""
+def test_the_file_matches_the_compose_specification() -> None:
+    """Some engines ignore a misspelt key, and others fail."""
     schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
     jsonschema.Draft201909Validator(schema).validate(COMPOSE)
 
 
 def test_the_schema_refuses_a_misspelt_key() -> None:
-    """The check above must be one that can fail."""
+    """The check above can fail."""
     schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
     with pytest.raises(jsonschema.ValidationError, match="readonly"):
         jsonschema.Draft201909Validator(schema).validate({"services": {"edge": {"readonly": True}}})
@@ -36,7 +36,7 @@ def test_the_schema_refuses_a_misspelt_key() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_hardened(name: str) -> None:
-    """A camera's frames are hostile input: what breaks a node must not get further than its container."""
+    """Frames are untrusted input; an exploit must stay in its container."""
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -47,22 +47,22 @@ def test_every_service_is_hardened(name: str) -> None:
 
 
 def test_no_service_is_reachable_from_other_machines() -> None:
-    """The broker here lets anyone in."""
+    """The development broker accepts every client."""
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert len({port.split(":")[1] for port in published}) == len(published)
 
 
-def test_only_the_secured_broker_can_be_opened_to_other_machines() -> None:
-    """By a variable; every client then needs a certificate."""
+def test_only_the_secured_broker_can_be_published() -> None:
+    """A variable publishes it; every client needs a certificate."""
     services = COMPOSE["services"]
     opened = {name for name in services for port in services[name].get("ports", ()) if port.startswith("${")}
     assert opened == {"secured-broker"}
 
 
-def test_services_that_are_not_published_can_be_scaled() -> None:
-    """`--scale cloud=2`: two containers cannot have one port of the host, nor one name at the broker."""
+def test_unpublished_services_can_be_scaled() -> None:
+    """Two containers, as with `--scale cloud=2`, cannot share a host port or a name at the broker."""
     for name in ("cloud", "secured-cloud"):
         service = SERVICES[name]
         assert not {"ports", "container_name", "hostname"} & service.keys()
@@ -70,8 +70,8 @@ def test_services_that_are_not_published_can_be_scaled() -> None:
 
 
 @pytest.mark.parametrize("name", [*WORKERS, *VEHICLES])
-def test_a_node_writes_the_health_file_that_its_check_looks_at(name: str) -> None:
-    """Looking at a file starts no Python every ten seconds, and writes no line into the broker's log."""
+def test_a_health_check_reads_the_health_file_of_its_node(name: str) -> None:
+    """The check starts no Python process and does not appear in the broker's log."""
     service = SERVICES[name]
     file = next(word for word in service["command"] if word.startswith("--health-file=")).partition("=")[2]
     assert service["healthcheck"]["test"][:1] == ["CMD-SHELL"]
@@ -80,13 +80,13 @@ def test_a_node_writes_the_health_file_that_its_check_looks_at(name: str) -> Non
 
 
 def test_health_checks_start_no_python_and_connect_to_no_broker() -> None:
-    """A check every few seconds must cost nothing, and the log of an idle broker stays quiet."""
+    """A check runs every few seconds, so it must be cheap and leave the broker's log empty."""
     checks = [" ".join(service.get("healthcheck", {}).get("test", ())) for service in SERVICES.values()]
     assert not [check for check in checks if re.search(r"python|skylane |mosquitto_|curl|wget|\bnc\b", check)]
 
 
-def test_only_the_service_that_hands_out_certificates_is_root() -> None:
-    """It gives files to two users, reaches no network and ends before the nodes start."""
+def test_only_the_certificate_service_runs_as_root() -> None:
+    """It writes files for two users, has no network and ends before the nodes start."""
     service = SERVICES["certs"]
     assert service["user"] == "0:0"
     assert service["cap_add"] == ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
@@ -96,8 +96,8 @@ def test_only_the_service_that_hands_out_certificates_is_root() -> None:
     assert not [each for each in others if "cap_add" in each or each.get("user", "1883:1883") != "1883:1883"]
 
 
-def test_a_service_has_no_other_service_s_key() -> None:
-    """A node that is taken over must not become another one; the authority is mounted nowhere but where it signs."""
+def test_no_service_can_read_the_key_of_another() -> None:
+    """A compromised node must not be able to act as another one. Only the certificate service mounts the authority."""
     for volume, owner in CERTIFICATES.items():
         mounted = {name: mount for name, mount in mounts() if mount.split(":")[0] == volume}
         assert mounted.keys() == {"certs", owner}
@@ -106,8 +106,8 @@ def test_a_service_has_no_other_service_s_key() -> None:
     assert not [name for name, mount in mounts() if name != "certs" and mount.startswith("./mosquitto:")]
 
 
-def test_the_secured_services_reach_the_secured_broker_alone() -> None:
-    """`docker compose --profile secured up secured-edge` starts what it depends on, and no broker without a lock."""
+def test_the_secured_services_use_only_the_secured_broker() -> None:
+    """`docker compose --profile secured up secured-edge` does not start the development broker."""
     needed = {"secured-edge"}
     while more := {other for name in needed for other in SERVICES[name].get("depends_on", {})} - needed:
         needed |= more
@@ -116,14 +116,14 @@ def test_the_secured_services_reach_the_secured_broker_alone() -> None:
         assert SERVICES[name]["environment"]["SKYLANE_BROKER"] == "mqtts://secured-broker:8883"
 
 
-def test_holds_no_secrets() -> None:
-    """A password in a file that is committed is a password of everyone's."""
+def test_the_file_contains_no_secrets() -> None:
+    """It is committed to the repository."""
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     assert not re.search(r"(?i)password|secret|token|api_?key|://[^/\s]*@", text)
 
 
-def test_everything_mounted_is_declared_or_there() -> None:
-    """Docker makes an empty folder of a path that is missing, and the node fails on that much later."""
+def test_every_mounted_path_exists_and_every_volume_is_declared() -> None:
+    """Docker creates an empty folder for a missing path, and the node fails much later."""
     for service, mount in mounts():
         source = mount.split(":")[0]
         if source.startswith("."):
@@ -133,8 +133,8 @@ def test_everything_mounted_is_declared_or_there() -> None:
             assert source in COMPOSE["volumes"], (service, source)
 
 
-def test_what_is_waited_for_can_be_reached() -> None:
-    """Waiting for the health of a service without a check is waiting for ever."""
+def test_every_dependency_can_become_ready() -> None:
+    """Waiting for the health of a service without a health check would never end."""
     for name, service in SERVICES.items():
         for needed, how in service.get("depends_on", {}).items():
             assert how["condition"] in CONDITIONS
@@ -145,15 +145,15 @@ def test_what_is_waited_for_can_be_reached() -> None:
                 assert SERVICES[needed]["healthcheck"]["test"], (name, needed)
 
 
-def test_a_node_that_drains_is_not_killed_meanwhile() -> None:
-    """An engine sends SIGKILL after 10 s where nothing else is said, and the frames in hand are lost."""
+def test_nodes_have_time_to_drain() -> None:
+    """By default an engine sends SIGKILL after 10 s, which loses frames in progress."""
     drains_s = dict.fromkeys(VEHICLES, edge.node._DRAIN_S) | dict.fromkeys(WORKERS, cloud.node._DRAIN_S)
     for name, limit_s in drains_s.items():
         assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > limit_s
 
 
-def test_gpu_worker_starts_only_when_asked_for() -> None:
-    """Most machines have no GPU, and there the device reservation is an error."""
+def test_the_gpu_worker_needs_its_profile() -> None:
+    """The device reservation is an error on machines without a GPU."""
     services = {name: service for name, service in SERVICES.items() if "deploy" in service}
     assert services.keys() == {"cloud-gpu"}
     assert services["cloud-gpu"]["profiles"] == ["gpu"]
@@ -164,21 +164,16 @@ def test_gpu_worker_starts_only_when_asked_for() -> None:
     assert (ROOT / "cloud" / services["cloud-gpu"]["build"]["args"]["LOCK"]).is_file()
 
 
-@pytest.mark.parametrize("room", ["edge", "cloud"])
-def test_images_are_built_from_the_lock_and_run_as_nobody_special(room: str) -> None:
-    """An image of unpinned libraries is another one every day; a root process needs one bug less to be on the host."""
-    lines = (ROOT / room / "Dockerfile").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("node", ["edge", "cloud"])
+def test_images_are_built_from_lock_files_and_run_unprivileged(node: str) -> None:
+    """Pinned libraries make builds reproducible, and an unprivileged process is harder to escape from."""
+    lines = (ROOT / node / "Dockerfile").read_text(encoding="utf-8").splitlines()
     installs = [line for line in lines if "pip install" in line]
     assert installs
     assert all("--require-hashes" in line or "--no-deps --no-build-isolation" in line for line in installs)
     assert "USER 10001:10001" in lines
     assert sum(line.startswith("FROM ") for line in lines) == 2
     assert any(line.startswith("HEALTHCHECK ") for line in lines)
-
-
-def test_a_vehicle_carries_no_tensorflow() -> None:
-    """It is 1.5 GB that a vehicle never loads."""
-    assert "tensorflow" not in (ROOT / "edge" / "requirements.lock").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +186,8 @@ def test_a_vehicle_carries_no_tensorflow() -> None:
         "cloud/requirements-gpu.lock",
     ],
 )
-def test_locks_pin_every_library_by_hash_and_name_no_place(lock: str) -> None:
-    """Without a hash anything may be served under a name; with an address in it no mirror will do."""
+def test_lock_files_pin_every_library_by_hash_and_name_no_index(lock: str) -> None:
+    """The hash protects against replaced files, and a URL would prevent the use of a mirror."""
     text = (ROOT / lock).read_text(encoding="utf-8")
     assert not re.search(r"://|^\s*(-i|-f|--index|--find-links|--extra-index)", text, re.MULTILINE)
     libraries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]

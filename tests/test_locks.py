@@ -1,4 +1,4 @@
-"""One resolution: the tests, the demo, the images and the tools of `.ci` hold the same version of every shared library."""
+"""The lock files: tests, demo, images and `.ci` tools use the same version of every common library."""
 
 import configparser
 import re
@@ -10,8 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-COMPLETE = "requirements-dev.lock"  # The others are constrained by it.
-# The other serving systems' locks (bench/peers) are their own: some want another protobuf or numpy than ours.
+COMPLETE = "requirements-dev.lock"  # Constrains the other lock files.
+# Excludes bench/peers: other serving systems need other versions of protobuf or numpy.
 LOCKS = sorted(
     str(path.relative_to(ROOT))
     for folder in (ROOT, ROOT / "edge", ROOT / "cloud", ROOT / ".ci")
@@ -21,7 +21,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def pinned(lock: str, python: str = "3.11") -> dict[str, str]:
-    """The version of each library that pip takes from a lock on Linux with this Python."""
+    """Returns the versions that pip installs from a lock file on Linux with the given Python."""
     platform = {
         "implementation_name": "cpython",
         "os_name": "posix",
@@ -33,40 +33,40 @@ def pinned(lock: str, python: str = "3.11") -> dict[str, str]:
         "sys_platform": "linux",
     }
     lines = re.findall(r"^[a-z0-9].*?==.*", (ROOT / lock).read_text(encoding="utf-8"), re.MULTILINE)
-    wanted = [Requirement(line.rstrip(" \\")) for line in lines]
+    requirements = [Requirement(line.rstrip(" \\")) for line in lines]
     return {
         each.name: str(each.specifier).removeprefix("==")
-        for each in wanted
+        for each in requirements
         if each.marker is None or each.marker.evaluate(platform)
     }
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize(("one", "other"), [*combinations(LOCKS, 2)], ids=lambda value: str(value).replace("/", "-"))
-def test_two_locks_agree_on_every_library_that_both_hold(one: str, other: str, python: str) -> None:
-    """What runs in an image or in a demo would otherwise be something that no test ran with."""
+def test_two_lock_files_agree_on_common_libraries(one: str, other: str, python: str) -> None:
+    """Images and the demo would otherwise run untested versions."""
     first, second = pinned(one, python), pinned(other, python)
     assert {
         name: (first[name], second[name]) for name in first.keys() & second.keys() if first[name] != second[name]
     } == {}
 
 
-def test_the_locks_are_all_there() -> None:
-    """A lock that moved would be compared with nothing."""
+def test_the_expected_lock_files_exist() -> None:
+    """A lock file that was moved would not be compared."""
     assert {COMPLETE, "requirements.lock", "edge/requirements.lock", "cloud/requirements.lock"} < set(LOCKS)
     assert {"cloud/requirements-gpu.lock", ".ci/audit.lock", ".ci/torch.lock"} < set(LOCKS)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_complete_lock_holds_everything_of_the_demos(python: str) -> None:
-    """`make test` after `make demo` only adds: it replaces no library under a running demo."""
+def test_the_development_lock_contains_the_demo_lock(python: str) -> None:
+    """`make test` after `make demo` only adds libraries and replaces none."""
     demo, complete = pinned("requirements.lock", python), pinned(COMPLETE, python)
     assert len(demo) > 50
     assert demo.items() <= complete.items()
 
 
-def test_a_demo_installs_no_tools_of_tests() -> None:
-    """They are a gigabyte, and what fuzzes or serves for tests has no business beside a demo."""
+def test_the_demo_installs_no_test_tools() -> None:
+    """They take a gigabyte."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = [line.strip() for line in settings["options.extras_require"]["dev"].splitlines()]
@@ -76,13 +76,13 @@ def test_a_demo_installs_no_tools_of_tests() -> None:
     assert not {"openvino", "onnxruntime", "nncf", "kaleido"} & pinned("requirements.lock").keys()
 
 
-def test_a_vehicles_lock_has_no_tensorflow() -> None:
-    """It is 1.9 GB that a vehicle never loads."""
+def test_the_vehicle_lock_has_no_tensorflow() -> None:
+    """TensorFlow takes 1.9 GB, and a vehicle never loads it."""
     assert not {"tensorflow", "keras", "openvino"} & pinned("edge/requirements.lock").keys()
 
 
 def test_a_vehicle_needs_less_than_420_mb() -> None:
-    """The limit of a vehicle's disk; TensorFlow alone has more. Skylane itself has some 20 MB with its models."""
+    """A vehicle's disk is small. Skylane itself takes about 20 MB with its models."""
     transports, build = {"grpcio", "protobuf", "urllib3"}, {"setuptools"}
     names = pinned("edge/requirements.lock").keys() - transports - build
     assert "tensorflow" not in names

@@ -1,4 +1,4 @@
-"""THIRD-PARTY.md against the locks and the installed wheels: a new native library must not come in unnoticed."""
+"""THIRD-PARTY.md agrees with the lock files and the installed wheels, so that no native library is added unnoticed."""
 
 import configparser
 import re
@@ -20,7 +20,7 @@ sbom = ci_script("sbom")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DistributionRow:
     """A row of one of the page's tables of distributions."""
 
     version: str
@@ -28,29 +28,29 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """The row's cells."""
+        """The cells of the row."""
         return [cell.strip() for cell in self.text.strip("|").split("|")]
 
 
-def rows() -> dict[str, Row]:
-    """The rows whose second cell is a version, by distribution."""
+def rows() -> dict[str, DistributionRow]:
+    """Returns the rows with a version in their second cell, by distribution."""
     found = re.finditer(r"^\| ([a-z0-9-]+)(?: \([^)]*\))? \| (\d[\w.]*) \|.*$", PAGE, re.MULTILINE)
-    return {match[1]: Row(match[2], match[0]) for match in found}
+    return {match[1]: DistributionRow(match[2], match[0]) for match in found}
 
 
 def locked() -> dict[str, tuple[str, set[str]]]:
-    """Every distribution in an image: its version, and the images that have it."""
-    held: dict[str, tuple[str, set[str]]] = {}
+    """Returns the version and the images of every distribution in an image."""
+    found: dict[str, tuple[str, set[str]]] = {}
     for image in sbom.IMAGES:
         for block in sbom.requirements(image):
             library = Requirement(block.split(" \\\n")[0].strip())
             version = str(library.specifier).removeprefix("==")
-            held.setdefault(library.name, (version, set()))[1].add(IMAGE_NAMES[image.name])
-    return held
+            found.setdefault(library.name, (version, set()))[1].add(IMAGE_NAMES[image.name])
+    return found
 
 
 def installed(name: str) -> Distribution | None:
-    """A distribution of this environment; None for those of the GPU image alone, which are too large to install here."""
+    """Returns an installed distribution; None for those only in the GPU image, which are too large to install here."""
     try:
         return distribution(name)
     except PackageNotFoundError:
@@ -58,27 +58,27 @@ def installed(name: str) -> Distribution | None:
 
 
 def native_files(found: Distribution) -> list[str]:
-    """Paths of a distribution's shared libraries and extension modules."""
+    """Returns the paths of a distribution's shared libraries and extension modules."""
     return [str(path) for path in found.files or () if re.search(r"\.(so|dylib)(\.|$)", path.name)]
 
 
-def account_of(name: str) -> str:
-    """What the page says about a distribution: its row, and the section of its own that the row links to."""
+def text_about(name: str) -> str:
+    """Returns the row of a distribution and the sections that the row links to."""
     row = rows()[name]
     sections = {f"#{title.lower().replace(' ', '-')}": text for title, text in re.findall(SECTION, PAGE)}
     return row.text + "".join(sections[link] for link in re.findall(r"\((#[^)]*)\)", row.text))
 
 
 def bundled_libraries() -> Iterator[tuple[str, str]]:
-    """Distributions of the images with the names of the libraries in their `.libs` folders."""
+    """Yields distributions of the images with the names of libraries in their `.libs` folders."""
     for name in locked():
         for path in native_files(found) if (found := installed(name)) else ():
             if re.match(r"[^/]+\.libs/|.*/\.dylibs/", path):
                 yield name, re.split(r"-r\d|-[0-9a-f]{8}|\.so", Path(path).name)[0].rstrip("_-")
 
 
-def test_every_distribution_with_compiled_code_is_listed_as_it_is_locked() -> None:
-    """Its version and its images: after an update somebody must have looked at what the new wheel bundles."""
+def test_every_distribution_with_native_code_is_listed_with_its_version_and_images() -> None:
+    """An update requires a review of the libraries in the new wheel."""
     expected, listed = {}, {name: (row.version, row.text) for name, row in rows().items()}
     for name, (version, images) in locked().items():
         found = installed(name)
@@ -91,16 +91,16 @@ def test_every_distribution_with_compiled_code_is_listed_as_it_is_locked() -> No
             assert set(rows()[name].cells[2].split(", ")) == images, name
 
 
-def test_a_distribution_that_is_not_installed_here_is_one_of_nvidias() -> None:
-    """Those alone were reviewed by hand; any other would escape the search for native libraries."""
+def test_only_nvidia_distributions_are_not_installed_here() -> None:
+    """They were reviewed by hand; the search for native libraries needs installed ones."""
     missing = {name for name in locked() if installed(name) is None}
     assert all(name.startswith("nvidia-") for name in missing)
     assert missing <= rows().keys()
 
 
 @pytest.mark.parametrize("name", [name for name in rows() if installed(name)])
-def test_a_listed_licence_is_the_one_that_the_wheel_declares(name: str) -> None:
-    """And its text lies where the page says."""
+def test_a_listed_licence_is_that_of_the_wheel(name: str) -> None:
+    """The listed licence files exist too."""
     row, found = rows()[name], distribution(name)
     if "License-Expression" in found.metadata:
         assert found.metadata["License-Expression"] in row.text
@@ -109,23 +109,23 @@ def test_a_listed_licence_is_the_one_that_the_wheel_declares(name: str) -> None:
     assert all(Path(str(found.locate_file(path))).is_file() for path in paths)
 
 
-def test_every_bundled_library_is_named() -> None:
-    """x264 came into the vehicle image in such a folder."""
+def test_every_bundled_library_is_listed() -> None:
+    """For example, x264 is in the vehicle image because the wheel of `av` bundles it."""
     bundled = sorted(set(bundled_libraries()))
     assert {("av", "libx264"), ("av", "libx265")} <= set(bundled)
-    missing = [(name, library) for name, library in bundled if f"`{library}" not in account_of(name)]
+    missing = [(name, library) for name, library in bundled if f"`{library}" not in text_about(name)]
     assert not missing
 
 
-def test_the_page_says_that_another_encoder_does_not_remove_x264() -> None:
-    """An operator could otherwise take the default codec for a solution."""
+def test_the_page_explains_that_x264_stays_in_the_image() -> None:
+    """Choosing another encoder does not remove it."""
     assert "x264 and x265 stay in the image" in PAGE
     assert "GPL-2.0-or-later" in PAGE
 
 
 @pytest.mark.parametrize("dockerfile", ["edge/Dockerfile", "cloud/Dockerfile"])
-def test_the_page_is_in_the_images(dockerfile: str) -> None:
-    """The build copies it, and the wheel of Skylane takes it into its `dist-info` folder."""
+def test_the_page_is_part_of_the_images(dockerfile: str) -> None:
+    """The build copies it, and the wheel has it in its `dist-info` folder."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     assert "THIRD-PARTY.md" in setup["metadata"]["license_files"].split()

@@ -1,4 +1,4 @@
-"""The wheel, built and installed as a user would: it needs no checkout, no root and no Mosquitto."""
+"""The wheel, built and installed like a user would; it needs neither a checkout nor root nor Mosquitto."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOBODY = 65534  # The user without rights, by number: images without a user database have it too.
+NOBODY = 65534  # Numeric, as some images have no user database.
 SHIPPED_MODELS = ("road-objects", "road-small", "road-weather")
 GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
 
 
 class Installation:
-    """Skylane's wheel in a virtual environment that sees the tests' libraries, and a user's folders."""
+    """Skylane's wheel in a virtual environment with access to the tests' libraries, and a user's folders."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         python, self._user = _python_and_user()
@@ -33,7 +33,7 @@ class Installation:
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, env=clean)
         self.site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-        # Behind the wheel's own folder. A path file of that other folder, such as an editable Skylane's, is not read.
+        # After the wheel's own folder; path files of the added folder, such as of an editable Skylane, are not read.
         (self.site / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
         for path in (self.home, self.work):
             path.mkdir()
@@ -41,7 +41,7 @@ class Installation:
                 os.chown(path, NOBODY, NOBODY)
 
     def run(self, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `python` with these arguments as an unprivileged user, where the tests may become one."""
+        """Runs `python` with these arguments, as an unprivileged user if possible."""
         environment = {"PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": str(self.home), "TERM": "dumb"}
         return subprocess.run(
             [self.python, *arguments],
@@ -54,19 +54,19 @@ class Installation:
         )
 
     def skylane(self, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `skylane` as `run` does."""
+        """Runs `skylane` like `run`."""
         return self.run(self.python.with_name("skylane"), *arguments, cwd=cwd)
 
     def files(self) -> dict[Path, int]:
-        """When each file of the installation was changed, bytecode apart."""
+        """Returns the modification time of each installed file, except bytecode."""
         paths = [path for path in self.site.rglob("*") if "__pycache__" not in path.parts]
         return {path: path.stat().st_mtime_ns for path in paths}
 
 
 def _python_and_user() -> tuple[str, dict[str, Any]]:
-    """A Python of the tests' version, and what makes a subprocess of it the user without rights.
+    """Returns a Python of the tests' version, and the subprocess arguments to run it as an unprivileged user.
 
-    The second is empty where the tests are not root, or where that user could run no such Python.
+    The arguments are empty if the tests do not run as root, or if that user cannot run this Python.
     """
     user: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
     system = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
@@ -83,7 +83,7 @@ def _python_and_user() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A folder that other users may enter, inside somebody's git repository."""
+    """A folder that other users may enter, inside a foreign git repository."""
     path = Path(tempfile.mkdtemp(prefix="skylane-wheel-"))
     path.chmod(0o755)
     subprocess.run([*GIT, "init", "--quiet", path], check=True)
@@ -104,12 +104,12 @@ def wheel(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(folder: Path, wheel: Path) -> Installation:
-    """The wheel, installed."""
+    """The installed wheel."""
     return Installation(folder, wheel)
 
 
-def test_the_wheel_holds_the_data_and_nothing_of_the_repositorys_alone(wheel: Path) -> None:
-    """Without a label file or a model the first command would fail; with 11 GB of peers' servers nobody would take it."""
+def test_the_wheel_contains_the_data_but_no_repository_only_files(wheel: Path) -> None:
+    """The first command needs labels and models; the peers' servers would add 11 GB."""
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
         for folder in ("configs", "mosquitto", *(f"models/{name}" for name in SHIPPED_MODELS)):
@@ -126,15 +126,15 @@ def test_the_wheel_holds_the_data_and_nothing_of_the_repositorys_alone(wheel: Pa
     assert {name.split("/")[2] for name in names if name.startswith("skylane_data/models/")} == set(SHIPPED_MODELS)
 
 
-def test_what_is_imported_is_the_wheel(installed: Installation) -> None:
-    """The tests below would otherwise try the checkout."""
+def test_imports_come_from_the_wheel(installed: Installation) -> None:
+    """The tests below would otherwise test the checkout."""
     done = installed.run("-P", "-c", "import bench, cloud, shared, skylane; print(bench.__file__, cloud.__file__)")
     assert done.returncode == 0, done.stderr
     assert [Path(path).parents[1] for path in done.stdout.split()] == [installed.site] * 2
 
 
-def test_the_demo_runs_from_any_folder_and_writes_there_alone(installed: Installation) -> None:
-    """The newcomer's first command. The commit of a repository above the environment is not Skylane's."""
+def test_the_demo_writes_only_to_the_current_folder(installed: Installation) -> None:
+    """The manifest must not contain the commit of the repository around the environment."""
     before = installed.files()
     done = installed.skylane("demo", "--frames", "3", "--broker", "embedded")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -146,8 +146,8 @@ def test_the_demo_runs_from_any_folder_and_writes_there_alone(installed: Install
     assert installed.files() == before
 
 
-def test_new_models_are_written_to_the_users_folder_and_found_beside_the_shipped(installed: Installation) -> None:
-    """An installed package may be another user's, and an update would remove what was written into it."""
+def test_new_models_are_written_to_the_users_folder(installed: Installation) -> None:
+    """The installed package may belong to another user, and an update would delete new models there."""
     before = installed.files()
     flags = ("--format", "frozen_graph", "--name", "mine")
     done = installed.skylane("model", "build", "road-weather", *flags)
@@ -158,8 +158,8 @@ def test_new_models_are_written_to_the_users_folder_and_found_beside_the_shipped
     assert installed.files() == before
 
 
-def test_a_folder_models_is_read_only_where_it_is_named(installed: Installation) -> None:
-    """It used to replace the shipped models wherever somebody had such a folder."""
+def test_a_folder_called_models_is_used_only_if_named(installed: Installation) -> None:
+    """It must not replace the shipped models just because it exists."""
     models = installed.home / "project" / "models"
     shutil.copytree(ROOT / "models" / "road-weather", models / "own")
     manifest = models / "own" / "model.yaml"
@@ -184,10 +184,10 @@ def test_a_folder_models_is_read_only_where_it_is_named(installed: Installation)
     ],
     ids=["demo", "study"],
 )
-def test_a_folder_that_cannot_be_written_is_reported_in_a_line(
+def test_an_unwritable_folder_is_reported_in_one_line(
     installed: Installation, command: tuple[str, ...], problem: str
 ) -> None:
-    """A traceback would tell a user nothing of what to do."""
+    """The message says what to do."""
     if not installed.is_unprivileged:
         pytest.skip("root may write anywhere")
     done = installed.skylane(*command, cwd=installed.site)
@@ -198,17 +198,20 @@ def test_a_folder_that_cannot_be_written_is_reported_in_a_line(
 
 
 @pytest.mark.parametrize("bench", ["baselines", "peers"])
-def test_a_bench_of_the_repository_says_that_it_needs_a_checkout(installed: Installation, bench: str) -> None:
-    """Its rivals' servers and their environments are no part of the wheel."""
+def test_a_repository_only_bench_asks_for_a_checkout(installed: Installation, bench: str) -> None:
+    """The servers of the other systems are not part of the wheel."""
     done = installed.skylane("bench", bench, "--rounds", "1")
     assert done.returncode == 1
     assert f"'skylane bench {bench}' needs a checkout of the repository" in done.stderr
     assert bench in installed.skylane("bench", "--help").stdout
 
 
-def test_the_secured_brokers_settings_are_those_of_the_wheel(installed: Installation) -> None:
-    """A broker that runs other settings than those that ship is one that nobody reviewed."""
-    show = "from shared.broker.mosquitto import Listener, configuration as c; print(c('secured.conf', Listener('127.0.0.1', 1)))"
+def test_the_secured_broker_uses_the_settings_of_the_wheel(installed: Installation) -> None:
+    """Other settings would be unreviewed."""
+    show = (
+        "from shared.broker.mosquitto import MosquittoListener, configuration; "
+        "print(configuration('secured.conf', MosquittoListener('127.0.0.1', 1)))"
+    )
     done = installed.run("-P", "-c", show)
     assert done.returncode == 0, done.stderr
     assert "\nlistener 1 127.0.0.1\ncafile /mosquitto/certs/ca.crt\n" in done.stdout

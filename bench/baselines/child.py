@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.load.playback import BenchError
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 READY = "ready"
 _STOP_S = 10.0
@@ -46,7 +46,7 @@ class Child(AbstractContextManager["Child"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        end(self._process, _STOP_S)
+        terminate(self._process, _STOP_S)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(BrokenPipeError):  # An errand that never reached it.

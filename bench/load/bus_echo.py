@@ -18,8 +18,8 @@ import click
 from bench.load.playback import BenchError
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import Bus, Delivery
-from shared.network.broker_options import Connection
-from shared.runtime.processes import end
+from shared.network.broker_options import BrokerOptions
+from shared.runtime.processes import terminate
 
 MODEL = "bench"
 ANSWER_BYTES = 6000  # As a mask of classes takes, packed.
@@ -50,7 +50,7 @@ class BusEcho(AbstractContextManager["BusEcho"]):
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        end(self._process, _STOP_S)
+        terminate(self._process, _STOP_S)
 
 
 class Wire:
@@ -101,7 +101,7 @@ def wire(broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", na
     """An echo behind a broker, and the vehicle's end; each shows its own certificate of `certs`, where there are any."""
     with (
         BusEcho(broker, certs, name),
-        Connection(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus,
+        BrokerOptions(broker, certs=certs).open(f"bench-{uuid.uuid4().hex[:12]}", None, name=vehicle) as bus,
     ):
         yield Wire(bus, vehicle)
 
@@ -113,7 +113,7 @@ def wire(broker: str, *, certs: Path | None = None, vehicle: str = "vehicle", na
 def main(broker: str, certs: Path | None, name: str) -> None:
     """Answer frames until the standard input ends."""
     answer = bytes(ANSWER_BYTES)
-    with Connection(broker, certs=certs).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
+    with BrokerOptions(broker, certs=certs).open(f"bench-echo-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
 
         def echo(delivery: Delivery) -> None:
             names = FRAMES.names_in(delivery.topic)

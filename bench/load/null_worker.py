@@ -35,9 +35,9 @@ from shared.imaging.labels import read_labels
 from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import client_id
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 from shared.package_data import shipped
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 MODEL = "instant"
 LABELS = shipped("configs") / "labels" / "street12.yaml"
@@ -144,7 +144,7 @@ class NullWorker(AbstractContextManager["NullWorker"]):
             [null_model(settings)],
             WorkerSettings(worker=settings.worker, session=self.session, gateway=gateway),
         )
-        bus = Connection(broker, certs=settings.certs).open(
+        bus = BrokerOptions(broker, certs=settings.certs).open(
             client_id("worker", settings.worker),
             worker_will(settings.worker, self.session),
             name=settings.worker,
@@ -258,7 +258,7 @@ class NullWorkerProcess(AbstractContextManager["NullWorkerProcess"]):
             raise NullWorkerError(f"the instant worker {self.worker} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
-        end(self._process, _STOP_S)
+        terminate(self._process, _STOP_S)
         if self._process.stdout is not None:
             with suppress(OSError):
                 self._process.stdout.close()

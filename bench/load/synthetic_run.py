@@ -14,7 +14,7 @@ from shared.clock import Offset
 from shared.imaging.opencv import cv2
 from shared.resources.sampler import COLUMNS as RESOURCES
 from shared.resources.sampler import RESOURCES_NAME
-from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.run_manifest import write_manifest
 from shared.runtime.machine import machine
 from shared.stages import Stage
@@ -80,7 +80,7 @@ def _follow(noise: npt.NDArray[np.float64], memory: float) -> npt.NDArray[np.flo
     return series
 
 
-def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> Row:
+def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> LatencyRow:
     due_ns = BEGAN_NS + round(sequence / plan.hz * 1e9)
     facts: dict[str, Any] = {
         "vehicle": plan.vehicle,
@@ -95,7 +95,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
     }
     fate = noise.random()
     if fate < plan.unanswered / 2:
-        return Row(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
+        return LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
     edge = {Stage.DUE: due_ns}
     at_ns = due_ns
     for stage, mean_ms in _OUT.items():
@@ -103,7 +103,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
         edge[stage] = at_ns
     sent: dict[str, Any] = {"attempts": 1, "bytes_up": int(noise.integers(76_000, 84_000)), "edge_times": edge}
     if fate < plan.unanswered:
-        return Row(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
+        return LatencyRow(**facts, **sent, outcome=Outcome.LOST, reason="no answer")
     spike_ms = float(noise.gamma(2, 90)) if noise.random() < _SHARE_SLOW else 0.0
     uplink_ns, downlink_ns = (round(_CROSSING_MS / 2 * _MS * noise.gamma(6, 1 / 6)) for _ in range(2))
     away_ns = at_ns + uplink_ns + _OFFSET_NS
@@ -115,7 +115,7 @@ def _row(plan: Plan, sequence: int, wave: float, noise: np.random.Generator) -> 
     edge[Stage.RETURNED] = away_ns - _OFFSET_NS + downlink_ns
     edge[Stage.MASK_DECODED] = edge[Stage.RETURNED] + round(2.9 * _MS * noise.gamma(20, 1 / 20))
     error_ns = round(_MS * (1.6 + 0.004 * (sequence % 64)))
-    return Row(
+    return LatencyRow(
         **facts,
         **sent,
         outcome=Outcome.ANSWERED,

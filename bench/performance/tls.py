@@ -30,7 +30,7 @@ from cloud.models.repository import default_root
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.network.address import Address
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 from shared.network.tls import create_tls_context
 from shared.runtime.machine import machine
 from shared.terminal_table import Table
@@ -194,7 +194,7 @@ def _compared(by_round: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def _cipher(door: Door) -> str:
     """What a client and the broker agree on, such as "TLSv1.3 TLS_AES_256_GCM_SHA384"."""
     address = Address.parse(door.broker.url)
-    context = create_tls_context(address, Connection(certs=door.certs).certificates(_VEHICLE))
+    context = create_tls_context(address, BrokerOptions(certs=door.certs).certificates(_VEHICLE))
     with (
         socket.create_connection((address.host, address.port), timeout=_ANSWER_S) as plain,
         context.wrap_socket(plain, server_hostname=address.host) as secured,

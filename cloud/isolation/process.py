@@ -15,9 +15,8 @@ from cloud.engines.engine import Images, InferenceError, Outputs
 from cloud.isolation.channel import Channel, ChannelClosedError
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
-from shared.network.address import BROKER_PASSWORD_VARIABLES
-from shared.network.env_names import TOKEN_VARIABLES
-from shared.runtime.processes import end
+from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
+from shared.runtime.processes import terminate
 
 _LEAVING_S = 5.0
 _MAX_LINE = 2000  # Characters of a line that an engine's process writes.
@@ -121,7 +120,7 @@ class EngineProcess:
     def close(self) -> None:
         """Have it end. Ending twice is no error."""
         self._channel.close()
-        end(self._process, _LEAVING_S)
+        terminate(self._process, _LEAVING_S)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

@@ -55,7 +55,7 @@ class Model:
         self._warnings: tuple[str, ...] = ()
         self._given: Mapping[str, OutputType] = {}
         self._tuning = Tuning()
-        malloc.give_back()
+        malloc.trim()
 
     def set_identity(self, name: str, version: str, note: str) -> None:
         """Answer under another model's name, as one that was converted from it may; `note` says why."""
@@ -188,7 +188,7 @@ class Model:
     def close(self) -> None:
         """Release memory and devices."""
         self._engine.close()
-        malloc.give_back()
+        malloc.trim()
 
     def __enter__(self) -> Self:
         return self

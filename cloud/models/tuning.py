@@ -13,4 +13,4 @@ class Tuning:
         """Told of each batch once it was inferred: behind the first one of a size, what tuning took is given back."""
         if size not in self._sizes:
             self._sizes.add(size)
-            malloc.give_back()
+            malloc.trim()

@@ -15,7 +15,7 @@ from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
-from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.stages import Stage, Stamp
 
 _OUTCOMES = {
@@ -311,10 +311,10 @@ class Ledger:
             self._idle.notify_all()
         self._frame_log.ended(journey.id, outcome, reason, row.worker)
 
-    def _row(self, journey: FrameRecord, outcome: Outcome, reason: str, answer: Answer | None = None) -> Row:
+    def _row(self, journey: FrameRecord, outcome: Outcome, reason: str, answer: Answer | None = None) -> LatencyRow:
         answer = answer or Answer()
         by = answer.answerer
-        return Row(
+        return LatencyRow(
             vehicle=journey.id.vehicle,
             camera=journey.camera,
             session=journey.id.session,

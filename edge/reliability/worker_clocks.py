@@ -50,10 +50,10 @@ class Clocks:
             if estimator is None:
                 estimator = _of(self._unprobed, node)
                 estimator.add(exchange)
-            offset = estimator.during(exchange)
+            offset = estimator.offset_during(exchange)
             if offset is None:  # That clock was changed since the last probe: begin anew with what is at hand.
                 estimator.add(exchange)
-                offset = estimator.during(exchange)
+                offset = estimator.offset_during(exchange)
         assert offset is not None, "an estimator contradicts the exchange it just began with"
         return offset
 

@@ -1,4 +1,4 @@
-"""Finds an MQTT broker on this machine and runs it for as long as it is wanted."""
+"""Runs an MQTT broker on this machine: Mosquitto, or the embedded one."""
 
 import errno
 import socket
@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from shared.broker.mosquitto import (
     MOSQUITTO_MISSING,
     BrokerError,
-    Listener,
+    MosquittoListener,
     find_mosquitto,
     first_listener,
     mosquitto_version,
@@ -25,44 +24,43 @@ from shared.broker.mosquitto import (
 from shared.broker.mosquitto_secured import write_secured_config
 from shared.errors import MissingExtraError
 from shared.network.endpoint import is_loopback
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
-_START_TIMEOUT_S = 60.0  # amqtt takes two seconds to import, and a busy machine many times that.
+_START_TIMEOUT_S = 60.0  # amqtt takes 2 s to import, and far longer on a busy machine.
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _FREE_PORT_TRIES = 3
-_LINE_LIMIT = 300  # Characters of a log line in a message.
+_LINE_LIMIT = 300  # Characters of the log in an error message.
 _OPENSSL = ": OpenSSL Error["
 
 
 class BrokerKind(StrEnum):
-    """Which broker to run."""
+    """The choice of a broker."""
 
-    AUTO = "auto"  # Mosquitto where there is one, else the embedded one.
+    AUTO = "auto"  # Mosquitto if it is installed, else the embedded one.
     MOSQUITTO = "mosquitto"
     EMBEDDED = "embedded"  # amqtt: MQTT 3.1.1 only, no shared subscriptions.
 
 
 class PortInUseError(BrokerError):
-    """Something else listens on the wanted port."""
+    """Another process listens on the port."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        super().__init__(f"port {port} of {host} is in use: stop what listens there, or choose another with --port")
+        super().__init__(
+            f"port {port} of {host} is in use: stop the process that listens there, or choose another with --port"
+        )
 
 
 @dataclass(slots=True)
 class Broker:
-    """A running broker. It ends with the `with` block, and with this process, however that dies.
-
-    `url` is what a client connects to; `pid` is the broker's own process, for tests that kill it.
-    """
+    """A running broker. It stops at the end of the `with` block, or when this process dies."""
 
     kind: BrokerKind
     version: str
     program: str
-    listener: Listener
+    listener: MosquittoListener
     _process: subprocess.Popen[bytes]
     _watchdog: subprocess.Popen[bytes]
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
@@ -80,36 +78,38 @@ class Broker:
         log: Path | None = None,
         open_to_network: bool = False,
     ) -> Self:
-        """Start a broker and return once it accepts connections.
+        """Starts a broker and returns once it accepts connections.
 
         Args:
             port: TCP port; 0 takes a free one. Ignored with `config`.
-            host: address to listen on. Anyone may publish there, so it must be loopback unless `open_to_network`, or
-                `secured`.
-            kind: one of `BrokerKind`.
-            config: a Mosquitto configuration to run instead of the development one; its first listener is `url`.
-            secured: a folder of `skylane broker certs`: Mosquitto with the secured settings and these certificates.
-            log: file that receives the broker's log; otherwise it is kept only while the broker runs.
-            open_to_network: let `host` be an address that other machines reach.
+            host: Address to listen on. It must be loopback, as anyone may publish there, unless `open_to_network` or
+                `secured` is given.
+            kind: A value of `BrokerKind`.
+            config: Mosquitto configuration to run instead of the development one; its first listener becomes `url`.
+            secured: Folder of `skylane broker certs`; runs Mosquitto with the secured settings and these certificates.
+            log: File for the broker's log; None: a temporary file.
+            open_to_network: Allows an address that other machines can reach.
 
         Raises:
-            BrokerError: no such broker here, a port that is taken, a configuration it refuses.
-            MissingExtraError: the embedded broker is wanted and amqtt is not installed.
+            BrokerError: the broker is not installed, the port is in use, or the broker refuses the configuration.
+            MissingExtraError: the embedded broker is chosen and amqtt is not installed.
         """
-        wanted = BrokerKind(kind)
+        broker_kind = BrokerKind(kind)
         if config is not None:
-            return cls._start_once(first_listener(config), wanted, log, config=config)
+            return cls._start_once(first_listener(config), broker_kind, log, config=config)
         if not (open_to_network or secured or is_loopback(host)):
             raise BrokerError(
-                f"host {host} would let anyone who reaches this machine publish: "
-                "listen on 127.0.0.1, let in certificates alone with --secured, or say --open-to-network"
+                f"host {host} would let everyone who reaches this machine publish: "
+                "listen on 127.0.0.1, require certificates with --secured, or give --open-to-network"
             )
-        if secured is not None and wanted is BrokerKind.EMBEDDED:
-            raise BrokerError("the embedded broker knows no roles: leave --kind out, or --secured")
+        if secured is not None and broker_kind is BrokerKind.EMBEDDED:
+            raise BrokerError("the embedded broker has no access control: leave out --kind or --secured")
         tls = secured is not None
         for _ in range(_FREE_PORT_TRIES):
             try:
-                return cls._start_once(Listener(host, port or _bind(host, 0), tls), wanted, log, secured=secured)
+                return cls._start_once(
+                    MosquittoListener(host, port or _bind(host, 0), tls), broker_kind, log, secured=secured
+                )
             except PortInUseError:
                 if port:
                     raise
@@ -118,14 +118,14 @@ class Broker:
     @classmethod
     def _start_once(
         cls,
-        listener: Listener,
+        listener: MosquittoListener,
         kind: BrokerKind,
         log: Path | None,
         *,
         config: Path | None = None,
         secured: Path | None = None,
     ) -> Self:
-        _bind(listener.host, listener.port)  # Otherwise whoever listens there would pass for ours.
+        _bind(listener.host, listener.port)  # Else another server on that port would be taken for this broker.
         program = None if kind is BrokerKind.EMBEDDED else find_mosquitto()
         if program is None and (kind is BrokerKind.MOSQUITTO or config or secured):
             instead = "" if config or secured else " (or use --kind embedded, which speaks MQTT 3.1.1 only)"
@@ -163,54 +163,52 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Where clients connect, such as mqtt://127.0.0.1:1883."""
+        """URL for clients, such as mqtt://127.0.0.1:1883."""
         host = _reachable(self.listener.host)
         scheme = "mqtts" if self.listener.tls else "mqtt"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.listener.port}"
 
     @property
     def pid(self) -> int:
-        """The broker's own process."""
+        """Process identifier of the broker."""
         return self._process.pid
 
     @property
     def description(self) -> str:
-        """Which broker was taken and why, in one line."""
+        """One line that names the broker and why it was chosen."""
         if self.kind is BrokerKind.MOSQUITTO:
             return f"broker: Mosquitto {self.version} at {self.url} ({self.program})"
-        reason = "as asked" if find_mosquitto() else "no Mosquitto on this machine"
+        reason = "as requested" if find_mosquitto() else "no Mosquitto on this machine"
         return f"broker: the embedded amqtt {self.version} at {self.url} ({reason}; MQTT 3.1.1, one worker)"
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the broker to end by itself; its exit code, or None while it still runs."""
+        """Waits for the broker to end by itself; returns its exit code, or None after the timeout."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def log_tail(self) -> str:
-        """The end of the broker's log, for a message that says why it ended.
+        """Returns the end of the broker's log, for error messages.
 
-        Mosquitto says which file it cannot use, and then, line by line, what OpenSSL thinks of it.
+        It starts at the last line that is not from OpenSSL: that line names the file that Mosquitto cannot use.
         """
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         first = next((at for at, line in reversed([*enumerate(lines)]) if _OPENSSL not in line), 0)
-        return " / ".join(lines[first:])[:_LINE_LIMIT] or "it said nothing"
+        return " / ".join(lines[first:])[:_LINE_LIMIT] or "it logged nothing"
 
     def stop(self) -> None:
-        """End the broker: by SIGTERM, and by SIGKILL when it does not listen. Stopping twice is no error."""
-        end(self._watchdog, _STOP_TIMEOUT_S)  # First: it would signal the broker's process id after that is gone.
+        """Stops the broker with SIGTERM, then with SIGKILL. A second call has no effect."""
+        terminate(self._watchdog, _STOP_TIMEOUT_S)  # First, as it would otherwise signal a reused process id.
         if self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
-        end(self._process, _STOP_TIMEOUT_S)
+        terminate(self._process, _STOP_TIMEOUT_S)
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _await_listening(self) -> None:
@@ -228,12 +226,12 @@ class Broker:
         )
 
 
-def _embedded_command(listener: Listener) -> tuple[list[str], str]:
+def _embedded_command(listener: MosquittoListener) -> tuple[list[str], str]:
     try:
         release = version("amqtt")
     except PackageNotFoundError:
         raise MissingExtraError("the embedded broker", "amqtt", "broker") from None
-    # -P: the folder of the program holds our modules, and their names are not for amqtt to find.
+    # -P keeps the modules of this folder off amqtt's import path.
     program = Path(__file__).with_name("embedded.py")
     return [sys.executable, "-P", "-W", "ignore", str(program), listener.host, str(listener.port)], release
 
@@ -241,7 +239,7 @@ def _embedded_command(listener: Listener) -> tuple[list[str], str]:
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     try:
         with log.open("wb") as output:
-            # A session of its own: Ctrl-C must reach the nodes first, and they drain through the broker.
+            # A new session, so that Ctrl-C does not reach the broker: the nodes drain through it.
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -250,10 +248,10 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes]:
-    """Start what ends process `pid` when this one is gone.
+    """Starts a shell that kills process `pid` when this process dies.
 
-    The kernel's parent-death signal would not do: it is lost when Mosquitto changes its user, and it follows the
-    thread that forked.
+    The kernel's parent-death signal is no alternative: Mosquitto loses it when it changes its user, and it is sent when
+    the forking thread ends.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", 'read -r _; kill "$0"', str(pid)],
@@ -265,15 +263,15 @@ def _watch(pid: int) -> subprocess.Popen[bytes]:
 
 
 def _reachable(host: str) -> str:
-    """The address under which this machine reaches a listener on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  Compared with, not listened on.
+    """Returns the address at which this machine reaches a listener on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  Only compared.
 
 
 def _bind(host: str, port: int) -> int:
-    """Take and release a port, 0 being any free one; the port that was taken."""
+    """Binds and releases a port (0: any free one) and returns its number."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As the brokers do: TIME_WAIT is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignores TIME_WAIT, like the brokers.
         try:
             listener.bind((host, port))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The Mosquitto on this machine: where it is, which it is, how it is configured."""
+"""Finds Mosquitto on this machine and writes its configuration."""
 
 import re
 import shutil
@@ -9,18 +9,18 @@ from pathlib import Path
 from shared.errors import SkylaneError
 from shared.package_data import shipped
 
-MOSQUITTO_MISSING = "no Mosquitto: apt-get install mosquitto"
-_ADMIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # Where Debian installs it; not on a user's PATH.
-_GREETING_TIMEOUT_S = 5.0
+MOSQUITTO_MISSING = "Mosquitto is not installed: apt-get install mosquitto"
+_ADMIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin")  # Debian installs it there, off the PATH of users.
+_HELP_TIMEOUT_S = 5.0
 
 
 class BrokerError(SkylaneError):
-    """A broker cannot be run as asked."""
+    """A broker cannot be run as requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """Where a broker listens, and whether clients must speak TLS there."""
+class MosquittoListener:
+    """An address on which a broker listens, with or without TLS."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Listener:
 
 
 def find_mosquitto() -> Path | None:
-    """The Mosquitto on this machine; None where there is none."""
+    """Returns the path of Mosquitto; None if it is not installed."""
     found = shutil.which("mosquitto")
     if found:
         return Path(found)
@@ -36,10 +36,10 @@ def find_mosquitto() -> Path | None:
 
 
 def require_mosquitto() -> Path:
-    """The Mosquitto on this machine.
+    """Returns the path of Mosquitto.
 
     Raises:
-        BrokerError: there is none.
+        BrokerError: it is not installed.
     """
     found = find_mosquitto()
     if found is None:
@@ -48,23 +48,23 @@ def require_mosquitto() -> Path:
 
 
 def mosquitto_version(program: Path) -> str:
-    """What `program` calls itself, such as "2.0.11"."""
-    greeting = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_GREETING_TIMEOUT_S)
-    found = re.search(r"mosquitto version (\S+)", greeting.stdout)
-    return found[1] if found else "of unknown version"
+    """Returns the version of `program`, such as "2.0.11"."""
+    help_text = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_HELP_TIMEOUT_S)
+    found = re.search(r"mosquitto version (\S+)", help_text.stdout)
+    return found[1] if found else "(unknown version)"
 
 
-def write_config(path: Path, listener: Listener) -> Path:
-    """Write the development configuration for `listener` to `path`, and return `path`."""
+def write_config(path: Path, listener: MosquittoListener) -> Path:
+    """Writes the development configuration for `listener` to `path` and returns `path`."""
     path.write_text(configuration("development.conf", listener), encoding="utf-8")
     return path
 
 
-def configuration(name: str, listener: Listener) -> str:
-    """A configuration of the folder `mosquitto/`, with its listener replaced by `listener`.
+def configuration(name: str, listener: MosquittoListener) -> str:
+    """Returns a configuration of the folder `mosquitto/` with its listener replaced by `listener`.
 
     Raises:
-        BrokerError: the file is not part of this installation.
+        BrokerError: this installation lacks the file.
     """
     file = shipped("mosquitto") / name
     try:
@@ -79,11 +79,11 @@ def configuration(name: str, listener: Listener) -> str:
     return text
 
 
-def first_listener(config: Path) -> Listener:
-    """The first listener of a Mosquitto configuration.
+def first_listener(config: Path) -> MosquittoListener:
+    """Returns the first listener of a Mosquitto configuration.
 
     Raises:
-        BrokerError: the file cannot be read, or has no listener.
+        BrokerError: the file cannot be read or has no listener.
     """
     try:
         text = config.read_text(encoding="utf-8")
@@ -93,4 +93,4 @@ def first_listener(config: Path) -> Listener:
     if found is None:
         raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")
     tls = re.search(r"^\s*certfile\s", text, re.MULTILINE) is not None
-    return Listener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  What Mosquitto does without an address.
+    return MosquittoListener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  Mosquitto's default.

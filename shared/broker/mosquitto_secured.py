@@ -1,30 +1,30 @@
-"""The secured broker without containers: `secured.conf` and `acl` of the folder `mosquitto/`, with this machine's paths."""
+"""Writes the configuration of the secured broker: `mosquitto/secured.conf` and `acl`, with this machine's paths."""
 
 import os
 import pwd
 import shutil
 from pathlib import Path
 
-from shared.broker.mosquitto import BrokerError, Listener, configuration
+from shared.broker.mosquitto import BrokerError, MosquittoListener, configuration
 from shared.network.certificate_expiry import check_crl_not_expired, check_not_expired
 from shared.package_data import shipped
 
-# The paths of secured.conf, which are those of the official container image.
+# Paths in secured.conf, those of the official container image.
 _IMAGE_CERTS = "/mosquitto/certs"
 _IMAGE_ACL = "/mosquitto/config/acl"
-_USER = "mosquitto"  # As the packages of Debian and of others call it.
+_USER = "mosquitto"  # Created by the packages of Debian and other distributions.
 _FILES = ("ca.crt", "crl.pem", "server.crt", "server.key")
 
 
-def write_secured_config(folder: Path, listener: Listener, certificates: Path) -> Path:
-    """Write the secured configuration for `listener` and its ACL into `folder`; the path of the configuration.
+def write_secured_config(folder: Path, listener: MosquittoListener, certificates: Path) -> Path:
+    """Writes the secured configuration for `listener` and its ACL into `folder` and returns the configuration's path.
 
-    Started by root, Mosquitto runs as whoever owns `server.key`, or as the user `mosquitto` where that is root too, by
-    copies of the files that this user can read.
+    If root starts it, Mosquitto runs as the owner of `server.key`, or as the user `mosquitto` if root owns that too. It
+    then uses copies of the files that this user can read.
 
     Raises:
-        BrokerError: one of the files that `skylane broker certs` makes is not there, or there is no such user.
-        ExpiredError: one of them has expired.
+        BrokerError: a file that `skylane broker certs` makes is missing, or the user does not exist.
+        ExpiredError: a certificate or the revocation list has expired.
     """
     for name in _FILES:
         if not (certificates / name).is_file():
@@ -33,7 +33,7 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
             )
     renew = f"skylane broker certs {certificates}"
     check_not_expired(
-        certificates / "ca.crt", "make another authority in a new folder, and give its ca.crt to every node"
+        certificates / "ca.crt", "create a new authority in a new folder, and give its ca.crt to every node"
     )
     check_not_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
     check_crl_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'")
@@ -49,24 +49,24 @@ def write_secured_config(folder: Path, listener: Listener, certificates: Path) -
     shutil.copyfile(shipped("mosquitto") / "acl", folder / "acl")
     if user is not None:
         for name in _FILES:
-            shutil.copy(certificates / name, folder / name)  # With its mode: the key is its owner's alone.
+            shutil.copy(certificates / name, folder / name)  # Keeps the mode: only the owner may read the key.
         for owned in (folder, folder / "acl", *(folder / name for name in _FILES)):
             shutil.chown(owned, user)
     return path
 
 
 def _user(key_file: Path) -> str:
-    """The name of the user as whom root shall run Mosquitto, which takes no number."""
+    """Returns the name of the user as which root runs Mosquitto."""
     uid = key_file.stat().st_uid
     try:
         return pwd.getpwuid(uid).pw_name if uid != 0 else pwd.getpwnam(_USER).pw_name
     except KeyError:
         if uid == 0:
             raise BrokerError(
-                f"root does not run a broker that others reach, and this machine has no user {_USER!r}: make it by "
+                f"root does not run a broker that others can reach, and there is no user {_USER!r}: create it with "
                 f"'useradd --system {_USER}', or run this command as another user"
             ) from None
         raise BrokerError(
-            f"{key_file} belongs to user {uid}, who has no name on this machine, and Mosquitto runs as its owner: "
-            f"give it to one that has, such as by 'chown mosquitto {key_file}'"
+            f"{key_file} belongs to user {uid}, which has no name on this machine, and Mosquitto runs as its owner: "
+            f"change the owner, for example with 'chown mosquitto {key_file}'"
         ) from None

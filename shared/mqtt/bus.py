@@ -1,4 +1,4 @@
-"""What carries messages between nodes, and a carrier in memory for whatever is not about the network."""
+"""The publish/subscribe contract between nodes, and an in-memory implementation for tests and benches."""
 
 import queue
 import threading
@@ -10,83 +10,83 @@ from typing import Protocol, Self
 from shared import clock
 from shared.encoding.compression import Buffer
 
-_REMEMBERED = 1024  # Topics that were asked for lately, with a filter each: cameras keep to theirs.
-_LONGEST_REMEMBERED = 512  # Characters; MQTT allows 65,535.
+_CACHE_SIZE = 1024  # Pairs of filter and topic whose match is cached.
+_LONGEST_CACHED_TOPIC = 512  # Characters. MQTT allows 65,535, which would make the cache large.
 LINK_JAMMED = "link_jammed"
-"""Why the bus itself refuses a publication: too much waits for the broker's acknowledgement already."""
+"""`Ack.reason` of a publication that the bus refused because too many await the broker's acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What MQTT 5 says beside a payload; absent where the broker speaks 3.1.1."""
+    """The MQTT 5 properties of a message; all None over MQTT 3.1.1."""
 
     content_type: str | None = None
     response_topic: str | None = None
     correlation: bytes | None = None
     expiry_s: int | None = None
-    traceparent: str | None = None  # W3C Trace Context: ties what tracers see of one frame together.
+    traceparent: str | None = None  # W3C Trace Context, sent as a user property.
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message as it came in."""
+    """A received message."""
 
     topic: str
-    payload: Buffer  # Of a large one a view of the packet that it came in.
-    received_ns: int  # Stamped first of all, by the network thread.
+    payload: Buffer  # May be a view of the received packet.
+    received_ns: int  # Taken by the network thread before anything else.
     properties: Properties = field(default_factory=Properties)
-    retained: bool = False  # The broker had kept it: it was sent before we subscribed, by someone who may be gone.
+    retained: bool = False  # Stored by the broker before this subscription; its sender may be gone.
 
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the broker says for a node that went without a word."""
+    """The message that the broker publishes when a node disconnects without saying goodbye."""
 
     topic: str
     payload: bytes
 
 
-Handler = Callable[[Delivery], None]  # Runs on the network thread: stamp, enqueue, return.
+Handler = Callable[[Delivery], None]  # Runs on the network thread, so it must return quickly.
 AckHandler = Callable[["Ack"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What the broker said to a publication: QoS 1 tells that it took the message, not that anyone answered it."""
+    """The broker's acknowledgement of a publication."""
 
     accepted: bool
-    no_subscriber: bool  # MQTT 5's reason 0x10; a 3.1.1 broker cannot say.
-    reason: str = ""  # Why it was not accepted: the broker's words, such as "Not authorized".
+    no_subscriber: bool  # MQTT 5 reason 0x10; always False over MQTT 3.1.1.
+    reason: str = ""  # The broker's reason for a refusal, such as "Not authorized".
 
 
 class Bus(Protocol):
-    """Publish and subscribe."""
+    """A connection that publishes and subscribes."""
 
     @property
     def supports_shared_subscriptions(self) -> bool:
-        """Whether several workers can divide one subscription among them (MQTT 5)."""
+        """True if `$share/…` filters divide messages among several workers (MQTT 5)."""
 
     @property
     def max_payload_bytes(self) -> int:
-        """Bytes; what is larger must not be published: the broker would cut the connection."""
+        """Largest payload that may be published; the broker closes the connection for a larger one."""
 
     @property
     def payload_limit_reason(self) -> str:
-        """Whose bound that is, and the bound: "the broker takes 67108864"."""
+        """The origin and value of `max_payload_bytes`, such as "the broker takes 67108864"."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection to the broker stands, as far as is known."""
+        """True while the connection to the broker is believed to be up."""
 
     @property
     def last_received_ns(self) -> int:
-        """When anything last came from the broker, by `shared.clock`: a message, an acknowledgement, a part of one."""
+        """Time of the last byte from the broker, by `shared.clock`."""
 
     def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:
-        """Have `handler` called for every message that matches; survives reconnects."""
+        """Calls `handler` for every message that matches, also after a reconnect."""
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """Take a subscription back."""
+        """Removes a subscription."""
 
     def publish(
         self,
@@ -98,23 +98,18 @@ class Bus(Protocol):
         properties: Properties | None = None,
         acknowledged: AckHandler | None = None,
     ) -> None:
-        """Hand a message over; returns before it is sent."""
+        """Queues a message and returns; `acknowledged` is called with the broker's acknowledgement (QoS 1)."""
 
     def close(self) -> None:
-        """Send what is queued, as far as the link allows, and leave."""
+        """Sends what is queued, as far as the link allows, and disconnects."""
 
 
 class MemoryBus:
-    """A broker and its clients in one process: retained messages, wildcards, one delivering thread."""
+    """A broker and its clients in one process, with retained messages, wildcards and one delivery thread."""
 
     supports_shared_subscriptions = False
     is_connected = True
     max_payload_bytes = 1 << 28
-
-    @property
-    def payload_limit_reason(self) -> str:
-        """See Bus."""
-        return f"the broker takes {self.max_payload_bytes}"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +126,12 @@ class MemoryBus:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:  # noqa: ARG002 (memory loses nothing)
+    @property
+    def payload_limit_reason(self) -> str:
+        """See Bus."""
+        return f"the broker takes {self.max_payload_bytes}"
+
+    def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:  # noqa: ARG002 (memory loses no message)
         """See Bus."""
         with self._lock:
             self._subscriptions.append((topic_filter, handler))
@@ -149,7 +149,7 @@ class MemoryBus:
         topic: str,
         payload: bytes,
         *,
-        qos: int,  # noqa: ARG002 (memory loses nothing)
+        qos: int,  # noqa: ARG002 (memory loses no message)
         retained: bool = False,
         properties: Properties | None = None,
         acknowledged: AckHandler | None = None,
@@ -181,18 +181,18 @@ class MemoryBus:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether an MQTT filter with `+`, `#` or a `$share/<group>/` prefix takes a topic in."""
-    return (_matches if len(topic) <= _LONGEST_REMEMBERED else _matches.__wrapped__)(topic_filter, topic)
+    """Returns whether a topic matches an MQTT filter, which may have `+`, `#` and a `$share/<group>/` prefix."""
+    return (_matches if len(topic) <= _LONGEST_CACHED_TOPIC else _matches.__wrapped__)(topic_filter, topic)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _matches(topic_filter: str, topic: str) -> bool:
     if topic_filter.startswith("$share/"):
         topic_filter = topic_filter.split("/", 2)[2]
-    wanted, given = topic_filter.split("/"), topic.split("/")
-    for place, part in enumerate(wanted):
-        if part == "#":
+    patterns, levels = topic_filter.split("/"), topic.split("/")
+    for position, pattern in enumerate(patterns):
+        if pattern == "#":
             return True
-        if place >= len(given) or part not in ("+", given[place]):
+        if position >= len(levels) or pattern not in ("+", levels[position]):
             return False
-    return len(wanted) == len(given)
+    return len(patterns) == len(levels)

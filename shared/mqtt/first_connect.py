@@ -1,4 +1,4 @@
-"""The first connect to a broker: knocking until it answers, and saying why where it does not."""
+"""The first connection to a broker: retries until the broker accepts, and explains a failure."""
 
 import queue
 import ssl
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from shared.errors import SkylaneError
-from shared.mqtt.paho_client import WatchedClient
+from shared.mqtt.paho_client import MonitoredClient
 from shared.network.address import Address, Certificates
-from shared.network.tls import refusal, speaks_tls, told
+from shared.network.tls import describe_tls_error, probe_rejection, speaks_tls
 
 _LONGEST_WAIT_S = 1.0
 
@@ -20,93 +20,97 @@ class BrokerUnreachableError(SkylaneError):
 
 
 class BrokerRefusedError(SkylaneError):
-    """A broker answered and said no."""
+    """A broker answered and refused the connection."""
 
 
-class Answer:
-    """What came of one try to connect; the network thread tells, the main thread waits."""
+class ConnectReply:
+    """The result of one connection attempt; the network thread sets it and the connecting thread waits for it."""
 
     def __init__(self) -> None:
-        self._told: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
-        self._is_settled = False
+        self._results: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self._is_set = False
 
     def accepted(self) -> None:
-        """The broker said yes."""
-        self._tell(None)
+        """Records that the broker accepted the connection."""
+        self._set(None)
 
     def refused(self, code: int, text: str) -> None:
-        """The broker said no, with a reason code of MQTT 5."""
-        self._tell((code, text))
+        """Records that the broker refused with an MQTT 5 reason code."""
+        self._set((code, text))
 
-    def hung_up(self) -> None:
-        """It said nothing, as one that knows no MQTT 5 may do; no news where it had answered before."""
-        self._tell((_UNSPECIFIED, _HUNG_UP))
+    def disconnected(self) -> None:
+        """Records that the broker closed the connection without a reply, as one without MQTT 5 may do.
+
+        Has no effect after a reply.
+        """
+        self._set((_UNSPECIFIED, _CLOSED))
 
     def wait(self, timeout_s: float) -> tuple[int, str] | None:
-        """None: accepted. Otherwise the reason code (0: of the network) and what to say of it."""
+        """Returns None if the broker accepted, else the reason code (0: a network error) and its text."""
         try:
-            return self._told.get(timeout=timeout_s)
+            return self._results.get(timeout=timeout_s)
         except queue.Empty:
-            return (_SILENT, "it took the connection but never answered")
+            return (_NO_REPLY, "it accepted the TCP connection but sent no reply")
 
-    def _tell(self, outcome: tuple[int, str] | None) -> None:
-        if not self._is_settled:  # By one thread alone.
-            self._is_settled = True
-            self._told.put(outcome)
+    def _set(self, result: tuple[int, str] | None) -> None:
+        if not self._is_set:  # Needs no lock: only the network thread sets results.
+            self._is_set = True
+            self._results.put(result)
 
 
 class FirstConnect:
-    """Tries a broker until it accepts us; speaks MQTT 5, or 3.1.1 where it knows no better."""
+    """Tries a broker until it accepts; speaks MQTT 5, or 3.1.1 if the broker does not know MQTT 5."""
 
     def __init__(
         self,
         address: Address,
         client_id: str,
         *,
-        make: Callable[[MQTTProtocolVersion], WatchedClient],
-        answer_s: float,
-        secure: Callable[[], ssl.SSLContext] | None = None,
+        create_client: Callable[[MQTTProtocolVersion], MonitoredClient],
+        connack_timeout_s: float,
+        create_context: Callable[[], ssl.SSLContext] | None = None,
         certificates: Certificates | None = None,
-        waiting: Callable[[str], None] | None = None,
+        on_waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`make` gives a new client, `secure` what secures it. `answer_s`: for the answer to one try, at most.
+        """`create_client` returns an unconnected client, and `create_context` the TLS context (None: no TLS).
 
-        `waiting` is told, after a failed try, why there is no connection yet.
+        `certificates` are named in error messages. `on_waiting` is called with the reason after a failed attempt.
         """
         self._address = address
         self._client_id = client_id
-        self._make = make
-        self._answer_s = answer_s
-        self._secure = secure
+        self._create_client = create_client
+        self._connack_timeout_s = connack_timeout_s
+        self._create_context = create_context
         self._certificates = certificates
-        self._waiting = waiting or (lambda _: None)
+        self._on_waiting = on_waiting or (lambda _: None)
 
-    def within(self, timeout_s: float) -> WatchedClient:
-        """Connect; the client's network thread runs, and its user data is the `Answer` that it told.
+    def within(self, timeout_s: float) -> MonitoredClient:
+        """Connects and returns the client, whose network thread runs and whose user data is a `ConnectReply`.
 
         Raises:
-            BrokerUnreachableError: nothing answered in time.
-            BrokerRefusedError: the broker knows us and says no, or one of both distrusts the other's certificate.
+            BrokerUnreachableError: no broker answered in time.
+            BrokerRefusedError: the broker refused, or one side does not trust the other's certificate.
         """
         deadline = time.monotonic() + timeout_s
         protocol = MQTTProtocolVersion.MQTTv5
         tries = 0
-        is_heard = is_sure = False
+        has_replied = lacks_mqtt5 = False
         while True:
-            client = self._make(protocol)
-            outcome = self._try(client, deadline)
-            if outcome is None and protocol is MQTTProtocolVersion.MQTTv311 and not is_sure:
-                client.end()  # Silence may have been slowness: a worker could not share frames over 3.1.1 for all its life.
-                is_heard, protocol = True, MQTTProtocolVersion.MQTTv5
+            client = self._create_client(protocol)
+            failure = self._try(client, deadline)
+            if failure is None and protocol is MQTTProtocolVersion.MQTTv311 and not lacks_mqtt5:
+                # The broker may only have been slow. MQTT 5 is tried again, as 3.1.1 has no shared subscriptions.
+                client.stop()
+                has_replied, protocol = True, MQTTProtocolVersion.MQTTv5
                 continue
-            if outcome is None:
+            if failure is None:
                 return client
-            code, text = outcome
+            code, text = failure
             if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
-                is_sure = is_heard or code != _SILENT
+                lacks_mqtt5 = has_replied or code != _NO_REPLY
                 protocol = MQTTProtocolVersion.MQTTv311
                 continue
-            protocol = MQTTProtocolVersion.MQTTv5  # A broker that was only starting deserves to be asked again.
+            protocol = MQTTProtocolVersion.MQTTv5  # The broker may have been starting up.
             if code in _REFUSALS:
                 raise BrokerRefusedError(f"broker {self._address} refuses {self._client_id}: {text}: {_REFUSALS[code]}")
             if time.monotonic() >= deadline:
@@ -115,48 +119,48 @@ class FirstConnect:
                     "or give its address with --broker"
                 )
             tries += 1
-            self._waiting(f"no broker at {self._address} yet ({text}); trying again")
+            self._on_waiting(f"no broker at {self._address} yet ({text}); trying again")
             time.sleep(min(0.1 * 2**tries, _LONGEST_WAIT_S, max(0.0, deadline - time.monotonic())))
 
-    def _try(self, client: WatchedClient, deadline: float) -> tuple[int, str] | None:
-        """Connect once. None: accepted. Otherwise the reason code (0: of the network) and its text."""
-        answer = Answer()
-        client.user_data_set(answer)
+    def _try(self, client: MonitoredClient, deadline: float) -> tuple[int, str] | None:
+        """Connects once; returns what `ConnectReply.wait` returns."""
+        reply = ConnectReply()
+        client.user_data_set(reply)
         try:
             client.open(self._address.host, self._address.port)
         except (OSError, ValueError) as error:
-            client.end()
-            if self._secure and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
-                return (0, "it hung up on a handshake of TLS: if it speaks none on that port, write mqtt://")
+            client.stop()
+            if self._create_context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
+                return (0, "it closed the connection during the TLS handshake: if that port has no TLS, write mqtt://")
             if isinstance(error, ssl.SSLError):
-                self._refuse(told(error, self._address, self._certificates), error)
+                self._refuse(describe_tls_error(error, self._address, self._certificates), error)
             return (0, str(error) or type(error).__name__)
         client.loop_start()
-        outcome = answer.wait(min(self._answer_s, max(0.5, deadline - time.monotonic())))
-        if outcome is None:
+        failure = reply.wait(min(self._connack_timeout_s, max(0.5, deadline - time.monotonic())))
+        if failure is None:
             return None
-        client.end()
-        if outcome != (_UNSPECIFIED, _HUNG_UP):
-            return outcome
-        if self._secure:
-            self._refuse(refusal(self._address, self._secure, self._certificates))
+        client.stop()
+        if failure != (_UNSPECIFIED, _CLOSED):
+            return failure
+        if self._create_context:
+            self._refuse(probe_rejection(self._address, self._create_context, self._certificates))
         elif speaks_tls(self._address):
             self._refuse(f"broker {self._address} speaks TLS on that port: write mqtts://")
-        return outcome
+        return failure
 
-    def _refuse(self, why: str | None, cause: BaseException | None = None) -> None:
-        if why is not None:
-            raise BrokerRefusedError(why) from cause
+    def _refuse(self, reason: str | None, cause: BaseException | None = None) -> None:
+        if reason is not None:
+            raise BrokerRefusedError(reason) from cause
 
 
-_HUNG_UP = "it hung up without an answer"
-_SILENT = -1
+_CLOSED = "it closed the connection without a reply"
+_NO_REPLY = -1
 _UNSPECIFIED = 0x80
-_NOT_MQTT5 = (_SILENT, _UNSPECIFIED, 0x81, 0x82, 0x84)  # Unspecified, malformed, protocol error, unsupported version.
+_NOT_MQTT5 = (_NO_REPLY, _UNSPECIFIED, 0x81, 0x82, 0x84)  # Malformed, protocol error, unsupported version.
 _REFUSALS = {
     0x85: "choose another --vehicle or --worker name",
     0x86: "check the user name and SKYLANE_BROKER_PASSWORD",
     0x87: "check the user (mqtt://user@host) and SKYLANE_BROKER_PASSWORD, or the certificate",
-    0x8A: "this client is banned; ask whoever runs the broker",
-    0x8C: "the broker wants another way of authentication",
+    0x8A: "this client is banned; ask the operator of the broker",
+    0x8C: "the broker requires another authentication method",
 }

@@ -1,4 +1,4 @@
-"""What was sent and not acknowledged yet, so that it can be bounded and each acknowledgement finds who waits for it."""
+"""Sent messages that are not acknowledged yet: limits their number and finds the callback of each acknowledgement."""
 
 import threading
 from collections import deque
@@ -9,60 +9,61 @@ from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt.bus import Ack, AckHandler
 
 MAX_INFLIGHT = 1024
-"""Publications of QoS 1 that the broker has not acknowledged; more are refused, but for what is retained. As many again of
-QoS 0 that are still to be written."""
+"""QoS 1 publications without an acknowledgement; further ones are refused, except retained ones. The same number of
+QoS 0 publications may wait to be written."""
 MAX_INFLIGHT_BYTES = 4 * MAX_MESSAGE_BYTES
-"""The payloads of each of these together; one message may always wait."""
+"""Payload bytes of each of these two groups; a single message is always admitted."""
 
 
-class Written(Protocol):
-    """A publication of QoS 0 on its way out."""
+class UnsentMessage(Protocol):
+    """A QoS 0 publication in paho's send queue."""
 
     def is_published(self) -> bool:
-        """Whether it has left.
+        """Returns whether it was written to the socket.
 
         Raises:
-            RuntimeError: it never will: there is no connection, or it went with its connection.
+            RuntimeError: it will never be written because its connection is gone.
         """
 
 
 class InflightMessages:
-    """Publications by the number that the client gave them; several threads publish, one brings acknowledgements."""
+    """Publications by packet identifier. Several threads publish; the network thread reports acknowledgements."""
 
-    def __init__(self, most: int, on_change: Callable[[int], None]) -> None:
-        """`on_change` is told how much waits for the broker, whenever that changes, under a lock."""
-        self._most = most
+    def __init__(self, limit: int, on_change: Callable[[int], None], *, limit_bytes: int = MAX_INFLIGHT_BYTES) -> None:
+        """`on_change` is called, under a lock, with the number of unacknowledged messages whenever it changes."""
+        self._limit = limit
+        self._limit_bytes = limit_bytes
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._publications: dict[int, tuple[AckHandler, int]] = {}  # Whom to tell, and bytes.
+        self._publications: dict[int, tuple[AckHandler, int]] = {}  # Callback and payload bytes.
         self._bytes = 0
         self._publishing = 0
-        self._early: dict[int, Ack] = {}  # Acknowledgements that overtook the call they belong to.
+        self._early: dict[int, Ack] = {}  # Acknowledgements that arrived before `add`.
         self._subscriptions = 0
-        self._unwritten: deque[tuple[Written, int]] = deque()
+        self._unsent: deque[tuple[UnsentMessage, int]] = deque()
 
     def __len__(self) -> int:
-        """How many publications wait."""
+        """The number of unacknowledged publications."""
         return len(self._publications)
 
     def admit(self, size: int, *, always: bool) -> bool:
-        """Whether a publication of `size` bytes may be handed over; if so, `add` must follow."""
+        """Returns whether a publication of `size` bytes may be sent; if so, `add` must follow."""
         with self._lock:
             count = len(self._publications) + self._publishing
-            is_full = count >= self._most or (count > 0 and self._bytes + size > MAX_INFLIGHT_BYTES)
+            is_full = count >= self._limit or (count > 0 and self._bytes + size > self._limit_bytes)
             if is_full and not always:
                 return False
             self._publishing += 1
             self._bytes += size
             return True
 
-    def add(self, number: int, acknowledged: AckHandler, size: int) -> Ack | None:
-        """It was handed over under this number; returns its acknowledgement where that came already."""
+    def add(self, mid: int, acknowledged: AckHandler, size: int) -> Ack | None:
+        """Registers a publication that was handed to paho; returns its acknowledgement if that has already arrived."""
         with self._lock:
             self._publishing -= 1
-            ack = self._early.pop(number, None)
+            ack = self._early.pop(mid, None)
             if ack is None:
-                self._publications[number] = (acknowledged, size)
+                self._publications[mid] = (acknowledged, size)
                 self._changed()
             else:
                 self._bytes -= size
@@ -70,54 +71,54 @@ class InflightMessages:
                 self._early.clear()
             return ack
 
-    def acknowledge(self, number: int, ack: Ack) -> AckHandler | None:
-        """The broker has acknowledged a publication; returns whom to tell."""
+    def acknowledge(self, mid: int, ack: Ack) -> AckHandler | None:
+        """Removes an acknowledged publication and returns its callback."""
         with self._lock:
-            found = self._publications.pop(number, None)
+            found = self._publications.pop(mid, None)
             if found is None:
                 if self._publishing:
-                    self._early[number] = ack
+                    self._early[mid] = ack
                 return None
             self._bytes -= found[1]
             self._changed()
             return found[0]
 
     def subscribing(self) -> None:
-        """A subscription is about to be sent."""
+        """Counts a subscription that is about to be sent."""
         with self._lock:
             self._subscriptions += 1
             self._changed()
 
     def subscribed(self) -> None:
-        """The broker has acknowledged a subscription, or it never left."""
+        """Uncounts a subscription that was acknowledged or could not be sent."""
         with self._lock:
             self._subscriptions = max(0, self._subscriptions - 1)
             self._changed()
 
     def reconnected(self) -> None:
-        """The connection is another: publications wait on, subscriptions are sent again."""
+        """Adapts to a new connection: publications stay unacknowledged, subscriptions are sent again."""
         with self._lock:
             self._subscriptions = 0
             self._changed()
 
-    def has_room_to_write(self, size: int) -> bool:
-        """Whether a publication of QoS 0 may be handed over, by what of the earlier ones is still to be written."""
+    def admit_qos_0(self, size: int) -> bool:
+        """Returns whether a QoS 0 publication may be sent, given the earlier ones that are not written yet."""
         with self._lock:
-            while self._unwritten and _is_over(self._unwritten[0][0]):
-                self._unwritten.popleft()
-            waiting = sum(waits for _, waits in self._unwritten)
-            return not waiting or (len(self._unwritten) < self._most and waiting + size <= MAX_INFLIGHT_BYTES)
+            while self._unsent and _is_done(self._unsent[0][0]):
+                self._unsent.popleft()
+            unsent_bytes = sum(each for _, each in self._unsent)
+            return not unsent_bytes or (len(self._unsent) < self._limit and unsent_bytes + size <= self._limit_bytes)
 
-    def write(self, publication: Written, size: int) -> None:
-        """A publication of QoS 0 was handed over."""
+    def add_qos_0(self, publication: UnsentMessage, size: int) -> None:
+        """Registers a QoS 0 publication that was handed to paho."""
         with self._lock:
-            self._unwritten.append((publication, size))
+            self._unsent.append((publication, size))
 
     def _changed(self) -> None:
         self._on_change(len(self._publications) + self._subscriptions)
 
 
-def _is_over(publication: Written) -> bool:
+def _is_done(publication: UnsentMessage) -> bool:
     try:
         return publication.is_published()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""paho's MQTT client with a link watch, sockets set up for low latency, and random waits between connection attempts."""
+"""paho's MQTT client with link monitoring, low-latency sockets and random waits between connection attempts."""
 
 import socket
 import ssl
@@ -18,40 +18,40 @@ from shared.mqtt import publish_packet
 from shared.mqtt.backoff import ExponentialBackoff
 from shared.mqtt.bus import Will
 from shared.mqtt.keepalive import LinkMonitor
-from shared.mqtt.publish_packet import Publication
+from shared.mqtt.publish_packet import PublishPacket
+from shared.mqtt.settings import MqttSettings
 
 _CONNECT_TIMEOUT_S = 5.0
-_MOST_INFLIGHT = 64
-_KIND, _PUBLISH, _PUBACK = 0xF0, 0x30, 0x40  # Of a packet's first byte.
-_CODE_AT = 2  # In an acknowledgement, behind its number.
-_SPECIFIC_ERROR = 0x83
-_PUBACK_CODES = (0x00, 0x10, 0x80, _SPECIFIC_ERROR, 0x87, 0x90, 0x91, 0x97, 0x99)  # MQTT 5.0, table 3-4.
-_MOST_BYTES = MAX_MESSAGE_BYTES + (1 << 17)  # Of a publication: its topic and properties have 64 KiB each.
+_MAX_SENT_UNACKNOWLEDGED = 64  # QoS 1 publications on the wire at a time; paho queues the others.
+_TYPE_MASK, _PUBLISH, _PUBACK = 0xF0, 0x30, 0x40  # First byte of a packet.
+_REASON_AT = 2  # Offset of the reason code in a PUBACK, after its packet identifier.
+_IMPLEMENTATION_ERROR = 0x83
+_PUBACK_REASONS = (0x00, 0x10, 0x80, _IMPLEMENTATION_ERROR, 0x87, 0x90, 0x91, 0x97, 0x99)  # MQTT 5.0, table 3-4.
+_MAX_PACKET_BYTES = MAX_MESSAGE_BYTES + (1 << 17)  # The topic and the properties may add 64 KiB each.
 
 
-class WatchedClient(paho.Client):
-    """A client that tells a `LinkMonitor` what it hears.
+class MonitoredClient(paho.Client):
+    """A client that reports received bytes to a `LinkMonitor`.
 
-    It uses paho's public interface, but for one method: `_packet_handle`.
+    It uses paho's public interface, except for one method: `_packet_handle`.
     """
 
     def __init__(
         self,
         client_id: str,
         protocol: MQTTProtocolVersion,
-        watch: LinkMonitor,
+        monitor: LinkMonitor,
+        settings: MqttSettings,
         *,
-        received: Callable[[Publication], None],
+        received: Callable[[PublishPacket], None],
         will: Will | None,
         context: ssl.SSLContext | None,
-        renew: Callable[[ssl.SSLContext], None],
-        timeout_s: float,
-        keepalive_s: int,
+        reload_certificates: Callable[[ssl.SSLContext], None],
     ) -> None:
-        """`received` is called, on the network thread, with every publication.
+        """Creates a client that is not connected.
 
-        `context`: for TLS. `renew` loads the certificates into it again before each connection: they may have been
-        renewed. `timeout_s`: after so long the system gives up what was sent and not acknowledged.
+        `received` is called on the network thread with every publication. `reload_certificates` loads renewed
+        certificates into the TLS `context` before each connection.
         """
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -59,149 +59,148 @@ class WatchedClient(paho.Client):
             protocol=protocol,
             clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else True,
         )
-        self._watch = watch
+        self._monitor = monitor
         self._received = received
         self._context = context
-        self._renew = renew
-        self._keepalive_s = keepalive_s
-        self._give_up_ms = round(timeout_s * 1e3)
-        self._back_off = ExponentialBackoff()
+        self._reload_certificates = reload_certificates
+        self._keepalive_s = settings.keepalive_s
+        self._tcp_user_timeout_ms = round(2 * settings.link_timeout_s * 1e3)
+        self._backoff = ExponentialBackoff()
         self._accepted_ns: int | None = None
-        self.turned_ns = 0  # When the network thread last came round, which it does every second while it is well.
+        self.loop_ns = 0  # Last iteration of the network loop, which a healthy thread runs at least once a second.
         self.network_thread: threading.Thread | None = None  # None: not connected yet.
-        # Given as functions: a client that held itself would hold its sockets until the collector comes.
-        self.on_pre_connect = _connecting
-        self.on_socket_open = _opened
-        self.on_socket_close = _closed
-        self.on_connect_fail = _closed
+        # Plain functions, as a reference cycle would keep the sockets open until garbage collection.
+        self.on_pre_connect = _on_pre_connect
+        self.on_socket_open = _on_socket_open
+        self.on_socket_close = _on_socket_close
+        self.on_connect_fail = _on_socket_close
         self.connect_timeout = _CONNECT_TIMEOUT_S
-        self.max_inflight_messages_set(_MOST_INFLIGHT)
-        self.manual_ack_set(on=True)  # By `_publication_came`.
+        self.max_inflight_messages_set(_MAX_SENT_UNACKNOWLEDGED)
+        self.manual_ack_set(on=True)  # `_deliver_publish` acknowledges.
         if context is not None:
             self.tls_set_context(context)
         if will:
             self.will_set(will.topic, will.payload, qos=1, retain=True)
 
     def open(self, host: str, port: int) -> None:
-        """Connect, as far as the request to be accepted.
+        """Connects and sends the CONNECT packet; the reply is not awaited.
 
-        A session ends with its connection, so that a worker that was away finds no queue of old frames.
+        The session is clean, so that a worker that was offline does not receive a queue of old frames.
 
         Raises:
-            OSError, ValueError: nobody listens there, or it cannot be reached.
+            OSError, ValueError: the broker cannot be reached.
         """
         if self.protocol != paho.MQTTv5:
-            self.connect(host, port, self._keepalive_s)  # Clean by `clean_session`.
+            self.connect(host, port, self._keepalive_s)
             return
         limits = Properties(PacketTypes.CONNECT)
-        limits.MaximumPacketSize = _MOST_BYTES
+        limits.MaximumPacketSize = _MAX_PACKET_BYTES
         self.connect(host, port, self._keepalive_s, clean_start=True, properties=limits)
 
     def accepted(self) -> None:
-        """The broker has accepted the connection; to be called by the network thread."""
+        """Records that the broker accepted the connection; the network thread must call it."""
         self.network_thread = threading.current_thread()
-        self.turned_ns = self._accepted_ns = clock.now_ns()
-        self._watch.accepted()
+        self.loop_ns = self._accepted_ns = clock.now_ns()
+        self._monitor.accepted()
 
-    def cut(self) -> None:
-        """Break the connection; the network thread finds it so and connects again. May be called by any thread."""
+    def abort(self) -> None:
+        """Breaks the connection; the network thread notices and reconnects. Thread-safe."""
         sock = self.socket()
         if isinstance(sock, socket.socket):
             try:
-                # Not SSLSocket's own, which pulls the session from under the network thread.
+                # SSLSocket.shutdown would drop the TLS session while the network thread uses it.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return  # It is closed already.
 
-    def end(self) -> None:
-        """Leave the broker and end the network thread; `cut` shortens it where nobody listens."""
+    def stop(self) -> None:
+        """Disconnects and stops the network thread; `abort` shortens the wait for a broker that does not read."""
         self.disconnect()
         self.loop_stop()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """As paho's. Bytes have come."""
-        self._watch.heard(clock.now_ns())
+        """Extends paho's method: reports received bytes."""
+        self._monitor.received(clock.now_ns())
         return super().loop_read(max_packets)
 
     def loop_misc(self) -> MQTTErrorCode:
-        """As paho's, which sends pings, but while something waits to be sent: a ping would wait behind it.
+        """Extends paho's method, which sends pings: sends none while other data waits to be sent.
 
-        paho would then close a connection on which large frames crawl, though the broker acknowledges one after the
-        other. Whether it is dead the watch judges by those acknowledgements.
+        The ping would wait behind that data, and paho would close a slow connection that still delivers large frames.
+        The monitor judges such a connection by its acknowledgements.
         """
-        self.turned_ns = clock.now_ns()
+        self.loop_ns = clock.now_ns()
         return MQTTErrorCode.MQTT_ERR_SUCCESS if self.want_write() else super().loop_misc()
 
-    def connecting(self) -> None:
-        """A socket is about to be opened.
+    def renew_certificates(self) -> None:
+        """Loads the certificates again before a connection.
 
         Raises:
-            ConnectionError: a certificate cannot be read any more; paho tries again after errors of the network alone.
+            ConnectionError: a file cannot be read; paho retries only after errors of this kind.
         """
         if self._context is not None:
             try:
-                self._renew(self._context)
+                self._reload_certificates(self._context)
             except SkylaneError as error:
                 raise ConnectionError(str(error)) from error
 
-    def opened(self, sock: Any) -> None:
-        """A socket is connected."""
-        # Nagle's algorithm, with QoS 1, holds a frame back until the peer's delayed acknowledgement, 40 ms later.
+    def socket_opened(self, sock: Any) -> None:
+        """Sets the options of a connected socket."""
+        # Nagle's algorithm would hold a QoS 1 frame back for the peer's delayed acknowledgement, 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._give_up_ms)
-        self.turned_ns = clock.now_ns()
-        self._watch.opened(self.turned_ns)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._tcp_user_timeout_ms)
+        self.loop_ns = clock.now_ns()
+        self._monitor.opened(self.loop_ns)
 
-    def closed(self) -> None:
-        """A socket is gone, or none could be opened.
+    def socket_closed(self) -> None:
+        """Draws the wait before the next attempt, after a connection that ended or could not be opened.
 
-        The wait before the next is drawn here: paho's own is not random, and nodes that lost one broker together must
-        not return together.
+        paho's own waits are not random, so nodes that lost one broker together would reconnect together.
         """
-        self._watch.closed()
+        self._monitor.closed()
         held_s = 0.0 if self._accepted_ns is None else (clock.now_ns() - self._accepted_ns) / 1e9
         self._accepted_ns = None
-        wait_s: Any = self._back_off.wait_s(held_s)  # paho takes fractions, though it declares whole seconds.
+        wait_s: Any = self._backoff.wait_s(held_s)  # paho accepts fractions although it declares int.
         self.reconnect_delay_set(wait_s, wait_s)
 
     def _packet_handle(self) -> MQTTErrorCode:
-        """As paho's, except for two packets that paho handles badly.
+        """Replaces paho's handling of two packets.
 
-        It copies a publication's payload twice for each property: half a megabyte of properties took minutes. And an
-        acknowledgement whose code belongs to other packets makes it close the connection; Mosquitto sends one for a
-        message over its `message_size_limit`.
+        paho copies a publication's payload twice for each property, so half a megabyte of properties takes minutes. It
+        also closes the connection after a PUBACK with a reason code of other packets, which Mosquitto sends for a
+        message above its `message_size_limit`.
 
-        The one private method that is overridden; `tests/shared/mqtt/test_paho_client.py` holds what it relies on.
+        This is the only private method that is overridden; `tests/shared/mqtt/test_paho_client.py` checks what it uses.
         """
         packet = self._in_packet
-        kind, content = packet["command"] & _KIND, packet["packet"]
+        kind, content = packet["command"] & _TYPE_MASK, packet["packet"]
         if kind == _PUBLISH:
-            return self._publication_came(packet)
-        if kind == _PUBACK and len(content) > _CODE_AT and content[_CODE_AT] not in _PUBACK_CODES:
-            content[_CODE_AT] = _SPECIFIC_ERROR
+            return self._deliver_publish(packet)
+        if kind == _PUBACK and len(content) > _REASON_AT and content[_REASON_AT] not in _PUBACK_REASONS:
+            content[_REASON_AT] = _IMPLEMENTATION_ERROR
         return super()._packet_handle()
 
-    def _publication_came(self, packet: Any) -> MQTTErrorCode:
-        """At most QoS 1 was asked for."""
+    def _deliver_publish(self, packet: Any) -> MQTTErrorCode:
+        """Delivers a publication and acknowledges it. QoS 2 is a protocol error, as no subscription asks for it."""
         is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
         try:
             publication = publish_packet.read(packet["command"], memoryview(packet["packet"]), has_properties=is_5)
-        except publish_packet.MalformedError:
+        except publish_packet.MalformedPublishError:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         if publication.qos > 1:
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         self._received(publication)
-        return self.ack(publication.number, publication.qos) if publication.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
+        return self.ack(publication.mid, publication.qos) if publication.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def _connecting(client: Any, _data: Any) -> None:
-    client.connecting()
+def _on_pre_connect(client: Any, _data: Any) -> None:
+    client.renew_certificates()
 
 
-def _opened(client: Any, _data: Any, sock: Any) -> None:
-    client.opened(sock)
+def _on_socket_open(client: Any, _data: Any, sock: Any) -> None:
+    client.socket_opened(sock)
 
 
-def _closed(client: Any, *_: Any) -> None:
-    client.closed()
+def _on_socket_close(client: Any, *_: Any) -> None:
+    client.socket_closed()

@@ -1,4 +1,4 @@
-"""A publication of MQTT's, read without a copy: paho's own reader makes five of the whole message, one for each field."""
+"""Reads MQTT PUBLISH packets without copying the payload; paho's reader copies the whole message five times."""
 
 import struct
 from typing import NamedTuple
@@ -7,47 +7,47 @@ from shared.mqtt import properties as mqtt_properties
 from shared.mqtt.bus import Properties
 
 _QOS, _RETAIN = 0x06, 0x01  # Bits of a packet's first byte.
-_NUMBER = struct.Struct(">H")
+_UINT16 = struct.Struct(">H")
 
 
-class MalformedError(Exception):
-    """A packet that is no publication."""
+class MalformedPublishError(Exception):
+    """A packet is not a valid PUBLISH."""
 
 
-class Publication(NamedTuple):
-    """One as it came."""
+class PublishPacket(NamedTuple):
+    """A received PUBLISH packet."""
 
     topic: bytes  # Not decoded yet.
     qos: int
-    number: int  # By which the broker knows it; 0 of one that is not to be acknowledged.
+    mid: int  # Packet identifier; 0 for QoS 0.
     is_retained: bool
     properties: Properties
     payload: memoryview  # A view of the packet.
 
 
-def read(command: int, packet: memoryview, *, has_properties: bool) -> Publication:
-    """The publication in a packet.
+def read(command: int, packet: memoryview, *, has_properties: bool) -> PublishPacket:
+    """Reads a PUBLISH packet.
 
     Args:
-        command: the packet's first byte.
-        packet: what follows the packet's length.
-        has_properties: whether it is one of MQTT 5.
+        command: First byte of the packet.
+        packet: The bytes after the packet's length.
+        has_properties: True for MQTT 5.
 
     Raises:
-        MalformedError: its lengths go beyond it.
+        MalformedPublishError: a length exceeds the packet.
     """
-    qos, number, properties = (command & _QOS) >> 1, 0, Properties()
+    qos, mid, properties = (command & _QOS) >> 1, 0, Properties()
     try:
-        at = _NUMBER.size + _NUMBER.unpack_from(packet)[0]
-        topic = bytes(packet[_NUMBER.size : at])
+        at = _UINT16.size + _UINT16.unpack_from(packet)[0]
+        topic = bytes(packet[_UINT16.size : at])
         if qos:
-            (number,) = _NUMBER.unpack_from(packet, at)
-            at += _NUMBER.size
+            (mid,) = _UINT16.unpack_from(packet, at)
+            at += _UINT16.size
         if has_properties:
             properties, taken = mqtt_properties.read(packet[at:])
             at += taken
-    except (struct.error, mqtt_properties.MalformedError) as error:
-        raise MalformedError(f"a publication of {len(packet)} bytes that is broken off") from error
+    except (struct.error, mqtt_properties.MalformedPropertiesError) as error:
+        raise MalformedPublishError(f"PUBLISH of {len(packet)} bytes is truncated") from error
     if at > len(packet):
-        raise MalformedError(f"a publication of {len(packet)} bytes that says it has {at} before its payload")
-    return Publication(topic, qos, number, bool(command & _RETAIN), properties, packet[at:])
+        raise MalformedPublishError(f"PUBLISH of {len(packet)} bytes claims {at} bytes before its payload")
+    return PublishPacket(topic, qos, mid, bool(command & _RETAIN), properties, packet[at:])

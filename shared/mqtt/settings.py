@@ -1,16 +1,23 @@
-"""How long a connection to a broker waits for what."""
+"""Settings of a broker connection."""
 
 from dataclasses import dataclass
+
+from shared.mqtt.inflight import MAX_INFLIGHT, MAX_INFLIGHT_BYTES
 
 KEEPALIVE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """The times of one connection."""
+    """Timeouts and limits of one connection."""
 
-    keepalive_s: int = KEEPALIVE_S  # Between two signs of life.
-    answer_s: float = 3.0  # For the answer to the first connect: a broker that knows no MQTT 5 may say nothing at all.
-    accept_s: float = 5.0  # For a connection that was made again to be accepted.
-    away_s: float = 10.0  # Without a connection, before the node is told.
-    callback_s: float = KEEPALIVE_S  # How long a callback may keep the network thread.
+    connect_timeout_s: float = 10.0  # Time for the first connection, all attempts together.
+    connack_timeout_s: float = 3.0  # Time for the reply to one CONNECT; a broker without MQTT 5 may never reply.
+    reconnect_timeout_s: float = 5.0  # Time for the broker to accept a later connection.
+    link_timeout_s: float = KEEPALIVE_S  # A connection that owes an acknowledgement and is silent so long is replaced.
+    keepalive_s: int = KEEPALIVE_S
+    offline_notice_s: float = 10.0  # Time without a connection before the node is notified.
+    callback_timeout_s: float = KEEPALIVE_S  # A callback that blocks the network thread longer is reported as a fault.
+    min_bandwidth_mbps: float | None = None  # Slowest link to expect; limits the payload to what it carries in time.
+    max_inflight: int = MAX_INFLIGHT
+    max_inflight_bytes: int = MAX_INFLIGHT_BYTES

@@ -1,4 +1,4 @@
-"""Where a broker is, and what proves who we are."""
+"""Broker addresses, passwords and certificate files."""
 
 import os
 import re
@@ -8,23 +8,18 @@ from urllib.parse import unquote, urlsplit
 
 from shared.errors import SkylaneError
 from shared.network.endpoint import Endpoint, EndpointError
+from shared.network.env_names import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
-_PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (where it is, not what it is)
-_PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (the same)
-BROKER_PASSWORD_VARIABLES = (
-    _PASSWORD,
-    _PASSWORD_FILE,
-)  # Variables that no process needs to see but one that speaks to the broker.
 
 
 class BrokerAddressError(SkylaneError):
-    """A broker's address cannot be read."""
+    """A broker address or its password is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker is and how to be let in. The password stays out of every text."""
+    """The address of a broker and the credentials for it; neither `str` nor `repr` shows the password."""
 
     host: str
     port: int
@@ -37,40 +32,42 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Reads `mqtt://[user@]host[:port]` or `mqtts://…`.
+        """Parses `mqtt://[user@]host[:port]` or `mqtts://…`.
 
         The password comes from SKYLANE_BROKER_PASSWORD, or from the file that SKYLANE_BROKER_PASSWORD_FILE names.
 
         Raises:
-            BrokerAddressError: the text is no such URL, or that file holds no password.
+            BrokerAddressError: the URL is not valid, or the file holds no password.
         """
         return replace(cls.parse_without_password(url), password=_password())
 
     @classmethod
     def parse_without_password(cls, url: str) -> "Address":
-        """Reads an address as `parse` does, without its password.
+        """Parses an address as `parse` does, without reading the password.
 
         Raises:
-            BrokerAddressError: the text is no such URL.
+            BrokerAddressError: the URL is not valid.
         """
         try:
             whole = url if "//" in url else f"mqtt://{url}"
-            parts = urlsplit(whole if whole.isprintable() else "")  # Which would leave out what breaks a line.
-            usual_port = _PORTS[parts.scheme]  # Of another scheme nobody knows whether it asks for TLS.
-            port = usual_port if parts.port is None else parts.port
-            where = Endpoint.parse(str(Endpoint(parts.hostname or "", port)))
+            parts = urlsplit(whole if whole.isprintable() else "")  # urlsplit drops line breaks.
+            default_port = _PORTS[parts.scheme]
+            port = default_port if parts.port is None else parts.port
+            endpoint = Endpoint.parse(str(Endpoint(parts.hostname or "", port)))
         except (KeyError, ValueError, EndpointError) as error:
-            shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # A password may stand there.
+            shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # It may contain a password.
             instead = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
             raise BrokerAddressError(f"broker address {shown!r} cannot be read: {instead}") from error
         if parts.password is not None or parts.path.strip("/"):
             hint = (
-                f"put the password into {_PASSWORD} or {_PASSWORD_FILE}" if parts.password else "write mqtt://host:1883"
+                f"put the password into {BROKER_PASSWORD} or {BROKER_PASSWORD_FILE}"
+                if parts.password
+                else "write mqtt://host:1883"
             )
-            raise BrokerAddressError(f"broker address of host {where.host!r} cannot be used: {hint}")
+            raise BrokerAddressError(f"broker address of host {endpoint.host!r} cannot be used: {hint}")
         return cls(
-            host=where.host,
-            port=where.port,
+            host=endpoint.host,
+            port=endpoint.port,
             tls=parts.scheme == "mqtts",
             username=unquote(parts.username) if parts.username else None,
         )
@@ -78,30 +75,30 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files for mutual TLS, in PEM."""
+    """PEM files for mutual TLS."""
 
-    authority: str | None = None  # None: whom this machine trusts.
+    authority: str | None = None  # None: the authorities that the system trusts.
     certificate: str | None = None
     key: str | None = None
 
 
 def _password() -> str | None:
-    """What proves a user name; None where neither variable is set.
+    """Returns the password from the environment; None if neither variable is set.
 
     Raises:
-        BrokerAddressError: both are set, or the file cannot be read or holds nothing; never says what it holds.
+        BrokerAddressError: both variables are set, or the file cannot be read or is empty.
     """
-    path = os.environ.get(_PASSWORD_FILE)
+    path = os.environ.get(BROKER_PASSWORD_FILE)
     if path is None:
-        return os.environ.get(_PASSWORD)
-    if _PASSWORD in os.environ:
-        raise BrokerAddressError(f"{_PASSWORD} and {_PASSWORD_FILE} are both set: unset one of them")
+        return os.environ.get(BROKER_PASSWORD)
+    if BROKER_PASSWORD in os.environ:
+        raise BrokerAddressError(f"{BROKER_PASSWORD} and {BROKER_PASSWORD_FILE} are both set: unset one of them")
     try:
-        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")  # An editor ends the line.
+        password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")  # Editors add a line end.
     except OSError as error:
-        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
+        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} is no text in UTF-8") from None
+        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} is not UTF-8 text") from None
     if not password:
-        raise BrokerAddressError(f"{_PASSWORD_FILE}: {path} is empty: write the password into it")
+        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} is empty: write the password into it")
     return password

@@ -1,4 +1,4 @@
-"""How a command is told where the broker is: the flags, the environment, and the bus they give."""
+"""Command-line options for the broker connection, and the bus that they configure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from shared.flags import FiniteRange, ValidatedText
 from shared.mqtt.bus import Will
 from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
+from shared.mqtt.settings import MqttSettings
 from shared.network.address import Address, Certificates
 from shared.network.tls import CertificateError
 
@@ -20,8 +21,8 @@ DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """Where the broker is, how long to knock, what to be let in by, and the narrowest link on the way."""
+class BrokerOptions:
+    """Address, credentials and limits of a broker connection."""
 
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = 10.0
@@ -42,31 +43,33 @@ class Connection:
         on_fault: Callable[[BaseException], None] | None = None,
         on_waiting: Callable[[str], None] | None = None,
     ) -> MqttBus:
-        """Connect as the node of this `name`, by which its certificate is found; None: as nobody in particular.
+        """Connects to the broker; see `MqttBus` and `MqttSettings` for the arguments.
 
-        `will`: None for whom nobody would miss. For the others see `MqttBus`.
+        `name` is the node whose certificate to use; None: connect without a certificate from the folder `certs`.
 
         Raises:
-            SkylaneError: the address cannot be read, nothing answers in time, or one of both sides refuses the other.
+            SkylaneError: the address is not valid, no broker answers in time, or one side refuses the other.
         """
         return MqttBus(
             Address.parse(self.broker),
             client_id,
+            MqttSettings(
+                connect_timeout_s=self.connect_timeout_s,
+                min_bandwidth_mbps=self.min_bandwidth_mbps,
+                max_inflight=max_inflight,
+            ),
             will=will,
             certificates=self.certificates(name),
-            connect_timeout_s=self.connect_timeout_s,
-            min_bandwidth_mbps=self.min_bandwidth_mbps,
-            max_inflight=max_inflight,
             on_connected=on_connected,
             on_fault=on_fault,
             on_waiting=on_waiting,
         )
 
     def certificates(self, name: str | None) -> Certificates | None:
-        """The files by which the node of this `name` knows the broker and is known by it; None: none were given.
+        """Returns the TLS files of the node called `name`; None if no option names any.
 
         Raises:
-            CertificateError: the folder has no such file.
+            CertificateError: the folder `certs` lacks a file.
         """
         authority, certificate, key = self.tls_ca, self.tls_cert, self.tls_key
         if self.certs is not None:
@@ -80,15 +83,15 @@ class Connection:
 
 
 def broker_options(command: Command) -> Command:
-    """Add the flags that say where the broker is; they arrive as the fields of `Connection` do."""
+    """Adds the options of the broker connection, which arrive under the field names of `BrokerOptions`."""
     existing = click.Path(exists=True, dir_okay=False, path_type=Path)
     options = (
         click.option(
             "--broker",
             type=ValidatedText("URL", Address.parse_without_password),
             envvar="SKYLANE_BROKER",
-            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is in SKYLANE_BROKER_PASSWORD, or in the file "
-            f"that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
+            help="mqtt://[user@]host[:port], or mqtts:// for TLS. The password is read from SKYLANE_BROKER_PASSWORD, or "
+            f"from the file that SKYLANE_BROKER_PASSWORD_FILE names. [{DEFAULT_BROKER}]",
         ),
         click.option(
             "--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), help="Connection timeout in seconds. [10]"
@@ -99,7 +102,9 @@ def broker_options(command: Command) -> Command:
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             help="Folder with ca.crt and this node's certificate and key, <name>.crt and <name>.key. [SKYLANE_CERTS]",
         ),
-        click.option("--tls-ca", type=existing, help="Certificate authority of the broker (PEM)."),
+        click.option(
+            "--tls-ca", type=existing, help="Certificate authority that signed the broker's certificate (PEM)."
+        ),
         click.option("--tls-cert", type=existing, help="Certificate of this node (PEM)."),
         click.option("--tls-key", type=existing, help="Private key of this node (PEM)."),
     )
@@ -111,6 +116,6 @@ def broker_options(command: Command) -> Command:
 def _found(path: Path, flag: str) -> Path:
     if not path.is_file():
         raise CertificateError(
-            f"certs: there is no {path}: make it with 'skylane broker certs', or name another file with {flag}"
+            f"certs: {path} does not exist: make it with 'skylane broker certs', or name another file with {flag}"
         )
     return path

@@ -1,4 +1,4 @@
-"""Certificates and revocation lists that have expired: found before a server starts that nobody would believe."""
+"""Checks for expired certificates and revocation lists before a server starts with them."""
 
 from datetime import UTC, datetime
 from importlib import import_module
@@ -13,13 +13,13 @@ class ExpiredError(SkylaneError):
     """A certificate or a revocation list has expired."""
 
 
-def check_not_expired(certificate: Path, cure: str) -> None:
-    """Refuse a PEM file of which a certificate has expired; `cure`: what to do about it.
+def check_not_expired(certificate: Path, remedy: str) -> None:
+    """Checks every certificate of a PEM file. `remedy` ends the error message.
 
-    What is not a certificate at all is left to the server, whose library names the fault.
+    A file that holds no certificate passes: the server's TLS library reports it better.
 
     Raises:
-        ExpiredError: with the date.
+        ExpiredError: a certificate has expired; the message has the date.
         MissingExtraError: `cryptography` is not installed.
     """
     x509 = _x509()
@@ -28,18 +28,23 @@ def check_not_expired(certificate: Path, cure: str) -> None:
     except (OSError, ValueError):
         return
     for each in chain:
-        _refuse(certificate, each.not_valid_after_utc, cure)
+        _check(certificate, each.not_valid_after_utc, remedy)
 
 
-def check_crl_not_expired(revoked: Path, cure: str) -> None:
-    """The same for a list of revoked certificates: a broker that has an expired one refuses everybody."""
+def check_crl_not_expired(revoked: Path, remedy: str) -> None:
+    """Checks a certificate revocation list: a broker with an expired one refuses every client.
+
+    Raises:
+        ExpiredError: the list has expired.
+        MissingExtraError: `cryptography` is not installed.
+    """
     x509 = _x509()
     try:
         expires = x509.load_pem_x509_crl(revoked.read_bytes()).next_update_utc
     except (OSError, ValueError):
         return
     if expires is not None:
-        _refuse(revoked, expires, cure)
+        _check(revoked, expires, remedy)
 
 
 def _x509() -> ModuleType:
@@ -49,6 +54,6 @@ def _x509() -> ModuleType:
         raise MissingExtraError("a server with certificates", error.name or "cryptography", "broker") from error
 
 
-def _refuse(file: Path, expires: datetime, cure: str) -> None:
+def _check(file: Path, expires: datetime, remedy: str) -> None:
     if expires <= datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):
-        raise ExpiredError(f"{file} expired on {expires:%Y-%m-%d}: {cure}")
+        raise ExpiredError(f"{file} expired on {expires:%Y-%m-%d}: {remedy}")

@@ -1,4 +1,4 @@
-"""An endpoint: the host and port at which something listens, written HOST:PORT."""
+"""Endpoints, written HOST:PORT."""
 
 import re
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ LAST_PORT = 65_535
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _IPV6 = re.compile(r"\[([0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,15})?)\]")
 _PORT = re.compile(r"[0-9]{1,5}")
-_SHOWN = 100  # Characters of what cannot be read.
+_SHOWN = 100  # Characters of an invalid text in its error message.
 
 
 class EndpointError(SkylaneError):
-    """A text is no HOST:PORT."""
+    """A text is not a valid HOST:PORT."""
 
     def __init__(self, text: str, problem: str) -> None:
         self.text = text
@@ -25,7 +25,7 @@ class EndpointError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where something listens; the host of an IPv6 address without its brackets."""
+    """A host and a port; an IPv6 address is stored without brackets."""
 
     host: str
     port: int
@@ -35,29 +35,30 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str, *, listens: bool = False) -> Self:
-        """Read HOST:PORT; an IPv6 address stands in brackets.
+        """Parses HOST:PORT; an IPv6 address needs brackets.
 
-        `listens`: to be listened at, so that the port may be 0, any that is free, and the host missing, every address.
+        If the endpoint is to be listened on (`listens`), the port may be 0 (any free one) and the host empty (all
+        addresses).
 
         Raises:
-            EndpointError: it is not that.
+            EndpointError: the text is not valid.
         """
         host, colon, port = text.rpartition(":")
         if not colon or text.endswith("]"):
-            raise EndpointError(text, "no port follows its host")
+            raise EndpointError(text, "the port is missing")
         least = 0 if listens else 1
         if not _PORT.fullmatch(port) or not least <= int(port) <= LAST_PORT:
-            raise EndpointError(text, f"its port is no number from {least} to {LAST_PORT}")
+            raise EndpointError(text, f"the port must be a number from {least} to {LAST_PORT}")
         return cls("" if listens and not host else _host(text, host), int(port))
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine's own, so that what is sent to it does not travel."""
+        """True if the host is this machine, so that traffic does not leave it."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or a name is this machine's own, as far as can be told without asking for it."""
+    """Returns whether an address or a name is this machine; names are not resolved."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -65,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(text: str, host: str) -> str:
-    """A host as it was written, without the brackets of an IPv6 address.
+    """Returns the host without the brackets of an IPv6 address.
 
     Raises:
         EndpointError: it is neither a name nor an address.
@@ -74,12 +75,12 @@ def _host(text: str, host: str) -> str:
         try:
             IPv6Address(bracketed[1])
         except ValueError:
-            raise EndpointError(text, "what stands in its brackets is no IPv6 address") from None
+            raise EndpointError(text, "the text in brackets is not an IPv6 address") from None
         return bracketed[1]
     if not host:
-        raise EndpointError(text, "it has no host")
+        raise EndpointError(text, "the host is missing")
     if ":" in host:
-        raise EndpointError(text, "its host has a colon, and only an IPv6 address in brackets has those")
+        raise EndpointError(text, "the host contains a colon: write an IPv6 address in brackets")
     if not _HOST.fullmatch(host):
-        raise EndpointError(text, "its host is no name of A-Z a-z 0-9 . _ - and no address")
+        raise EndpointError(text, "the host is neither a name of A-Z a-z 0-9 . _ - nor an address")
     return host

@@ -1,6 +1,9 @@
-"""Tokens: the variables of the environment that hold them."""
+"""Environment variables that hold secrets."""
 
-GATEWAY = "SKYLANE_GATEWAY_TOKEN"  # Lets its bearer in at a worker's doors.
-WORKER = "SKYLANE_WORKER_TOKEN"  # What a vehicle shows there.
-REMOTE = "SKYLANE_REMOTE_TOKEN"  # What a worker shows to a server that has a model.
-TOKEN_VARIABLES = (GATEWAY, WORKER, REMOTE)  # No process needs to see them but the one that each is for.
+GATEWAY = "SKYLANE_GATEWAY_TOKEN"  # Bearer token that a worker's gateway requires.
+WORKER = "SKYLANE_WORKER_TOKEN"  # Bearer token that a vehicle sends to a worker.
+REMOTE = "SKYLANE_REMOTE_TOKEN"  # Bearer token that a worker sends to a remote model server.
+TOKEN_VARIABLES = (GATEWAY, WORKER, REMOTE)
+BROKER_PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (a name)
+BROKER_PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (a name)
+BROKER_PASSWORD_VARIABLES = (BROKER_PASSWORD, BROKER_PASSWORD_FILE)

@@ -1,22 +1,22 @@
-"""What a GPU is doing, by NVIDIA's management library, where there is one."""
+"""Resource usage of NVIDIA GPUs, from NVML."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from shared.resources.usage import ProbeGoneError, Usage
+from shared.resources.usage import ProbeGoneError, ResourceUsage
 
 
 class GpuUsage:
-    """One GPU: all that runs on it, whoever's."""
+    """One GPU, with everything that runs on it."""
 
     def __init__(self, nvml: ModuleType, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
 
-    def look(self, _at_ns: int) -> Usage:
-        """See `shared.resources.usage.Watched`. What this GPU cannot tell (many tell no power) is None."""
+    def sample(self, _at_ns: int) -> ResourceUsage:
+        """See `UsageProbe`. Values that the GPU does not report, often the power, are None."""
         nvml = self._nvml
         percent: float | None = None
         memory_bytes: int | None = None
@@ -29,14 +29,14 @@ class GpuUsage:
                 power_w = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
         except nvml.NVMLError as error:
             raise ProbeGoneError(f"NVML: {error}") from error
-        return Usage(gpu_percent=percent, gpu_memory_bytes=memory_bytes, gpu_power_w=power_w)
+        return ResourceUsage(gpu_percent=percent, gpu_memory_bytes=memory_bytes, gpu_power_w=power_w)
 
 
 @contextmanager
 def gpus() -> Iterator[dict[str, GpuUsage]]:
-    """All GPUs of this machine by node name; none where there is none, or NVML or its Python library is missing."""
+    """Yields a probe for each GPU, by node name; an empty dict without GPUs, NVML or its Python package."""
     try:
-        import pynvml as nvml  # noqa: PLC0415 (vehicles have none, and no use for it)
+        import pynvml as nvml  # noqa: PLC0415 (not installed on vehicles)
     except ImportError:
         yield {}
         return

@@ -1,16 +1,17 @@
-"""What something used, as one look at it tells; and how a share of a processor follows from two looks."""
+"""Samples of resource usage, and the probes that take them."""
 
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-_LEAST_NS = 100_000_000  # The kernel tells times in ticks of 10 ms.
+_MIN_INTERVAL_NS = 100_000_000  # CPU times have a resolution of 10 ms, too coarse for a shorter interval.
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """One look at a process, a container, a GPU or the machine; None: not known, or not a thing it has.
+class ResourceUsage:
+    """One sample of a process, a container, a GPU or the machine; None: unknown or not applicable.
 
-    `cpu_percent`: 100 is one core busy since the last look. Bytes in and out: TCP payload since the first look.
+    `cpu_percent` is relative to one core, since the previous sample. `bytes_in` and `bytes_out` are TCP payload since
+    the first sample.
     """
 
     pid: int | None = None
@@ -23,37 +24,37 @@ class Usage:
     gpu_power_w: float | None = None
 
 
-USAGE_FIELDS = tuple(field.name for field in fields(Usage))
+USAGE_FIELDS = tuple(field.name for field in fields(ResourceUsage))
 
 
 class ProbeGoneError(Exception):
-    """What is looked at is no more, or cannot be looked at; it is not looked at again."""
+    """The target of a probe has ended or cannot be measured; the probe is not used again."""
 
 
-class Watched(Protocol):
-    """Something that can be looked at again and again."""
+class UsageProbe(Protocol):
+    """Measures one process, container, GPU or machine repeatedly."""
 
-    def look(self, at_ns: int) -> Usage:
-        """What it used until now, `at_ns`.
+    def sample(self, at_ns: int) -> ResourceUsage:
+        """Measures the usage; `at_ns` is the current time.
 
         Raises:
-            ProbeGoneError: it cannot be told any more.
+            ProbeGoneError: the target has ended or cannot be measured.
         """
 
 
 class CpuShare:
-    """How busy something kept the processor between two looks."""
+    """Computes CPU usage from successive CPU times."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int] | None = None
 
-    def of(self, busy_s: float, at_ns: int) -> float | None:
-        """Percent of one core since the last look, from the seconds of CPU it has had in all.
+    def percent(self, busy_s: float, at_ns: int) -> float | None:
+        """Returns the percentage of one core since the previous call; `busy_s` is the total CPU time so far.
 
-        None at the first look, and where the last was so short ago that a tick of the kernel's account would be much.
+        None for the first call, and if the previous one was too recent for the resolution of CPU times.
         """
         last = self._last
-        if last is not None and at_ns - last[1] < _LEAST_NS:
+        if last is not None and at_ns - last[1] < _MIN_INTERVAL_NS:
             return None
         self._last = (busy_s, at_ns)
         return None if last is None else max(0.0, (busy_s - last[0]) * 1e11 / (at_ns - last[1]))

@@ -1,4 +1,4 @@
-"""The latency log: one CSV row for every frame read, a journal that survives a kill, and a manifest beside them."""
+"""The latency log of a run: one CSV row per frame, and a journal from which rows lost to a kill are restored."""
 
 import csv
 import errno
@@ -25,28 +25,28 @@ JOURNAL_NAME = "latency.journal"
 
 
 class LogError(SkylaneError):
-    """A run's log cannot be written or read."""
+    """The files of a run cannot be written or read."""
 
 
 class Outcome(StrEnum):
-    """What became of a frame; every frame read has exactly one."""
+    """The outcome of a frame; every frame read has exactly one."""
 
     ANSWERED = "answered"
-    DROPPED = "dropped"  # Given up at the edge.
-    EXPIRED = "expired"  # Answered after its deadline, or the worker's word for it.
+    DROPPED = "dropped"  # Discarded by the vehicle before it was sent.
+    EXPIRED = "expired"  # Answered after its deadline, or reported as late by the worker.
     OVERLOADED = "overloaded"
     REJECTED = "rejected"
     FAILED = "failed"
-    LOST = "lost"  # No answer by deadline and grace.
-    ABORTED = "aborted"  # Open when the edge died.
+    LOST = "lost"  # No reply by the deadline and its grace time.
+    ABORTED = "aborted"  # In flight when the vehicle node died.
 
 
 _OUTCOMES = frozenset(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """All that is known of one frame when it is closed. Times are nanoseconds of the node that took them."""
+class LatencyRow:
+    """Everything known about a frame when it ends. Times are in nanoseconds, each by the clock of its node."""
 
     vehicle: str
     camera: str
@@ -60,7 +60,7 @@ class Row:
     read_ns: int = 0
     attempts: int = 0
     retry_wait_ns: int = 0
-    model: str = ""  # As asked for; who answered stands behind it.
+    model: str = ""  # As requested; the columns after it describe the model that replied.
     model_version: str = ""
     engine: str = ""
     worker: str = ""
@@ -73,24 +73,24 @@ class Row:
     clock: Offset | None = None
 
 
-_FACTS = (
+_VALUE_COLUMNS = (
     "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
     "model", "model_version", "engine", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
 )  # fmt: skip
 TEXT_COLUMNS = (
     "vehicle", "camera", "session", "outcome", "reason", "model", "model_version", "engine", "worker", "worker_session",
 )  # fmt: skip
-_NUMBERS = tuple(name for name in _FACTS if name not in TEXT_COLUMNS)
+_NUMBER_COLUMNS = tuple(name for name in _VALUE_COLUMNS if name not in TEXT_COLUMNS)
 _MAX_TEXT = 200
-_WORKERS_WORDS = ("reason", "model_version", "engine", "worker_session")
-_FORMULA = tuple("=+-@＝＋－＠")  # What a spreadsheet takes for one, and calculates.
+_WORKER_TEXTS = ("reason", "model_version", "engine", "worker_session")  # Set by a worker, so not trusted.
+_FORMULA_STARTS = tuple("=+-@＝＋－＠")  # A spreadsheet would evaluate such a text.
 _TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*EDGE_STAGES, *CLOUD_STAGES)}
 _DURATIONS = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in (Stage.DUE, Stage.RECEIVED))
 _SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
 _ONE_WAY = ("uplink", "downlink")
 COLUMNS = (
-    *_FACTS,
+    *_VALUE_COLUMNS,
     *_TIME_COLUMNS.values(),
     *(_DURATION_COLUMNS[stage] for stage in _DURATIONS),
     *(f"{name}_ms" for name in _SUMS),
@@ -98,21 +98,22 @@ COLUMNS = (
 )
 
 
-def fields_of(row: Row) -> dict[str, str]:
-    """A row as CSV text by column. What was not measured is empty, never zero.
+def csv_fields(row: LatencyRow) -> dict[str, str]:
+    """Returns a row as CSV text by column. Missing measurements are empty, never zero.
 
-    `total_ms` = mask_decoded - due and is the sum of the edge's durations, of which `returned_ms` is the time away;
-    `cloud_ms` = replied - received and is the sum of the cloud's; `crossing_ms` = `returned_ms` - `cloud_ms` needs no
-    common clock; `uplink_ms` and `downlink_ms` split it by `clock_offset_ms` (the worker's clock minus the edge's) and
-    are each true to within `clock_error_ms`, and resolved (1, else 0) where they are larger than that. Of a frame that
-    was sent twice, `sent` is when the attempt that was answered left: `sent_ms` then holds `retry_wait_ms`, the time
-    from the first attempt to that one, and all that follows is of that attempt alone.
+    - `total_ms` = mask_decoded - due, the sum of the edge's durations; `returned_ms` among them is the time away.
+    - `cloud_ms` = replied - received, the sum of the worker's durations.
+    - `crossing_ms` = `returned_ms` - `cloud_ms`, which needs no common clock.
+    - `uplink_ms` and `downlink_ms` split `crossing_ms` by `clock_offset_ms` (the worker's clock minus the edge's). Each
+      is correct to within `clock_error_ms`, and resolved (1, else 0) if it is larger than that.
+    - For a frame that was sent twice, `sent` is the time of the attempt that was answered. `sent_ms` then includes
+      `retry_wait_ms`, the time from the first attempt to that one; all later columns describe that attempt.
     """
-    fields = {name: str(getattr(row, name)) for name in _NUMBERS}
+    fields = {name: str(getattr(row, name)) for name in _NUMBER_COLUMNS}
     for name in TEXT_COLUMNS:
-        # One line a row, whatever a camera is called: half a row of a killed process must be known by its missing end.
+        # Without line breaks: a row that a kill cut short is recognised by its missing line end.
         text = " ".join(printable(getattr(row, name)).split())
-        if name in _WORKERS_WORDS and text.startswith(_FORMULA):
+        if name in _WORKER_TEXTS and text.startswith(_FORMULA_STARTS):
             text = f"'{text}"
         fields[name] = text[:_MAX_TEXT]
     for times in (row.edge_times, row.cloud_times):
@@ -130,12 +131,12 @@ def fields_of(row: Row) -> dict[str, str]:
 
 
 def milliseconds(value_ns: int) -> str:
-    """Nanoseconds as milliseconds with six decimals: exact, so that sums of the columns stay exact."""
+    """Returns nanoseconds as milliseconds with six decimals, which keeps sums of columns exact."""
     sign, value_ns = ("-", -value_ns) if value_ns < 0 else ("", value_ns)
     return f"{sign}{value_ns // 1_000_000}.{value_ns % 1_000_000:06d}"
 
 
-def _sums_ns(row: Row) -> dict[str, int]:
+def _sums_ns(row: LatencyRow) -> dict[str, int]:
     edge, cloud = row.edge_times, row.cloud_times
     sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns}
     if Stage.DUE in edge and Stage.MASK_DECODED in edge:
@@ -152,44 +153,44 @@ def _sums_ns(row: Row) -> dict[str, int]:
     return sums
 
 
-_NEEDS_QUOTES = re.compile(r'["\r\n]').search  # Beside a comma too many.
-_CLOSED = -1  # A thread that outlives its log must not write to whatever has the number next.
+_NEEDS_QUOTES = re.compile(r'["\r\n]').search  # Extra commas are counted instead.
+_CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
 
 
 class LogWriter:
-    """Writes a run's log: rows as they close, one system call a row, so that a kill leaves only whole rows.
+    """Writes the log of a run, with one system call per row, so that a kill leaves only whole rows.
 
-    A full disk does not stop the run: what could not be written is counted in `rows_lost`, `fault` says why, and
-    `shared.runlog.lost_rows` keeps which frames that were.
+    A full disk does not stop the run: `rows_lost` counts the rows that could not be written, `fault` holds the error,
+    and `shared.runlog.lost_rows` records their frames.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start a log in `folder`.
+        """Starts a log in `folder`.
 
         Raises:
-            LogError: the folder cannot be made or written, has no room, or already holds a log.
+            LogError: the folder cannot be created or written, the disk is full, or there is a log already.
         """
         self.rows_lost = 0
         self.fault: OSError | None = None
         self._folder = folder
-        self._lost: LostRows | None = None  # It takes what the log itself leaves.
+        self._lost: LostRows | None = None  # Created last, as its space is less important than the log's.
         is_new = not folder.exists()
         try:
-            with ExitStack() as made:  # Undone where the log cannot be started.
+            with ExitStack() as undo:  # Removes the files if the log cannot be started.
                 folder.mkdir(parents=True, exist_ok=True)
                 if is_new:
-                    made.callback(_remove_empty, folder)
-                self._csv = _created(folder / CSV_NAME, made)
-                self._journal = _created(folder / JOURNAL_NAME, made)
-                with suppress(OSError):  # A file system without locks only loses the warning that a run still goes on.
+                    undo.callback(_remove_empty, folder)
+                self._csv = _created(folder / CSV_NAME, undo)
+                self._journal = _created(folder / JOURNAL_NAME, undo)
+                with suppress(OSError):  # Without locks, `repair` cannot tell that a run is still going on.
                     fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not self._append(self._csv, ",".join(COLUMNS) + "\n"):
                     assert self.fault is not None
                     raise self.fault
-                made.pop_all()
+                undo.pop_all()
         except FileExistsError as error:
             is_file = folder.exists() and not folder.is_dir()
-            problem = "is a file, where a folder is needed" if is_file else "already holds a run"
+            problem = "is a file, not a folder" if is_file else "already holds a run"
             raise LogError(f"{folder} {problem}: choose another --out") from error
         except OSError as error:
             raise LogError(unwritable_message(folder, error, "--out")) from error
@@ -205,36 +206,43 @@ class LogWriter:
         if self._lost is not None:
             self._lost.close()
 
-    def open(self, row: Row) -> None:
-        """Note a frame in the journal before it is published; `row.outcome` is what a death would make of it."""
-        self._append(self._journal, line_of(fields_of(row)))
+    def open(self, row: LatencyRow) -> None:
+        """Writes a frame to the journal before it is sent; `row.outcome` is its outcome if this process dies."""
+        self._append(self._journal, csv_line(csv_fields(row)))
 
-    def close(self, row: Row) -> None:
-        """Write a frame's row."""
-        if not self._append(self._csv, line_of(fields_of(row))):
+    def close(self, row: LatencyRow) -> None:
+        """Writes the row of a frame that has ended."""
+        if not self._append(self._csv, csv_line(csv_fields(row))):
             self.rows_lost += 1
             if self._lost is not None:
                 self._lost.note(row.sequence, row.outcome)
 
     def _append(self, file: int, text: str) -> bool:
-        data = text.encode(errors="backslashreplace")  # The name of a folder need not be UTF-8.
         try:
-            written = os.write(file, data)
-            if written == len(data):
-                return True
-            # A disk that fills may take half a row: take that half back.
-            os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
-            self.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append_whole(file, text.encode(errors="backslashreplace"))  # Folder names need not be UTF-8.
         except OSError as error:
             self.fault = error
-        return False
+            return False
+        return True
 
 
-def _created(path: Path, made: ExitStack) -> int:
+def append_whole(file: int, data: bytes) -> None:
+    """Appends data with one system call, so that a kill or a full disk leaves only whole rows.
+
+    Raises:
+        OSError: the data could not be written; a part that was written is removed.
+    """
+    written = os.write(file, data)
+    if written < len(data):
+        os.ftruncate(file, os.lseek(file, 0, os.SEEK_END) - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _created(path: Path, undo: ExitStack) -> int:
     """Creates a file that must not exist; `made` closes and removes it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-    made.callback(path.unlink)
-    made.callback(os.close, file)
+    undo.callback(path.unlink)
+    undo.callback(os.close, file)
     return file
 
 
@@ -243,8 +251,8 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def line_of(fields: Mapping[str, str]) -> str:
-    """A row by column as one line of CSV."""
+def csv_line(fields: Mapping[str, str]) -> str:
+    """Returns a row as one line of CSV."""
     values = [fields.get(column, "") for column in COLUMNS]
     line = ",".join(values) + "\n"
     if line.count(",") == len(values) - 1 and not _NEEDS_QUOTES(line, 0, len(line) - 1):
@@ -255,29 +263,29 @@ def line_of(fields: Mapping[str, str]) -> str:
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield a run's rows by column, as text; an empty text was not measured.
+    """Yields the rows of a run as text by column; missing measurements are empty.
 
     Raises:
-        LogError: there is no log, or it is not one of ours.
+        LogError: there is no log, or it is not a latency log.
     """
     yield from read_lines(folder / CSV_NAME, header=None)
 
 
 def read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
-    """Yield a file's rows by column; `header`: the columns where the file itself does not name them.
+    """Yields the rows of a file by column. `header` names the columns of a file without a header line.
 
     Raises:
-        LogError: the file is not one of ours.
+        LogError: the file is not a latency log.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
-    # What follows the last line's end is half a row from a killed process.
+    # Text after the last line end is part of a row, from a killed process.
     reader = csv.DictReader(text.split("\n")[:-1], fieldnames=header)
     try:
         if not set(COLUMNS) <= set(reader.fieldnames or ()):
-            raise LogError(f"{path} is not a latency log: its first line does not name the columns of one")
+            raise LogError(f"{path} is not a latency log: its first line does not name the expected columns")
         for fields in reader:
             if None in fields or None in fields.values() or fields["outcome"] not in _OUTCOMES:
                 raise LogError(f"{path}, line {reader.line_num}, is not a row of a latency log")
@@ -287,5 +295,5 @@ def read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str,
 
 
 def outcomes(rows: Iterable[Mapping[str, str]]) -> Counter[Outcome]:
-    """How many frames ended how."""
+    """Counts frames by outcome."""
     return Counter(Outcome(row["outcome"]) for row in rows)

@@ -1,4 +1,4 @@
-"""The table of stages: where the time of a run's answered frames went."""
+"""Tables for the terminal: the time of each stage, and the outcomes of the frames of a run."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,60 +13,65 @@ from shared.runlog.percentiles import NOTE, has_percentile, percentiles, shown
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from shared.terminal_table import Table
 
-_OUT = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
-PARTS = (*_OUT, "crossing", *CLOUD_STAGES[1:], Stage.MASK_DECODED)  # They sum to the total of every frame.
+_OUTBOUND = EDGE_STAGES[1 : EDGE_STAGES.index(Stage.RETURNED)]
+PARTS = (
+    *_OUTBOUND,
+    "crossing",
+    *CLOUD_STAGES[1:],
+    Stage.MASK_DECODED,
+)  # Their durations add up to the total of a frame.
 WHERE = dict.fromkeys(EDGE_STAGES, "edge") | dict.fromkeys(CLOUD_STAGES, "cloud") | {"crossing": "link"}
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """One line of the table; milliseconds. `share`: of the time of all answered frames, 0 to 1."""
+class StageSummary:
+    """Statistics of one stage. `share` is its part of the total time of all answered frames, 0 to 1."""
 
     name: str
     where: str
     count: int
     p50_ms: float
     p95_ms: float
-    p99_ms: float  # NaN where the sample is too small for it (shared.runlog.percentiles).
+    p99_ms: float  # NaN if the sample is too small (see shared.runlog.percentiles).
     share: float
 
 
-def summarise(rows: Iterable[Mapping[str, str]]) -> list[Summary]:
-    """Summarise the answered frames of a log, part by part, then `total`; empty where none was answered.
+def summarise(rows: Iterable[Mapping[str, str]]) -> list[StageSummary]:
+    """Summarises the answered frames of a log by stage, with `total` last; empty without answered frames.
 
-    `rows`: as `latency_log.read_rows` yields them; those whose worker did not tell all its stages are left out.
-    Percentiles are linearly interpolated.
+    `rows` come from `latency_log.read_rows`; a row without all stage durations is skipped. Percentiles are linearly
+    interpolated.
 
     Raises:
-        LogError: a duration is no number.
+        LogError: a duration is not a number.
     """
     names = tuple(str(name) for name in (*PARTS, "total"))
     columns = [[row[f"{name}_ms"] for name in names] for row in rows if row["outcome"] == Outcome.ANSWERED]
     try:
         answered = np.array([durations for durations in columns if all(durations)], np.float64)
     except ValueError as error:
-        raise LogError(f"the log holds a duration that is no number: {error}") from error
+        raise LogError(f"the log holds a duration that is not a number: {error}") from error
     if not np.isfinite(answered).all():
-        raise LogError("the log holds a duration that is no number, or has no end")
+        raise LogError("the log holds a duration that is not a finite number")
     return summarise_durations(answered)
 
 
-def summarise_durations(answered: npt.NDArray[np.float64]) -> list[Summary]:
-    """Summarise answered frames: a row a frame, a column each of `PARTS` and then the total; milliseconds."""
+def summarise_durations(answered: npt.NDArray[np.float64]) -> list[StageSummary]:
+    """Summarises an array of shape (frames, len(PARTS) + 1) of durations in milliseconds, with the total last."""
     names = tuple(str(name) for name in (*PARTS, "total"))
     total_ms = answered[:, -1].sum() if len(answered) else 0.0
     if not total_ms:
         return []
-    return [_summary(name, WHERE.get(name, "all"), answered[:, place], total_ms) for place, name in enumerate(names)]
+    return [_summary(name, WHERE.get(name, "all"), answered[:, column], total_ms) for column, name in enumerate(names)]
 
 
-def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> Summary:
+def _summary(name: str, where: str, values_ms: npt.NDArray[np.float64], total_ms: float) -> StageSummary:
     p50, p95, p99 = percentiles(values_ms, (50, 95, 99))
-    return Summary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
+    return StageSummary(name, where, len(values_ms), p50, p95, p99, float(values_ms.sum() / total_ms))
 
 
-def stage_table(summaries: Sequence[Summary]) -> Table:
-    """The summaries as a table for the terminal."""
+def stage_table(summaries: Sequence[StageSummary]) -> Table:
+    """Returns the summaries as a table."""
     count = summaries[0].count if summaries else 0
     table = Table(
         title=f"Latency by stage, {count} answered frames, milliseconds",
@@ -79,13 +84,13 @@ def stage_table(summaries: Sequence[Summary]) -> Table:
     for summary in summaries:
         if summary.name == "total":
             table.add_section()
-        figures = map(shown, (summary.p50_ms, summary.p95_ms, summary.p99_ms))
-        table.add_row(summary.name, summary.where, *figures, f"{summary.share:.1%}")
+        percentile_texts = map(shown, (summary.p50_ms, summary.p95_ms, summary.p99_ms))
+        table.add_row(summary.name, summary.where, *percentile_texts, f"{summary.share:.1%}")
     return table
 
 
 def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """What became of the frames, with the reasons of those that were not answered."""
+    """Returns the number of frames by outcome, with the reasons of those that were not answered."""
     table = Table(title=f"{len(rows)} frames read")
     table.add_column("outcome")
     table.add_column("frames", justify="right")
@@ -94,6 +99,6 @@ def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
         of_outcome = [row["reason"].partition(":")[0] for row in rows if row["outcome"] == outcome]
         if of_outcome:
             reasons = Counter(reason for reason in of_outcome if reason)
-            told = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-            table.add_row(outcome.value, str(len(of_outcome)), Text(told))
+            reason_text = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+            table.add_row(outcome.value, str(len(of_outcome)), Text(reason_text))
     return table

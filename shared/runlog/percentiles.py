@@ -1,22 +1,22 @@
-"""Percentiles for people, shown only where the sample reaches that far."""
+"""Percentiles that are reported only if the sample is large enough."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-MINIMUM_COUNTS: Final = {99.0: 100, 99.9: 1000}  # Below these no value lies beyond the percentile.
+MINIMUM_COUNTS: Final = {99.0: 100, 99.9: 1000}  # Smaller samples have no value beyond the percentile.
 MISSING: Final = "–"
 NOTE: Final = f"{MISSING}: p99 is shown from 100 values, p99.9 from 1,000."
 
 
 def has_percentile(percent: float, count: int) -> bool:
-    """Whether a sample of `count` values is large enough for a percentile to be reported."""
+    """Returns whether a sample of `count` values is large enough for a percentile."""
     return count >= MINIMUM_COUNTS.get(percent, 1)
 
 
 def percentiles(values: npt.ArrayLike, percents: tuple[float, ...]) -> list[float]:
-    """The percentiles of a sample, linearly interpolated; NaN for each that the sample is too small for."""
+    """Returns linearly interpolated percentiles; NaN for each that the sample is too small for."""
     sample = np.asarray(values, np.float64)
     return [
         float(np.percentile(sample, percent)) if has_percentile(percent, sample.size) else np.nan
@@ -25,5 +25,5 @@ def percentiles(values: npt.ArrayLike, percents: tuple[float, ...]) -> list[floa
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    """A figure with its decimals, or a dash where it is None or NaN."""
+    """Formats a value, or a dash for None and NaN."""
     return MISSING if value is None or np.isnan(value) else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, and what happens to it when the run cannot begin."""
+"""The folder of a run: its name, and its removal if the run cannot begin."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shared import clock
 
-RUNS = Path("runs")  # Where runs lie unless a command names a folder.
+RUNS = Path("runs")  # Default parent folder of runs.
 
 
 def run_folder(vehicle: str) -> Path:
-    """Returns a free folder for a run that begins now: `runs/20261124-214500-car-1`, the time in UTC."""
+    """Returns an unused folder for a run that begins now, such as `runs/20261124-214500-car-1` (time in UTC)."""
     began = datetime.fromtimestamp(clock.now_ns() // 10**9, UTC)
     return free_folder(RUNS / f"{began:%Y%m%d-%H%M%S}-{vehicle}")
 
@@ -27,16 +27,16 @@ def free_folder(folder: Path) -> Path:
 
 
 def contents(folder: Path) -> set[Path] | None:
-    """Returns what lies directly in `folder`; None where it does not exist."""
+    """Returns the direct contents of `folder`; None if it does not exist."""
     return set(folder.iterdir()) if folder.is_dir() else None
 
 
 @contextmanager
 def discard_unless_started(folder: Path, before: set[Path] | None) -> Iterator[Callable[[], None]]:
-    """Leaves `folder` as it was before a run that does not begin; a run begins when the yielded function is called.
+    """Restores `folder` unless the yielded function is called, which marks the run as begun.
 
     Args:
-        folder: Written by this run alone, so enter this once `LogWriter` has made its files there.
+        folder: Folder of the run. Enter this context after `LogWriter` has created its files there.
         before: The `contents` of the folder before that.
     """
     begun = False

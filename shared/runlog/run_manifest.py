@@ -1,4 +1,4 @@
-"""The manifest of a run: JSON beside the log, whole or not there."""
+"""The manifest of a run: a JSON file next to the latency log, written atomically."""
 
 import json
 from collections.abc import Mapping
@@ -9,23 +9,22 @@ from typing import Any
 from shared.runlog.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
-# Of a run's files: it rises when a column or a key comes, goes or changes its meaning. 1 had no worker_session, 2 neither
-# model_version nor engine.
+# Raised when a column or a key is added, removed or redefined. 1 lacked worker_session, 2 model_version and engine.
 SCHEMA = 3
 _DRAFT_NAME = f"{MANIFEST_NAME}.new"
-_ROOM_BYTES = 64 << 10  # Of a manifest; one of many workers and nodes has some 10 KiB.
+_RESERVED_BYTES = 64 << 10  # A manifest with many workers and nodes takes about 10 KiB.
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest whole or not at all, in the room that was kept for it where `reserve_space` was called.
+    """Writes the manifest atomically, in the space that `reserve_space` reserved, if it was called.
 
     Raises:
-        LogError: the disk does not take it.
+        LogError: the file cannot be written.
     """
     path, draft = folder / MANIFEST_NAME, folder / _DRAFT_NAME
     text = json.dumps(manifest, indent=2, sort_keys=False, default=str) + "\n"
     try:
-        with draft.open("r+b" if draft.exists() else "wb") as file:  # To empty it first would give the room away.
+        with draft.open("r+b" if draft.exists() else "wb") as file:  # "wb" would release the reserved space.
             file.write(text.encode())
             file.truncate()
         draft.replace(path)
@@ -34,20 +33,20 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def reserve_space(folder: Path) -> None:
-    """Take the room now that the manifest will need when the run ends: by then the disk may be full of its log.
+    """Reserves disk space for the final manifest, as the log may have filled the disk by the end of the run.
 
-    Without it such a run would say for ever that it goes on, and be closed like a killed one. On a disk that is all but
-    full less room is kept; on a file system that writes nothing in place (Btrfs, ZFS) it helps nothing.
+    Without that manifest the run would look like one that was killed. Copy-on-write file systems (Btrfs, ZFS) do not
+    keep the reservation.
     """
     with suppress(OSError), (folder / _DRAFT_NAME).open("wb", buffering=0) as file:
-        file.write(b" " * _ROOM_BYTES)
+        file.write(b" " * _RESERVED_BYTES)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a run's manifest.
+    """Reads the manifest of a run.
 
     Raises:
-        LogError: there is none, or it is not one.
+        LogError: it is missing or not a manifest.
     """
     path = folder / MANIFEST_NAME
     try:

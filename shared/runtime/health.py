@@ -1,7 +1,7 @@
-"""`skylane health`: whether a node is online, by the announcement that the broker keeps of it.
+"""The command `skylane health`: checks the retained status of a node.
 
-The broker withdraws an announcement when its node is gone (the last will), so an answer proves the node, its connection
-and the broker.
+The broker replaces that status by the node's last will when the node is gone, so a positive result covers the node, its
+connection and the broker.
 """
 
 import queue
@@ -15,27 +15,27 @@ from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
-from shared.network.broker_options import Connection, broker_options
+from shared.network.broker_options import BrokerOptions, broker_options
 
 
 class NotOnlineError(SkylaneError):
     """A node is not online."""
 
 
-def assert_online(connection: Connection, role: str, name: str) -> None:
-    """Return if the `role` ("worker" or "vehicle") called `name` announced itself and is not gone since.
+def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
+    """Returns if the node is online. `role` is "worker" or "vehicle".
 
-    Asks as that node, with its certificate where the connection has a folder of them.
+    Connects with the node's own certificate if the connection has a folder of certificates.
 
     Raises:
-        SkylaneError: it is not online, its announcement cannot be read, or the broker does not answer in time.
+        SkylaneError: the node is not online, its status cannot be read, or the broker does not answer in time.
     """
     topic = WORKER_STATUS.of(worker=name) if role == "worker" else VEHICLE_STATUS.of(vehicle=name)
-    announced: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
+    statuses: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
     with connection.open(f"skylane-health-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
-        bus.subscribe(topic, WORKER_STATUS.qos, lambda delivery: announced.put(delivery.payload))
+        bus.subscribe(topic, WORKER_STATUS.qos, lambda delivery: statuses.put(delivery.payload))
         try:
-            status = unpack_status(announced.get(timeout=connection.connect_timeout_s))
+            status = unpack_status(statuses.get(timeout=connection.connect_timeout_s))
         except queue.Empty:
             raise NotOnlineError(f"{role} {name} has not announced itself at {connection.broker}") from None
     if status.state is not NodeState.ONLINE:
@@ -50,14 +50,14 @@ def assert_online(connection: Connection, role: str, name: str) -> None:
     type=FiniteRange(0.1),
     default=5.0,
     show_default=True,
-    help="Seconds to wait for the announcement.",
+    help="Time to wait for the node's status, in seconds.",
 )
 @click.argument("role", type=click.Choice(["worker", "vehicle"]))
 @click.argument("name")
 def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
     """Exit with 0 if the worker or vehicle NAME is online, else with 1 and the reason.
 
-    It connects with that node's own certificate, where the broker wants one.
+    Connects with the certificate of that node if the broker requires one.
     """
     given = {"connect_timeout_s": timeout_s} | {key: value for key, value in flags.items() if value is not None}
-    assert_online(Connection(**given), role, name)
+    assert_online(BrokerOptions(**given), role, name)

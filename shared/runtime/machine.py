@@ -1,4 +1,4 @@
-"""What a figure was measured on; it stands beside every figure."""
+"""Describes the machine and the software on which a value was measured."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ _LIBRARIES = (
 
 
 def machine() -> dict[str, str | int | None]:
-    """The machine and the versions that matter to a latency."""
+    """Returns the machine and the versions that affect latency."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -24,33 +24,33 @@ def machine() -> dict[str, str | int | None]:
 
 
 def usable_cores() -> int:
-    """The processor's cores that this process may run on."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def commit() -> str | None:
-    """The commit of the checkout this runs from, with "-dirty" where files were changed; None where there is none."""
+    """Returns the commit of the checkout, with "-dirty" if files were changed; None if this is no checkout."""
     name = _git("describe", "--always", "--abbrev=12")
-    # `describe --dirty` takes the index's lock whatever it is told, and a run that is killed meanwhile leaves it behind.
+    # `describe --dirty` always locks the index, and a process killed meanwhile would leave the lock behind.
     changed = _git("status", "--porcelain", "--untracked-files=no") if name else None
     return f"{name}-dirty" if changed else name
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout; None where it says nothing, or this is none but lies within another's."""
+    """Returns git's output for the checkout; None if it is empty, or if only an outer folder is a repository."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 def _processor() -> str:
-    """The processor's name, as the kernel tells it."""
+    """Returns the processor's name from the kernel."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

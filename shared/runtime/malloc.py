@@ -1,12 +1,10 @@
-"""Freed memory: kept for the next frame, and given back where a model came or went.
+"""Tunes glibc's allocator: retains freed memory for the next frame, and trims it after a model was loaded or unloaded.
 
-A frame's buffers are megabytes, and each page of memory that the kernel gives anew costs a fault. The C library keeps no
-more than twice the largest block that it gave back before, which a frame and its answer exceed together, and by chance of
-where they lay; here it is told to keep them from the start.
+A frame's buffers take megabytes, and every page that the kernel maps again costs a page fault. By default glibc's
+threshold for returning memory adapts to the largest freed block, which a frame and its reply together exceed.
 
-A model is another matter: to build its graph and tune it takes as much again as it holds, once, and the C library keeps all
-of that below whatever still lives. A worker of EfficientNet-B7 held 4.3 GB after its warm-up where 2.5 do, and 4.3 where it
-had been unloaded.
+Building and tuning a model temporarily doubles its memory. Without trimming, a worker with EfficientNet-B7 held 4.3 GB
+after the warm-up instead of 2.5 GB, and kept them after the model was unloaded.
 """
 
 import ctypes
@@ -15,35 +13,36 @@ from collections.abc import Callable
 
 from shared.runtime.huge_pages import VARIABLE
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Of glibc's <malloc.h>.
-_LARGEST = 32 << 20  # Bytes of a block that is kept; no more can be asked for.
-_KEPT = 32 << 20  # Bytes at the end of an arena: a colour frame of 1936×1216 takes 7 MB, three or four times at once.
-_OPERATORS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")  # Variables of the environment, and
-_OPERATORS_TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")  # what stands for them.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # From glibc's <malloc.h>.
+_LARGEST_BLOCK_BYTES = 32 << 20  # Largest block to retain; the maximum that glibc allows.
+_RETAINED_BYTES = 32 << 20  # Free memory to retain per arena: a 1936×1216 colour frame needs three or four times 7 MB.
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")  # Environment variables with the same effect,
+_TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")  # and tunables.
 
 
-def keep() -> None:
-    """Have this process keep what it frees, where its C library can, and its operator has not said otherwise."""
+def retain() -> None:
+    """Makes glibc retain freed memory, unless the environment sets a threshold. Has no effect on other C libraries."""
     tunables = os.environ.get(VARIABLE, "")
-    if any(name in tunables for name in _OPERATORS_TUNABLES) or any(name in os.environ for name in _OPERATORS):
+    if any(name in tunables for name in _TUNABLES) or any(name in os.environ for name in _VARIABLES):
         return
-    mallopt = _of_the_c_library("mallopt")
+    mallopt = _glibc_function("mallopt")
     if mallopt is None:
         return
-    mallopt(_MMAP_THRESHOLD, _LARGEST)
-    mallopt(_TRIM_THRESHOLD, _KEPT)
+    mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
+    mallopt(_TRIM_THRESHOLD, _RETAINED_BYTES)
 
 
-def give_back() -> None:
-    """Give the kernel all pages that hold nothing, where the C library can.
+def trim() -> None:
+    """Returns all unused pages to the kernel, if the C library supports it.
 
-    It takes 1 to 9 ms, in which other threads that want memory wait: it is for when a model came, was tuned or went, not for each frame.
+    It takes 1 to 9 ms, during which other threads cannot allocate. Call it after a model was loaded, tuned or unloaded,
+    not for each frame.
     """
-    malloc_trim = _of_the_c_library("malloc_trim")
+    malloc_trim = _glibc_function("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)
 
 
-def _of_the_c_library(name: str) -> Callable[..., int] | None:
-    """A function that glibc has and others may not."""
+def _glibc_function(name: str) -> Callable[..., int] | None:
+    """Returns a function of glibc; None if the C library lacks it."""
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,4 +1,4 @@
-"""Named threads that belong together: a bug in one stops them all, and the main thread tells it."""
+"""Groups of named threads, thread limits, and bounded queues between threads."""
 
 import os
 import queue
@@ -13,12 +13,11 @@ from shared.errors import SkylaneError
 T = TypeVar("T")
 
 _NO_THREAD = "can't start new thread"  # CPython's message.
-
-_LOOK_S = 0.2  # How often a waiting writer looks whether its reader still lives.
+_POLL_S = 0.2  # Interval at which a waiting writer checks whether its reader is alive.
 
 
 class ThreadsExhaustedError(SkylaneError):
-    """The system lets this process start no more threads."""
+    """The system allows no more threads."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -27,21 +26,21 @@ class ThreadsExhaustedError(SkylaneError):
 
 
 def is_thread_limit(error: BaseException) -> bool:
-    """Whether an exception reports that no thread or process could be started because of the system's limits."""
+    """Returns whether an exception means that a system limit prevented a new thread or process."""
     return isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
 
 
 def check_threads_available(count: int) -> None:
-    """Checks by starting them that so many more threads are allowed; a library in C++ aborts the process otherwise.
+    """Checks, by starting them, that `count` more threads are allowed; C++ libraries would abort the process instead.
 
     Raises:
         ThreadsExhaustedError: the system's limits allow fewer.
     """
-    done = threading.Event()
+    released = threading.Event()
     started: list[threading.Thread] = []
     try:
         for _ in range(count):
-            thread = threading.Thread(target=done.wait, name="thread-check", daemon=True)
+            thread = threading.Thread(target=released.wait, name="thread-check", daemon=True)
             thread.start()
             started.append(thread)
     except RuntimeError as error:
@@ -49,23 +48,23 @@ def check_threads_available(count: int) -> None:
             raise
         raise ThreadsExhaustedError from error
     finally:
-        done.set()
+        released.set()
         for thread in started:
             thread.join()
 
 
 class ThreadGroup:
-    """Starts threads and keeps the first thing that went wrong in any of them."""
+    """Starts threads and keeps the first exception of any of them, which `check` and `join` raise again."""
 
     def __init__(self, on_fault: Callable[[], None]) -> None:
-        """`on_fault` is called once, by the failing thread: it should make the others end."""
+        """`on_fault` is called once, by the first thread that fails; it should make the others end."""
         self._on_fault = on_fault
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._first: BaseException | None = None
 
     def start(self, name: str, body: Callable[[], None]) -> threading.Thread:
-        """Runs `body` in a thread of this name.
+        """Runs `body` in a thread called `name`.
 
         Raises:
             ThreadsExhaustedError: the system allows no more threads.
@@ -82,7 +81,7 @@ class ThreadGroup:
         return thread
 
     def fault(self, error: BaseException) -> None:
-        """Something went wrong in a thread; the first to say so is heard."""
+        """Records an exception; only the first one counts."""
         with self._lock:
             if self._first is not None:
                 return
@@ -90,15 +89,15 @@ class ThreadGroup:
         self._on_fault()
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raises the first exception, if there was one."""
         if self._first is not None:
             raise self._first
 
     def join(self, timeout_s: float) -> None:
-        """Wait for all of them, at most `timeout_s` each.
+        """Waits for all threads, at most `timeout_s` for each, and raises the first exception.
 
         Raises:
-            SkylaneError: one does not end; it is named.
+            SkylaneError: a thread does not end; the message names it.
         """
         for thread in self._threads:
             thread.join(timeout_s)
@@ -110,32 +109,32 @@ class ThreadGroup:
     def _run(self, body: Callable[[], None]) -> None:
         try:
             body()
-        except BaseException as error:  # noqa: BLE001 (whatever it is, the main thread raises it again)
+        except BaseException as error:  # noqa: BLE001 (the main thread raises it again)
             self.fault(error)
 
 
 class Counts:
-    """How often things happened, by name. Any thread may count, and read."""
+    """Counters by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def add(self, name: str) -> None:
-        """It happened once more."""
+        """Increments a counter."""
         with self._lock:
             self._counts[name] += 1
 
     def by_name(self) -> dict[str, int]:
-        """All of them, at one moment."""
+        """Returns a consistent copy of all counters."""
         with self._lock:
             return dict(self._counts)
 
 
 class BoundedQueue(Generic[T]):
-    """A bounded queue between threads, which several may read.
+    """A bounded FIFO queue between threads, with one or several readers.
 
-    A reader that dies keeps no writer waiting: what is put then is forgotten.
+    After a reader has ended, writers no longer wait and their items are dropped.
     """
 
     def __init__(self, size: int) -> None:
@@ -143,16 +142,16 @@ class BoundedQueue(Generic[T]):
         self._abandoned = threading.Event()
 
     def put(self, item: T | None) -> None:
-        """Queue an item; waits while the queue is full."""
+        """Adds an item; waits while the queue is full."""
         while not self._abandoned.is_set():
             try:
-                self._queue.put(item, timeout=_LOOK_S)
+                self._queue.put(item, timeout=_POLL_S)
             except queue.Full:
                 continue
             return
 
     def offer(self, item: T) -> bool:
-        """Queue an item, or refuse it at once because the queue is full."""
+        """Adds an item without waiting; returns False if the queue is full."""
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -160,14 +159,14 @@ class BoundedQueue(Generic[T]):
         return True
 
     def close(self) -> None:
-        """No more items will come."""
+        """Ends the readers after the items in the queue."""
         self.put(None)
 
     @contextmanager
     def reader(self) -> Iterator[Callable[..., T | None]]:
-        """Read within the block, by `get()` or `get(timeout=seconds)`, until None says that it is closed.
+        """Yields `get(timeout=None)`, which returns the next item, or None once the queue is closed.
 
-        `get` raises `queue.Empty` after its timeout.
+        `get` raises `queue.Empty` after its timeout, in seconds.
         """
         try:
             yield self._get
@@ -178,10 +177,10 @@ class BoundedQueue(Generic[T]):
         item = self._queue.get(timeout=timeout)
         if item is None:
             with suppress(queue.Full):
-                self._queue.put_nowait(None)  # The other readers end too.
+                self._queue.put_nowait(None)  # Ends the other readers.
         return item
 
 
 def lower_priority() -> None:
-    """Give the calling thread, and those it starts, the lowest priority: what is measured goes first."""
+    """Gives the calling thread, and threads that it starts, the lowest priority, so that measured work runs first."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -52,7 +52,7 @@ def test_invalid_flag_value_is_a_usage_error(
         (("--no-retry", "--retry-after-ms", "5"), "--retry-after-ms: nothing is sent again without --no-retry"),
         (("--queue", "2", "--closed-loop"), "--queue: in a closed loop no frame is given up"),
         (("--transport", "grpc"), "--transport: grpc needs --worker-address, HOST:PORT"),
-        (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': no port follows"),
+        (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': the port is missing"),
     ],
 )
 def test_conflicting_flags_are_named_as_flags(

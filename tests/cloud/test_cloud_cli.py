@@ -117,10 +117,10 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--http", "8000"], "--http: cannot listen at '8000': no port follows its host: write HOST:PORT"),
+        (["--http", "8000"], "--http: cannot listen at '8000': the port is missing: write HOST:PORT"),
         (
             ["--grpc", "127.0.0.1:99999"],
-            "--grpc: cannot listen at '127.0.0.1:99999': its port is no number from 0 to 65535: write HOST:PORT",
+            "--grpc: cannot listen at '127.0.0.1:99999': the port must be a number from 0 to 65535: write HOST:PORT",
         ),
         (["--http", ":8000", "--grpc", ":8000"], "--http and --grpc cannot share :8000"),
         (["--http", ":0", "--images", "nowhere"], "--images: nowhere is no folder"),
@@ -209,7 +209,7 @@ def test_a_worker_is_sampled_on_demand(repository: Path, tmp_path: Path, capsys:
     config, resources = tmp_path / "cloud.yaml", tmp_path / "resources.csv"
     config.write_text("connect_timeout_s: 0.1\n")
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1", "--worker", "w"]
-    for told in ("127.0.0.1:1", f"{resources} is there already: choose another file"):
+    for told in ("127.0.0.1:1", f"{resources} already exists: choose another file"):
         with pytest.raises(SystemExit):
             skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
         assert told in capsys.readouterr().err

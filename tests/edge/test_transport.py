@@ -31,7 +31,7 @@ def test_a_broker_that_is_away_is_asked_for_one_sign(mosquitto_broker: Broker) -
         try:
             for _ in range(100):
                 transport.ask_for_sign()
-            assert len(bus._unacknowledged) == 1
+            assert len(bus.inflight) == 1
         finally:
             os.kill(mosquitto_broker.pid, signal.SIGCONT)
         _wait_for_broker(bus)

@@ -80,7 +80,7 @@ def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: s
         ]
         second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert second.returncode == 1
-        assert f"worker '{name}' runs already (session {first.session}" in second.stderr
+        assert f"worker '{name}' is already running (session {first.session}" in second.stderr
         assert (kept(mosquitto_url, topic).session, kept(mosquitto_url, topic).state) == (
             first.session,
             NodeState.ONLINE,
@@ -115,7 +115,7 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
         code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
         assert (kept(url, topic).session, lost) == ("first", [])
     assert code == 1
-    assert f"vehicle '{name}' runs already (session first" in capsys.readouterr().err
+    assert f"vehicle '{name}' is already running (session first" in capsys.readouterr().err
     rows = list(read_rows(tmp_path / name))
     check(rows)
     manifest = read_manifest(tmp_path / name)

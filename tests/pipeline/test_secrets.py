@@ -18,7 +18,7 @@ from bench.load.worker_process import Worker
 from edge.cli import READY
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority, Role
-from shared.broker.mosquitto import Listener, configuration
+from shared.broker.mosquitto import MosquittoListener, configuration
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import WAIT_S
 
@@ -50,7 +50,7 @@ def broker(certs: Path, tmp_path: Path, password: str) -> Iterator[Broker]:
     (tmp_path / "passwords").write_text(f"{USER}:$7$101${_text(salt)}${_text(digest)}\n", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-    text = configuration("secured.conf", Listener("127.0.0.1", port)).replace("/mosquitto/certs", str(certs))
+    text = configuration("secured.conf", MosquittoListener("127.0.0.1", port)).replace("/mosquitto/certs", str(certs))
     lines = [line for line in text.splitlines() if not line.startswith(("use_identity_as_username", "acl_file"))]
     lines += [f"password_file {tmp_path / 'passwords'}", f"user {getpass.getuser()}"]
     config = tmp_path / "broker.conf"

@@ -81,9 +81,9 @@ def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str])
     """The first thing that everybody forgets."""
     (folder / "car-1.crt").unlink()
     told = play(secured.url, folder)
-    assert f"there is no {folder / 'car-1.crt'}: make it with 'skylane broker certs'" in told
+    assert f"{folder / 'car-1.crt'} does not exist: make it with 'skylane broker certs'" in told
     told = play(secured.url, None, tls_ca=str(folder / "ca.crt"))
-    assert f"broker {secured.url} wants a certificate: give this node's with --certs" in told
+    assert f"broker {secured.url} requires a certificate: give this node's with --certs" in told
 
 
 def test_an_authority_that_the_broker_does_not_know(
@@ -122,7 +122,7 @@ def test_a_certificate_that_is_not_for_a_client(
 ) -> None:
     """The broker's own."""
     put(certs, "server", folder)
-    assert "it is not one for a client" in play(secured.url, folder)
+    assert "it is not a client certificate" in play(secured.url, folder)
 
 
 def test_a_certificate_that_was_revoked(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_broker_by_a_name_that_is_not_in_its_certificate(
 ) -> None:
     """Anybody with a certificate of our authority could pass for the broker otherwise."""
     told = play(secured.url.replace("127.0.0.1", "localhost"), folder)
-    assert "is not for 'localhost': connect by a name that stands in it" in told
+    assert "is not for 'localhost': connect by a name in the certificate" in told
 
 
 def test_a_vehicle_by_another_name_than_its_certificates(
@@ -193,7 +193,7 @@ def test_it_is_one_line_and_exit_code_1(secured: Broker, certs: Path, source: Pa
         cwd=source,
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"skylane: broker {secured.url} wants a certificate")
+    assert done.stderr.splitlines()[-1].startswith(f"skylane: broker {secured.url} requires a certificate")
     assert "Traceback" not in done.stderr
     with Client(secured, certs, "car-1") as vehicle:
         assert vehicle.may_publish("frames/road-small/car-1/left")

@@ -14,7 +14,7 @@ from edge import cli
 from edge.config import EdgeConfig
 from shared.broker.broker import Broker
 from shared.imaging.opencv import cv2
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import serving
 from tests.support.tiny_model import HEIGHT, WIDTH, model
@@ -29,7 +29,7 @@ def test_a_drive_is_answered_and_an_operator_looks_on(secured: Broker, certs: Pa
     pictures.mkdir()
     for index in range(FRAMES):
         cv2.imwrite(str(pictures / f"{index:03d}.png"), np.full((HEIGHT, WIDTH, 3), index, np.uint8))
-    connection = Connection(secured.url, certs=certs)
+    connection = BrokerOptions(secured.url, certs=certs)
     with serving(
         lambda node: connection.open(
             "skylane-worker-test", None, name="worker-1", on_connected=node.announce, on_fault=node.fault

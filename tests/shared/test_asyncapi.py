@@ -1,4 +1,4 @@
-"""The document for programs, docs/reference/asyncapi.yaml, held to the code that speaks on the wire."""
+"""docs/reference/asyncapi.yaml agrees with the code that writes and reads messages."""
 
 import re
 from collections.abc import Callable
@@ -52,39 +52,39 @@ _MASK = ResultMessage(
 _ENTRY = ModelEntry("inside", "2", ModelState.CURRENT)
 
 
-class Spoken(NamedTuple):
-    """A message as the code writes it, and what reads it."""
+class Example(NamedTuple):
+    """An encoded message and its decoder."""
 
     payload: bytes
     read: Callable[[bytes], object]
 
 
-SPOKEN = {
-    "frame": Spoken(frame.pack_frame(_FRAME), frame.unpack_frame),
-    "mask": Spoken(frame.pack_result(_MASK), frame.unpack_result),
-    "status": Spoken(
+EXAMPLES = {
+    "frame": Example(frame.pack_frame(_FRAME), frame.unpack_frame),
+    "mask": Example(frame.pack_result(_MASK), frame.unpack_result),
+    "status": Example(
         node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
     ),
-    "probe": Spoken(clock_probes.pack_probe(Probe("s1", 1, 2)), clock_probes.unpack_probe),
-    "echo": Spoken(clock_probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), clock_probes.unpack_echo),
-    "request": Spoken(
+    "probe": Example(clock_probes.pack_probe(Probe("s1", 1, 2)), clock_probes.unpack_probe),
+    "echo": Example(clock_probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), clock_probes.unpack_echo),
+    "request": Example(
         control.pack_request(ControlRequest("me", "n1", Verb.LOAD, "inside", "2")),
         lambda payload: control.unpack_request(payload, Verb.LOAD),
     ),
-    "reply": Spoken(control.pack_reply(ControlReply("n1", "w", models=(_ENTRY,), card=_CARD)), control.unpack_reply),
-    "result": Spoken(tensors.encode({"a": np.zeros(2)}, "zstd"), lambda payload: tensors.decode(payload, "zstd")),
+    "reply": Example(control.pack_reply(ControlReply("n1", "w", models=(_ENTRY,), card=_CARD)), control.unpack_reply),
+    "result": Example(tensors.encode({"a": np.zeros(2)}, "zstd"), lambda payload: tensors.decode(payload, "zstd")),
 }
 
 
 def _is_text(_: object, value: object) -> bool:
-    return isinstance(value, str | bytes)  # MessagePack's bin; JSON Schema knows no bytes.
+    return isinstance(value, str | bytes)  # JSON Schema has no type for MessagePack's bin.
 
 
 Validator: Any = extend(Draft7Validator, type_checker=Draft7Validator.TYPE_CHECKER.redefine("string", _is_text))  # type: ignore[no-untyped-call]
 
 
 def _closed(schema: Any) -> Any:
-    """The same schema, in which no key is unknown."""
+    """Returns the schema with unknown keys forbidden."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -94,7 +94,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _resolved(reference: str) -> Any:
-    """What a reference within the document points to."""
+    """Returns the target of a reference within the document."""
     node: Any = DOCUMENT
     for part in reference.removeprefix("#/").split("/"):
         node = node[part]
@@ -108,27 +108,27 @@ def _references(node: Any) -> list[str]:
 
 
 def test_every_topic_is_a_channel() -> None:
-    """With the names in it as its parameters; and no channel is there that nobody speaks on."""
+    """The names in the topic are the parameters of the channel."""
     assert {channel["address"] for channel in DOCUMENT["channels"].values()} == set(KINDS)
     for channel in DOCUMENT["channels"].values():
         assert list(channel["parameters"]) == re.findall(r"{(\w+)}", channel["address"])
 
 
-def test_every_channel_travels_as_its_topic_does() -> None:
-    """Quality of service and retention are half of what a message promises."""
-    served = set()
+def test_every_channel_has_the_qos_and_retention_of_its_topic() -> None:
+    """Every topic has an operation."""
+    used = set()
     for operation in DOCUMENT["operations"].values():
         channel = _resolved(operation["channel"]["$ref"])
         kind = KINDS[channel["address"]]
         binding = operation["bindings"]["mqtt"]
         assert (binding["qos"], binding["retain"]) == (kind.qos, kind.retained)
         assert operation["action"] in ("send", "receive")
-        served.add(channel["address"])
-    assert served == set(KINDS)
+        used.add(channel["address"])
+    assert used == set(KINDS)
 
 
-def test_every_reference_leads_somewhere() -> None:
-    """A broken one stops the tools that read it."""
+def test_every_reference_has_a_target() -> None:
+    """Tools fail on a broken reference."""
     references = _references(DOCUMENT)
     assert len(references) > 50
     for reference in references:
@@ -137,30 +137,30 @@ def test_every_reference_leads_somewhere() -> None:
         Draft7Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize("name", SPOKEN)
-def test_what_the_code_writes_is_what_the_document_says(name: str) -> None:
-    """Key by key, none more and none less, however deep."""
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_encoded_messages_match_the_schema(name: str) -> None:
+    """They have all keys of the schema and no others, at any depth."""
     document = _closed({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}})
-    written = msgpack.unpackb(SPOKEN[name].payload)
+    written = msgpack.unpackb(EXAMPLES[name].payload)
     assert [error.message for error in Validator(document).iter_errors(written)] == []
     assert set(SCHEMAS[name]["properties"]) == set(written)
 
 
-@pytest.mark.parametrize("name", SPOKEN)
-def test_what_the_document_requires_is_what_the_code_cannot_do_without(name: str) -> None:
-    """And what it leaves free may be left out."""
-    written = msgpack.unpackb(SPOKEN[name].payload)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_required_keys_are_those_that_the_decoder_needs(name: str) -> None:
+    """All other keys are optional."""
+    written = msgpack.unpackb(EXAMPLES[name].payload)
     for key in written:
-        left = {other: value for other, value in written.items() if other != key}
+        remaining = {other: value for other, value in written.items() if other != key}
         if key in SCHEMAS[name]["required"]:
             with pytest.raises(SkylaneError, match=key):
-                SPOKEN[name].read(msgpack.packb(left))
-        elif (name, key) != ("mask", "shape"):  # A mask needs it, the other tasks have none.
-            SPOKEN[name].read(msgpack.packb(left))
+                EXAMPLES[name].read(msgpack.packb(remaining))
+        elif (name, key) != ("mask", "shape"):  # Only required for masks.
+            EXAMPLES[name].read(msgpack.packb(remaining))
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("choices", "kind"),
     [
         (SCHEMAS["task"]["enum"], Task),
         (SCHEMAS["layout"]["enum"], Layout),
@@ -171,24 +171,24 @@ def test_what_the_document_requires_is_what_the_code_cannot_do_without(name: str
         (DOCUMENT["channels"]["control"]["parameters"]["verb"]["enum"], Verb),
     ],
 )
-def test_every_choice_is_told(told: list[str], kind: type[StrEnum]) -> None:
-    """In the code's own words."""
-    assert told == [choice.value for choice in kind]
+def test_every_choice_is_listed(choices: list[str], kind: type[StrEnum]) -> None:
+    """The values and their order agree."""
+    assert choices == [choice.value for choice in kind]
 
 
-def test_the_limits_are_the_codes() -> None:
-    """Who keeps to the document is not refused."""
+def test_the_limits_are_those_of_the_code() -> None:
+    """A message within the limits of the document is accepted."""
     assert SCHEMAS["nanoseconds"]["maximum"] == MAX_NS
     assert SCHEMAS["card"]["properties"]["height"]["maximum"] == MAX_SIDE
     assert SCHEMAS["frame"]["properties"]["shape"]["items"]["maximum"] == MAX_SIDE
     assert SCHEMAS["result"]["properties"]["tensors"]["maxItems"] == tensors.MAX_TENSORS
-    contents = {name: told.get("contentType") for name, told in DOCUMENT["components"]["messages"].items()}
+    contents = {name: message.get("contentType") for name, message in DOCUMENT["components"]["messages"].items()}
     assert contents["frame"] == frame.FRAME_CONTENT_TYPE
     assert contents["mask"] == frame.RESULT_CONTENT_TYPE
     assert contents["request"] == contents["reply"] == control.CONTROL_CONTENT_TYPE
 
 
-def test_an_answer_of_another_task_has_no_shape() -> None:
-    """The one key whose need depends on another."""
-    answer = replace(_MASK, task=Task.DETECTION, shape=None)
-    assert frame.unpack_result(frame.pack_result(answer)) == answer
+def test_a_reply_of_another_task_needs_no_shape() -> None:
+    """`shape` is the only key that depends on another one."""
+    reply = replace(_MASK, task=Task.DETECTION, shape=None)
+    assert frame.unpack_result(frame.pack_result(reply)) == reply

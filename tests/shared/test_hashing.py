@@ -4,8 +4,8 @@ from pathlib import Path
 from shared.hashing import file_sha256, tree_sha256
 
 
-def test_a_file_has_the_sha256_of_its_bytes(tmp_path: Path) -> None:
-    """Anyone can check it with sha256sum."""
+def test_the_hash_of_a_file_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:
+    """It agrees with sha256sum."""
     path = tmp_path / "model.pb"
     path.write_bytes(b"weights")
     assert tree_sha256(path) == file_sha256(path) == hashlib.sha256(b"weights").hexdigest()
@@ -19,8 +19,8 @@ def _folder(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_folders_hash_depends_on_names_and_contents_only(tmp_path: Path) -> None:
-    """The same SavedModel copied elsewhere, in another order, is the same model."""
+def test_the_hash_of_a_folder_depends_only_on_names_and_contents(tmp_path: Path) -> None:
+    """A copy of a SavedModel is the same model."""
     files = {"a/x": "1", "a/y": "2", "b": "3"}
     first = _folder(tmp_path / "first", files)
     second = _folder(tmp_path / "second", dict(reversed(files.items())))
@@ -29,7 +29,7 @@ def test_a_folders_hash_depends_on_names_and_contents_only(tmp_path: Path) -> No
 
 
 def test_every_change_in_a_folder_changes_its_hash(tmp_path: Path) -> None:
-    """A moved, renamed, swapped or added file is another model."""
+    """Files may be moved, renamed, swapped, added or merged."""
     trees = [
         {"a/x": "1", "b": "2"},
         {"a/x": "2", "b": "1"},

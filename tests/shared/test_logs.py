@@ -1,5 +1,3 @@
-"""Log lines go to standard error, carry their context, and cannot be forged by what they quote."""
-
 import json
 import subprocess
 import sys
@@ -31,7 +29,7 @@ except ValueError:
 
 
 def lines(log_format: LogFormat, level: str = "info", period_s: float = 1000.0) -> list[str]:
-    """What a program logs, in a process of its own: logging is configured once a process."""
+    """Returns the log lines of a program in a new process, as logging is configured once per process."""
     program = _PROGRAM.format(log_format=log_format.value, level=level, period_s=period_s)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == ""
@@ -39,7 +37,7 @@ def lines(log_format: LogFormat, level: str = "info", period_s: float = 1000.0) 
 
 
 def test_a_json_line_is_one_object_with_time_level_and_context() -> None:
-    """Log collectors parse line by line and search by these names."""
+    """Log collectors rely on these names."""
     found = [json.loads(line) for line in lines(LogFormat.JSON)]
     assert [line["message"] for line in found] == [
         "model loaded",
@@ -54,8 +52,8 @@ def test_a_json_line_is_one_object_with_time_level_and_context() -> None:
     assert "ValueError: broken" in found[-1]["exception"]
 
 
-def test_a_text_line_shows_no_control_characters() -> None:
-    """A vehicle's name from the wire must neither clear the operator's screen nor look like a line of its own."""
+def test_a_text_line_has_no_control_characters() -> None:
+    """A vehicle's name must neither control the terminal nor forge a line."""
     found = lines(LogFormat.TEXT)
     assert "\x1b" not in "".join(found)
     assert not any(line.startswith("forged") for line in found)
@@ -64,27 +62,27 @@ def test_a_text_line_shows_no_control_characters() -> None:
 
 @pytest.mark.parametrize(("level", "count"), [("debug", 6), ("warning", 4), ("error", 1)])
 def test_lines_below_the_level_are_left_out(level: str, count: int) -> None:
-    """Of libraries nothing below a warning is logged, whatever the level."""
+    """Libraries log warnings and above at any level."""
     assert len(lines(LogFormat.JSON, level)) == count
 
 
-def test_a_rate_limited_logger_reports_what_it_left_out() -> None:
-    """A hostile client could otherwise fill the disk with its rejections."""
+def test_a_rate_limited_logger_omits_repeated_keys() -> None:
+    """A hostile client must not fill the disk."""
     found = [json.loads(line) for line in lines(LogFormat.JSON, period_s=0.0)]
     assert [line.get("suppressed") for line in found if line["message"] == "rate limited"] == [None, None, None]
     found = [json.loads(line) for line in lines(LogFormat.JSON)]
     assert [line["frame_id"] for line in found if line["message"] == "rate limited"] == [0]
 
 
-def test_a_program_that_configures_nothing_shows_warnings_as_text() -> None:
-    """Such as a benchmark that loses its broker: its user reads the line."""
+def test_warnings_are_shown_without_configuration() -> None:
+    """A benchmark that does not configure logging still reports a lost broker."""
     program = "from shared.logs import get_logger; log = get_logger('mqtt'); log.info('a'); log.warning('lost', s=1)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr.rstrip().endswith("[warning  ] lost s=1")
 
 
-def test_a_rate_limited_logger_bounds_what_many_keys_write() -> None:
-    """Whoever may choose a vehicle's name could otherwise choose a new one for each line."""
+def test_a_rate_limited_logger_limits_the_lines_of_all_keys() -> None:
+    """A hostile client may use a new vehicle name for each message."""
     program = """
 from shared.logs import RateLimitedLogger, configure_logging, get_logger
 
@@ -97,8 +95,8 @@ for number in range(2000):
     assert len(done.stderr.splitlines()) == 50
 
 
-def test_a_log_line_is_read_back_in_both_formats() -> None:
-    """Programs that start a worker wait for its line, and must not take a vehicle's name for one."""
+def test_log_lines_of_both_formats_can_be_parsed() -> None:
+    """Programs that start a worker wait for its line."""
     for log_format in LogFormat:
         first, second, *_ = (read_line(line) for line in lines(log_format))
         assert first is not None

@@ -15,7 +15,7 @@ from bench.study.plan.scenarios import Load
 from bench.study.plan.study_plan import Plan, read_plan
 from shared.clock import Offset
 from shared.errors import SkylaneError
-from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
@@ -57,7 +57,7 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
                 "model": "m",
             }
             if took is None:
-                log.close(Row(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns}))
+                log.close(LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns}))
                 continue
             edge = {stage: due_ns + place * _STEP_NS for place, stage in enumerate(EDGE_STAGES)}
             edge[Stage.MASK_DECODED] = due_ns + round(took * _MS)
@@ -65,7 +65,7 @@ def write_run(folder: Path, due_ms: Sequence[float], total_ms: Sequence[float | 
             received_ns = edge[Stage.SENT] + _STEP_NS
             cloud = {stage: received_ns + place * _STEP_NS for place, stage in enumerate(CLOUD_STAGES)}
             log.close(
-                Row(
+                LatencyRow(
                     **facts,
                     outcome=Outcome.ANSWERED,
                     attempts=1,

@@ -11,7 +11,7 @@ from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, RigError
 from shared.messages.frame import FRAME_CONTENT_TYPE, pack_frame
 from shared.messages.topics import PREFIX, FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 
 CAMERA = "left"
 _ANSWER_S = 10.0
@@ -40,7 +40,7 @@ class Intruder(AbstractContextManager["Intruder"]):
             SkylaneError: the broker does not let it in.
         """
         self.came: list[Delivery] = []
-        self._bus = Connection(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
+        self._bus = BrokerOptions(url, certs=certs).open(client_id or f"intruder-{uuid.uuid4().hex}", None, name=name)
 
     def listen(self, topic_filter: str) -> None:
         """Ask for messages; whether any come is the broker's to say."""

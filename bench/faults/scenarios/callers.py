@@ -15,7 +15,7 @@ from bench.harness.environment import free_ports
 from bench.harness.samples import spread
 from shared import clock
 from shared.runlog.latency_log import Outcome
-from shared.runtime.processes import end
+from shared.runtime.processes import terminate
 
 _RATE_HZ = 10.0  # Frames a second of each honest sender.
 _DEADLINE_MS = 1000.0
@@ -92,7 +92,7 @@ def _attacked(kinds: Sequence[str], http: str, grpc: str, folder: Path) -> Itera
         yield
     finally:
         for process in processes:
-            end(process, _STOP_S)
+            terminate(process, _STOP_S)
             assert process.stdout is not None
             process.stdout.close()
 

@@ -9,7 +9,7 @@ from bench.faults.rig.mqtt_proxy import PUBACK, Middleman, Packet
 from bench.faults.rig.rig import Rig
 from bench.faults.scenario import Figure, Finding, Scenario
 from bench.link.link import LOOPBACK
-from shared.broker.mosquitto import Listener, write_config
+from shared.broker.mosquitto import MosquittoListener, write_config
 from shared.messages.topics import PREFIX
 from shared.runlog.latency_log import Outcome
 
@@ -124,7 +124,7 @@ def _limited(path: Path, setting: str) -> Path:
     """A broker's configuration with one of its two limits made small."""
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
-    lines = write_config(path, Listener(LOOPBACK, port)).read_text(encoding="utf-8").splitlines()
+    lines = write_config(path, MosquittoListener(LOOPBACK, port)).read_text(encoding="utf-8").splitlines()
     lines = [f"{setting} {_LIMIT_BYTES}" if line.startswith(f"{setting} ") else line for line in lines]
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return path

@@ -158,7 +158,7 @@ def _runs_again(rig: Rig, name: str, broker: Broker, flags: tuple[str, ...]) -> 
     else:
         again.wait()
     said = (rig.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-    return "runs already" not in " ".join(said.split())
+    return "is already running" not in " ".join(said.split())
 
 
 def _certificates(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, client_id
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
@@ -32,7 +32,7 @@ def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTra
     Raises:
         SkylaneError: there is none, or it refuses us.
     """
-    connection = Connection(**config.model_dump(include=set(Connection.__dataclass_fields__)))
+    connection = BrokerOptions(**config.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
     bus = connection.open(
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),

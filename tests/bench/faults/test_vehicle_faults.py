@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.faults.scenarios.vehicle import negatives, open_frames, untrue_offsets
-from shared.runlog.latency_log import LogWriter, Outcome, Row
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 
 
 def test_a_negative_duration_is_seen_whichever_it_is() -> None:
@@ -30,7 +30,7 @@ def test_an_offset_that_is_not_told_is_not_right() -> None:
 
 def test_a_frame_that_was_sent_and_has_no_row_is_open(tmp_path: Path) -> None:
     """Sent twice it is still one."""
-    rows = [Row("car", "left", "s1", sequence, Outcome.ABORTED, "edge_died") for sequence in range(3)]
+    rows = [LatencyRow("car", "left", "s1", sequence, Outcome.ABORTED, "edge_died") for sequence in range(3)]
     with LogWriter(tmp_path) as log:
         for row in [*rows, rows[2]]:
             log.open(row)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench.load.null_worker import ClockReading, NullEngine, NullWorkerError, NullWorkerProcess, NullWorkerSettings
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 
 YEAR_NS = 10**9 * 86_400 * 365
 WAIT_S = 60.0
@@ -46,7 +46,7 @@ def test_a_process_serves_its_model_with_the_clock_it_was_given(mosquitto_url: s
         ahead_s = (worker.clock.now_at(own.monotonic_ns) - own.now_ns) / 1e9
         assert 3000 < ahead_s < 4200  # The wall clock may be set between the starts of two processes.
         assert worker.clock.drift_ppm == 50
-        bus = Connection(mosquitto_url).open("instant-vehicle", vehicle_will("instant-vehicle", "s1"))
+        bus = BrokerOptions(mosquitto_url).open("instant-vehicle", vehicle_will("instant-vehicle", "s1"))
         with bus:
             transport = MqttTransport(bus, vehicle="instant-vehicle", session="s1", model="instant-test")
             card = transport.wait_for_card(WAIT_S)

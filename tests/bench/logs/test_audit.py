@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.logs.audit import audit, checks
-from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row
+from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LatencyRow, LogWriter, Outcome
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 from shared.stages import Stage
@@ -211,9 +211,9 @@ def test_a_killed_run_is_sound_once_it_is_repaired(tmp_path: Path) -> None:
     with LogWriter(folder) as log:
         for sequence in (0, 2, 3):
             times = {Stage.DUE: sequence, Stage.TAKEN: sequence + 1}
-            log.open(Row("car", "/left", "s1", sequence, Outcome.ABORTED, attempts=1, edge_times=times))
-        log.close(Row("car", "/left", "s1", 0, Outcome.LOST, "no answer", attempts=1))
-        log.close(Row("car", "/left", "s1", 4, Outcome.DROPPED, "window"))
+            log.open(LatencyRow("car", "/left", "s1", sequence, Outcome.ABORTED, attempts=1, edge_times=times))
+        log.close(LatencyRow("car", "/left", "s1", 0, Outcome.LOST, "no answer", attempts=1))
+        log.close(LatencyRow("car", "/left", "s1", 4, Outcome.DROPPED, "window"))
     hashes = {"source": {"sha256": "a" * 64}, "model": {"sha256": "b" * 64}}
     write_manifest(folder, {"state": "running", "session": "s1", "vehicle": "car"} | hashes)
     assert {"every frame that was sent has its row", "every sequence number has its row"} < broken(folder).keys()

@@ -14,7 +14,7 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.messages.frame import FrameMessage
 from shared.messages.topics import FrameId
-from shared.network.broker_options import Connection
+from shared.network.broker_options import BrokerOptions
 
 _S = 10**9
 _HEIGHT, _WIDTH = 16, 24
@@ -76,7 +76,7 @@ def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: s
     wrong[0, 0] ^= 1
     clients = []
     for name, given in (("right", samples), ("wrong", [Sample(samples[0].message, samples[0].picture, wrong)])):
-        bus = Connection(mosquitto_url).open(f"{name}-{model}", vehicle_will(f"{name}-{model}", "s1"))
+        bus = BrokerOptions(mosquitto_url).open(f"{name}-{model}", vehicle_will(f"{name}-{model}", "s1"))
         transport = MqttTransport(bus, vehicle=f"{name}-{model}", session="s1", model=model)
         transport.wait_for_card(_WAIT_S)
         clients.append(GatewayClient(f"{name}-{model}", "mqtt", "s1", transport, given, window=2))
@@ -98,7 +98,7 @@ def test_every_mask_is_held_against_its_own_picture(mosquitto_url: str, model: s
 def test_a_frame_that_nobody_takes_is_counted(mosquitto_url: str) -> None:
     """Without a worker the broker says that nobody listens: the client goes on, and the bench ends."""
     name = f"alone-{uuid4().hex[:8]}"
-    bus = Connection(mosquitto_url).open(name, vehicle_will(name, "s1"))
+    bus = BrokerOptions(mosquitto_url).open(name, vehicle_will(name, "s1"))
     with closing(MqttTransport(bus, vehicle=name, session="s1", model=name)) as transport:
         client = GatewayClient(name, "mqtt", "s1", transport, [_sample(name, 1)], window=1)
         while not client.tally().outcomes.get("unreachable"):

@@ -16,8 +16,7 @@ import pytest
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
 from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
 from cloud.isolation.process import ProcessLostError
-from shared.network.address import BROKER_PASSWORD_VARIABLES
-from shared.network.env_names import TOKEN_VARIABLES
+from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from tests.cloud.conftest import Workshop
 from tests.cloud.isolation import nasty
 

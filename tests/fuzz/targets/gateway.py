@@ -87,7 +87,7 @@ def _publish_packet(data: bytes) -> object:
 
 
 def _publish_seeds() -> Iterator[bytes]:
-    packed = properties.packed(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
+    packed = properties.encode(Properties("text/plain", "back", b"7", 5, "00-ab-cd-01"))
     yield b"\x30\0\1t" + packed + b"payload"
     yield b"\x32\0\1t\0\7" + packed + b"payload"
 
@@ -101,7 +101,7 @@ _PARSERS = (
     _Parser(unpack, lambda: iter([pack(b"message")])),
     _Parser(_publish_packet, _publish_seeds),
 )
-_EXPECTED_ERRORS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
+_EXPECTED_ERRORS = (RefusedError, PackedError, publish_packet.MalformedPublishError, properties.MalformedPropertiesError)
 
 
 def seeds() -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shared.errors import SkylaneError
-from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row, outcomes, read_rows
+from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LatencyRow, LogWriter, Outcome, outcomes, read_rows
 from shared.runlog.lost_rows import LOST_NAME
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
@@ -24,7 +24,7 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 def _killed_run() -> dict[str, bytes]:
     """Returns the files of a run that was killed while a frame was open."""
     folder = _folder / "whole"
-    rows = [Row("car", "left", "s1", number, Outcome.ANSWERED) for number in range(3)]
+    rows = [LatencyRow("car", "left", "s1", number, Outcome.ANSWERED) for number in range(3)]
     with LogWriter(folder) as log:
         for row in rows:
             log.open(row)

@@ -9,22 +9,28 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from shared.broker.certificate_authority import AUTHORITY_DAYS, AuthorityError, CertificateAuthority, Issued, Role
+from shared.broker.certificate_authority import (
+    AUTHORITY_DAYS,
+    AuthorityError,
+    CertificateAuthority,
+    IssuedCertificate,
+    Role,
+)
 from shared.errors import SkylaneError
 
 
 def read(file: Path) -> x509.Certificate:
-    """A certificate."""
+    """Loads a certificate."""
     return x509.load_pem_x509_certificate(file.read_bytes())
 
 
 def revoked(authority: CertificateAuthority) -> set[int]:
-    """The serial numbers on the authority's list."""
-    return {each.serial_number for each in x509.load_pem_x509_crl(authority.revoked_file.read_bytes())}
+    """Returns the serial numbers on the revocation list."""
+    return {each.serial_number for each in x509.load_pem_x509_crl(authority.crl_file.read_bytes())}
 
 
-def common_name(issued: Issued) -> str:
-    """Whom the broker takes a client for."""
+def common_name(issued: IssuedCertificate) -> str:
+    """Returns the name by which the broker's ACL identifies a client."""
     (name,) = read(issued.file).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(name.value)
 
@@ -39,17 +45,17 @@ def authority(tmp_path: Path) -> CertificateAuthority:
     ("role", "name", "expected"),
     [(Role.VEHICLE, "car-1", "car-1"), (Role.WORKER, "gpu-1", "worker"), (Role.OPERATOR, "anna", "operator")],
 )
-def test_the_common_name_is_what_the_roles_go_by(
+def test_the_common_name_is_the_vehicle_or_the_role(
     authority: CertificateAuthority, role: Role, name: str, expected: str
 ) -> None:
-    """A worker's file has its own name, for `--certs`; the broker knows it by its role."""
+    """The file of a worker has the worker's name, but the ACL uses its role."""
     issued = authority.node(role, name, 90)
     assert issued.file == authority.folder / f"{name}.crt"
     assert common_name(issued) == expected
 
 
-def test_a_certificate_serves_one_use_and_signs_nothing(authority: CertificateAuthority) -> None:
-    """A vehicle's key in a thief's hands must neither pass for the broker nor sign another vehicle."""
+def test_a_certificate_has_one_use_and_cannot_sign(authority: CertificateAuthority) -> None:
+    """A stolen vehicle key must allow neither to act as the broker nor to issue certificates."""
     for issued, use in (
         (authority.broker(["b"], 90), ExtendedKeyUsageOID.SERVER_AUTH),
         (authority.node(Role.VEHICLE, "car-1", 90), ExtendedKeyUsageOID.CLIENT_AUTH),
@@ -62,8 +68,8 @@ def test_a_certificate_serves_one_use_and_signs_nothing(authority: CertificateAu
     assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
 
 
-def test_keys_are_nobody_elses_to_read(tmp_path: Path) -> None:
-    """Whatever the user's umask: a key that others read is no secret any more."""
+def test_only_the_owner_can_read_keys(tmp_path: Path) -> None:
+    """The umask does not matter."""
     old = os.umask(0)
     try:
         authority = CertificateAuthority(tmp_path / "certs")
@@ -76,8 +82,8 @@ def test_keys_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert stat.S_IMODE((authority.folder / "authority").stat().st_mode) == 0o700
 
 
-def test_openssl_takes_the_chain(authority: CertificateAuthority) -> None:
-    """What Python and Mosquitto verify with, in its strict mode."""
+def test_openssl_accepts_the_chain(authority: CertificateAuthority) -> None:
+    """Python and Mosquitto verify with OpenSSL; this uses its strict mode."""
     issued = authority.node(Role.VEHICLE, "car-1", 90)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate_file))
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
@@ -85,8 +91,8 @@ def test_openssl_takes_the_chain(authority: CertificateAuthority) -> None:
     assert len(context.get_ca_certs()) == 1
 
 
-def test_what_is_there_is_kept_and_again_makes_it_new(authority: CertificateAuthority) -> None:
-    """Run twice, the command must not lock out the cars that carry the first certificates."""
+def test_an_existing_certificate_is_kept_unless_again_is_given(authority: CertificateAuthority) -> None:
+    """A second run of the command must not replace certificates that are in use."""
     first = authority.node(Role.VEHICLE, "car-1", 90)
     content = first.file.read_bytes()
     again = CertificateAuthority(authority.folder)
@@ -95,50 +101,50 @@ def test_what_is_there_is_kept_and_again_makes_it_new(authority: CertificateAuth
     assert first.file.read_bytes() == content
     assert again.node(Role.VEHICLE, "car-1", 90, again=True).is_new
     assert first.file.read_bytes() != content
-    assert again.node(Role.VEHICLE, "car-1", 90).is_new is False  # Key and certificate belong together.
+    assert again.node(Role.VEHICLE, "car-1", 90).is_new is False  # Key and certificate match.
 
 
-def test_the_broker_is_known_by_every_name_and_address(authority: CertificateAuthority) -> None:
-    """A client compares what it connects to with these, and with nothing else."""
+def test_the_brokers_certificate_has_all_names_and_addresses(authority: CertificateAuthority) -> None:
+    """Clients compare the host that they connect to with these."""
     issued = authority.broker(["Broker.example.org", "192.0.2.10", "::1"], 90)
     names = read(issued.file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {str(name.value) for name in names} == {"broker.example.org", "192.0.2.10", "::1"}
-    assert not authority.broker(["192.0.2.10"], 90).is_new  # One of them is asked for: it is.
-    with pytest.raises(AuthorityError, match=r"is for .*192\.0\.2\.10.*: to have it for other\.org, say --again"):
+    assert not authority.broker(["192.0.2.10"], 90).is_new  # The existing certificate covers it.
+    with pytest.raises(AuthorityError, match=r"is for .*192\.0\.2\.10.*: to issue it for other\.org, give --again"):
         authority.broker(["other.org"], 90)
 
 
 @pytest.mark.parametrize("host", ["mqtts://broker", "broker:8883", "", "a b", "*.example.org", "-x", "x" * 64])
-def test_a_broker_that_is_no_host_is_refused(authority: CertificateAuthority, host: str) -> None:
-    """A certificate for what nobody connects to would fail at the first connection, far from here."""
-    with pytest.raises(AuthorityError, match="is no host: give a name or an address alone"):
+def test_an_invalid_host_is_refused(authority: CertificateAuthority, host: str) -> None:
+    """The certificate would otherwise fail at the first connection."""
+    with pytest.raises(AuthorityError, match="is not a host: give a name or an address"):
         authority.broker([host], 90)
 
 
 @pytest.mark.parametrize("name", ["worker", "operator", "server", "ca", "crl"])
-def test_a_vehicle_cannot_have_the_name_of_a_role_or_a_file(authority: CertificateAuthority, name: str) -> None:
-    """A vehicle called `worker` would be one."""
-    with pytest.raises(AuthorityError, match="is not allowed: the broker knows another by that name"):
+def test_reserved_names_are_refused(authority: CertificateAuthority, name: str) -> None:
+    """The ACL would treat a vehicle called `worker` as a worker."""
+    with pytest.raises(AuthorityError, match="is reserved: choose another name"):
         authority.node(Role.VEHICLE, name, 90)
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "../x", "", "a b", "x" * 65, "car~1"])
-def test_a_name_that_a_topic_or_a_pattern_would_read_is_refused(authority: CertificateAuthority, name: str) -> None:
-    """The broker puts the common name into the patterns of its ACL as it is."""
+def test_names_with_special_characters_are_refused(authority: CertificateAuthority, name: str) -> None:
+    """The broker inserts the common name into its ACL patterns unescaped."""
     for role in (Role.VEHICLE, Role.WORKER, Role.OPERATOR):
         with pytest.raises(SkylaneError, match="A-Z a-z 0-9"):
             authority.node(role, name, 90)
 
 
-def test_one_name_is_one_node(authority: CertificateAuthority) -> None:
-    """A worker's certificate handed to a vehicle because the files are called alike would open every door."""
+def test_a_name_belongs_to_one_node(authority: CertificateAuthority) -> None:
+    """A vehicle must not receive a worker's certificate because they share a file name."""
     authority.node(Role.WORKER, "a", 90)
     with pytest.raises(AuthorityError, match=r"is the certificate of skylane:worker/a: choose another name"):
         authority.node(Role.VEHICLE, "a", 90, again=True)
 
 
-def test_an_expired_certificate_is_told_and_again_renews_it(tmp_path: Path) -> None:
-    """Kept in silence, it would be handed out."""
+def test_an_expired_certificate_is_reported_and_renewed_with_again(tmp_path: Path) -> None:
+    """An expired certificate must not be handed out."""
     long_ago = datetime.now(UTC) - timedelta(days=100)
     CertificateAuthority(tmp_path, now=long_ago).node(Role.VEHICLE, "car-1", 90)
     authority = CertificateAuthority(tmp_path)
@@ -148,16 +154,16 @@ def test_an_expired_certificate_is_told_and_again_renews_it(tmp_path: Path) -> N
 
 
 def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
-    """It would be believed by nobody from that day on, and would say otherwise."""
+    """It would be useless from that day on."""
     old = CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS - 10))
     assert CertificateAuthority(tmp_path).node(Role.VEHICLE, "car-1", 90).expires <= old.expires
-    with pytest.raises(AuthorityError, match=r"expired on .*: make another in a new folder"):
+    with pytest.raises(AuthorityError, match=r"expired on .*: create a new one in another folder"):
         CertificateAuthority(tmp_path, now=old.expires + timedelta(days=1))
 
 
-def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: CertificateAuthority) -> None:
-    """A car that was stolen may carry any of them."""
-    other = read(authority.node(Role.VEHICLE, "car-10", 90).file)  # Its name begins alike.
+def test_revoking_a_name_revokes_all_its_certificates(authority: CertificateAuthority) -> None:
+    """A stolen vehicle may have any of them. Earlier revocations stay on the list."""
+    other = read(authority.node(Role.VEHICLE, "car-10", 90).file)  # A name with the same prefix.
     serials = {read(authority.node(Role.VEHICLE, "car-1", 90, again=True).file).serial_number for _ in range(2)}
     assert revoked(authority) == set()
     assert authority.revoke("car-1") == 2
@@ -165,30 +171,33 @@ def test_a_revoked_name_is_refused_with_all_it_ever_had(authority: CertificateAu
     assert not (authority.folder / "car-1.key").exists()
     new = authority.node(Role.VEHICLE, "car-1", 90)
     CertificateAuthority(authority.folder).revoke("car-10")
-    assert revoked(authority) == serials | {other.serial_number}  # The list grows, and loses nothing.
+    assert revoked(authority) == serials | {other.serial_number}
     assert read(new.file).serial_number not in revoked(authority)
 
 
-def test_a_lost_list_comes_back_with_all_that_was_revoked(authority: CertificateAuthority) -> None:
-    """An empty one in its place would let in the car that was stolen, and nobody would see it."""
+def test_a_lost_revocation_list_is_restored(authority: CertificateAuthority) -> None:
+    """An empty list would accept revoked certificates."""
     serial = read(authority.node(Role.VEHICLE, "car-1", 90).file).serial_number
     authority.revoke("car-1")
-    authority.revoked_file.unlink()
+    authority.crl_file.unlink()
     again = CertificateAuthority(authority.folder)
     assert revoked(again) == {serial}
-    again.revoked_file.write_text("x")
+    again.crl_file.write_text("x")
     again.node(Role.VEHICLE, "car-2", 90)
     again.revoke("car-2")
     assert serial in revoked(again)
 
 
-def test_a_damaged_list_is_told_before_anything_is_revoked(authority: CertificateAuthority) -> None:
-    """The error must name the file, and the car must not pass for revoked."""
+def test_a_damaged_revocation_list_is_reported(authority: CertificateAuthority) -> None:
+    """The error names the file, and nothing is revoked."""
     issued = authority.node(Role.VEHICLE, "car-1", 90)
-    kept = authority.folder / "authority" / "crl.pem"
-    for damage, problem in ((lambda: kept.write_text("x"), "is no list of revoked"), (kept.unlink, "cannot be read")):
+    original = authority.folder / "authority" / "crl.pem"
+    for damage, problem in (
+        (lambda: original.write_text("x"), "is not a PEM revocation list"),
+        (original.unlink, "cannot be read"),
+    ):
         damage()
-        with pytest.raises(AuthorityError, match=rf"authority/crl\.pem {problem}.*: bring it back"):
+        with pytest.raises(AuthorityError, match=rf"authority/crl\.pem {problem}.*: restore it"):
             authority.revoke("car-1")
         assert issued.file.exists()
 
@@ -197,40 +206,40 @@ def test_a_damaged_list_is_told_before_anything_is_revoked(authority: Certificat
     "damage",
     [lambda file: file.unlink(), lambda file: file.write_text("x"), lambda file: file.with_suffix(".key").unlink()],
 )
-def test_what_is_damaged_is_made_again_where_asked(
+def test_a_damaged_certificate_is_replaced_with_again(
     authority: CertificateAuthority, damage: Callable[[Path], object]
 ) -> None:
-    """The error says --again: it must be a way out."""
+    """The error recommends --again, so that must work."""
     damage(authority.node(Role.VEHICLE, "car-1", 90).file)
-    with pytest.raises(AuthorityError, match="bring it back, or make it --again"):
+    with pytest.raises(AuthorityError, match="restore it, or issue it again with --again"):
         authority.node(Role.VEHICLE, "car-1", 90)
     assert authority.node(Role.VEHICLE, "car-1", 90, again=True).is_new
 
 
 @pytest.mark.parametrize("name", ["car-9", "*", "server", "ca"])
-def test_only_a_name_that_was_signed_can_be_revoked(authority: CertificateAuthority, name: str) -> None:
-    """A slip of the pen must not pass for a car that is locked out."""
+def test_only_names_with_a_certificate_can_be_revoked(authority: CertificateAuthority, name: str) -> None:
+    """A mistyped name must be reported."""
     authority.broker(["b"], 90)
     authority.node(Role.VEHICLE, "car-1", 90)
-    with pytest.raises(AuthorityError, match=r"no node's certificate of this authority: it signed car-1"):
+    with pytest.raises(AuthorityError, match=r"has issued no certificate to a node called .*: it issued them to car-1"):
         authority.revoke(name)
 
 
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda folder: (folder / "car-1.crt").write_text("x"), r"car-1\.crt is no certificate in PEM"),
-        (lambda folder: (folder / "car-1.key").write_text("x"), r"car-1\.key is no unencrypted key in PEM"),
+        (lambda folder: (folder / "car-1.crt").write_text("x"), r"car-1\.crt is not a PEM certificate"),
+        (lambda folder: (folder / "car-1.key").write_text("x"), r"car-1\.key is not an unencrypted PEM key"),
         (lambda folder: (folder / "car-1.key").unlink(), r"car-1\.key cannot be read"),
         (lambda folder: (folder / "car-2.key").replace(folder / "car-1.key"), r"car-1\.key does not belong to"),
-        (lambda folder: (folder / "ca.crt").unlink(), r"ca\.crt cannot be read .*: bring back both"),
-        (lambda folder: (folder / "authority" / "ca.key").unlink(), r"ca\.key cannot be read .*: bring back both"),
+        (lambda folder: (folder / "ca.crt").unlink(), r"ca\.crt cannot be read .*: restore both"),
+        (lambda folder: (folder / "authority" / "ca.key").unlink(), r"ca\.key cannot be read .*: restore both"),
     ],
 )
-def test_damage_is_told_and_nothing_is_made_over_it(
+def test_damaged_files_are_reported_and_not_overwritten(
     authority: CertificateAuthority, damage: Callable[[Path], object], problem: str
 ) -> None:
-    """A second authority over the first one's files would lock every node out."""
+    """A new authority in the same folder would invalidate all certificates."""
     for name in ("car-1", "car-2"):
         authority.node(Role.VEHICLE, name, 90)
     damage(authority.folder)
@@ -238,18 +247,18 @@ def test_damage_is_told_and_nothing_is_made_over_it(
         CertificateAuthority(authority.folder).node(Role.VEHICLE, "car-1", 90)
 
 
-def test_another_authoritys_certificate_is_not_kept(authority: CertificateAuthority, tmp_path: Path) -> None:
-    """It lies there by a mistake, and the broker would refuse it."""
+def test_a_certificate_of_another_authority_is_not_kept(authority: CertificateAuthority, tmp_path: Path) -> None:
+    """The broker would refuse it."""
     other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 90)
     for suffix in ("crt", "key"):
         (other.folder / f"car-1.{suffix}").replace(authority.folder / f"car-1.{suffix}")
-    with pytest.raises(AuthorityError, match=r"was not signed by .*ca\.crt: make it --again"):
+    with pytest.raises(AuthorityError, match=r"was not signed by .*ca\.crt: issue it again with --again"):
         authority.node(Role.VEHICLE, "car-1", 90)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    """In one line."""
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    """The parent is a file."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(AuthorityError, match=r"cannot be made .*: choose another"):
+    with pytest.raises(AuthorityError, match=r"cannot be created .*: choose another"):
         CertificateAuthority(tmp_path / "file" / "certs")

@@ -14,14 +14,14 @@ KEY_MARK = "PRIVATE KEY"
 
 
 def certs(folder: Path, *flags: str) -> Result:
-    """`skylane broker certs`."""
+    """Runs `skylane broker certs`."""
     return CliRunner().invoke(broker, ["certs", str(folder), *flags], catch_exceptions=True)
 
 
-def test_a_deployment_takes_one_command(tmp_path: Path) -> None:
-    """It says whose files are where, until when, and what to do with them; and nothing of what is in the keys."""
-    asked = ["--broker", "localhost", "--vehicle", "car-1", "--worker", "worker-1", "--operator", "anna"]
-    run = certs(tmp_path / "certs", *asked)
+def test_one_command_creates_the_certificates_of_a_deployment(tmp_path: Path) -> None:
+    """The output lists the files, their expiry and their use, but no key. A second run keeps the files."""
+    names = ["--broker", "localhost", "--vehicle", "car-1", "--worker", "worker-1", "--operator", "anna"]
+    run = certs(tmp_path / "certs", *names)
     assert run.exit_code == 0, run.output
     for line in ("vehicle car-1", "worker worker-1", "operator anna", "broker server", "--secured", "--certs", "new"):
         assert line in run.output
@@ -29,17 +29,17 @@ def test_a_deployment_takes_one_command(tmp_path: Path) -> None:
     files = {path.name for path in (tmp_path / "certs").iterdir()}
     pairs = {f"{name}.{kind}" for name in ("server", "car-1", "worker-1", "anna") for kind in ("crt", "key")}
     assert files == pairs | {"authority", "ca.crt", "crl.pem"}
-    assert certs(tmp_path / "certs", *asked).output.count("kept") == 4
+    assert certs(tmp_path / "certs", *names).output.count("kept") == 4
 
 
-def test_a_revoked_node_is_told_with_what_to_do(tmp_path: Path) -> None:
-    """The broker reads the list when it starts."""
+def test_revoking_says_to_restart_the_broker(tmp_path: Path) -> None:
+    """The broker reads the revocation list when it starts."""
     certs(tmp_path, "--vehicle", "car-1")
     assert "car-1: certificates revoked: 1; restart the broker" in certs(tmp_path, "--revoke", "car-1").output
 
 
-def test_the_list_of_what_is_revoked_is_renewed_by_a_command(tmp_path: Path) -> None:
-    """With all that stands on it, and with its new date for whoever looks after the broker."""
+def test_the_revocation_list_can_be_renewed(tmp_path: Path) -> None:
+    """The new list has the same entries, and the output shows its expiry."""
     certs(tmp_path, "--vehicle", "car-1")
     certs(tmp_path, "--revoke", "car-1", "--days", "5")
     old = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
@@ -53,8 +53,8 @@ def test_the_list_of_what_is_revoked_is_renewed_by_a_command(tmp_path: Path) -> 
     assert [each.serial_number for each in new] == [each.serial_number for each in old] != []
 
 
-def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
-    """Brackets are a style's beginning and end where text is printed in colour."""
+def test_a_folder_name_may_contain_markup(tmp_path: Path) -> None:
+    """Rich must not interpret brackets in the name."""
     run = certs(tmp_path / "a[" / "] [bold]b", "--vehicle", "car-1")
     assert run.exit_code == 0, run.output
     assert "] [bold]b\n" in run.output
@@ -62,24 +62,24 @@ def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "problem"),
-    [((), "no certificate was asked for: name --broker"), (("--vehicle", "a/b"), "Invalid value for '--vehicle'")],
+    [((), "no certificate was requested: give --broker"), (("--vehicle", "a/b"), "Invalid value for '--vehicle'")],
 )
 def test_a_wrong_command_line_is_a_usage_error(tmp_path: Path, flags: tuple[str, ...], problem: str) -> None:
-    """Exit code 2, as everywhere."""
+    """The exit code is 2, as for all commands."""
     run = certs(tmp_path, *flags)
     assert run.exit_code == 2
     assert problem in run.output
 
 
-def test_a_name_that_the_broker_keeps_for_itself_is_an_error_that_users_can_mend(tmp_path: Path) -> None:
-    """The front door makes one line of it."""
+def test_a_reserved_name_is_an_error_for_the_user(tmp_path: Path) -> None:
+    """`skylane` reports it in one line."""
     run = certs(tmp_path, "--vehicle", "worker")
     assert isinstance(run.exception, SkylaneError)
-    assert "'worker' is not allowed" in str(run.exception)
+    assert "'worker' is reserved" in str(run.exception)
 
 
-def test_without_the_library_the_extra_is_named(tmp_path: Path) -> None:
-    """A broker runs without it; certificates cannot be made."""
+def test_a_missing_library_is_reported_with_its_extra(tmp_path: Path) -> None:
+    """Only issuing certificates needs `cryptography`."""
     script = (
         "import sys\nsys.modules['cryptography'] = None\n"
         f"import skylane\nskylane.main(['broker', 'certs', {str(tmp_path)!r}, '--vehicle', 'car-1'])"

@@ -1,11 +1,9 @@
-import queue
 import threading
 
 import pytest
 
 from shared.mqtt.bus import Ack, Delivery, MemoryBus, Properties, matches
-
-WAIT_S = 60.0
+from tests.support.mqtt_bus import Acks, Inbox
 
 
 @pytest.mark.parametrize(
@@ -25,47 +23,46 @@ WAIT_S = 60.0
         ("$share/g/a/+", "b/b", False),
     ],
 )
-def test_filters_match_as_mqtt_says(topic_filter: str, topic: str, *, expected: bool) -> None:
-    """The bus hands a message on by this; a broker has matched it before by its own (MQTT 5, section 4.7)."""
+def test_filters_match_topics(topic_filter: str, topic: str, *, expected: bool) -> None:
+    """The bus chooses the handlers of a message by the rules of brokers (MQTT 5.0, section 4.7)."""
     assert matches(topic_filter, topic) is expected
 
 
 def test_a_message_reaches_every_subscriber_with_its_properties() -> None:
-    """The bus in memory stands in for a broker wherever the network is not the point."""
+    """The in-memory bus replaces a broker in tests that do not need the network."""
     with MemoryBus() as bus:
-        first: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        second: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        first, second = Inbox(), Inbox()
         bus.subscribe("a/+", 1, first.put)
         bus.subscribe("a/b", 1, second.put)
         bus.publish("a/b", b"x", qos=1, properties=Properties(correlation=b"7"))
-        for received in (first.get(timeout=WAIT_S), second.get(timeout=WAIT_S)):
+        for received in (first.next(), second.next()):
             assert (received.topic, received.payload, received.properties.correlation) == ("a/b", b"x", b"7")
             assert received.received_ns > 0
 
 
-def test_what_is_retained_waits_for_later_subscribers() -> None:
-    """A vehicle that starts after its worker must still find the model card."""
+def test_a_retained_message_reaches_later_subscribers() -> None:
+    """A vehicle that starts after its worker still receives the model card."""
     with MemoryBus() as bus:
         bus.publish("status", b"old", qos=1, retained=True)
         bus.publish("status", b"new", qos=1, retained=True)
-        received: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        bus.subscribe("status", 1, received.put)
-        assert received.get(timeout=WAIT_S).payload == b"new"
+        inbox = Inbox()
+        bus.subscribe("status", 1, inbox.put)
+        assert inbox.next().payload == b"new"
 
 
-def test_an_acknowledgement_tells_whether_anyone_listened() -> None:
-    """MQTT 5's reason 0x10 is how a vehicle learns at once that there is no worker."""
+def test_an_acknowledgement_reports_missing_subscribers() -> None:
+    """A vehicle learns from MQTT 5's reason code 0x10 at once that there is no worker."""
     with MemoryBus() as bus:
-        acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+        acks = Acks()
         bus.publish("a", b"", qos=1, acknowledged=acks.put)
-        assert acks.get(timeout=WAIT_S) == Ack(accepted=True, no_subscriber=True)
+        assert acks.next() == Ack(accepted=True, no_subscriber=True)
         bus.subscribe("a", 1, lambda _: None)
         bus.publish("a", b"", qos=1, acknowledged=acks.put)
-        assert acks.get(timeout=WAIT_S) == Ack(accepted=True, no_subscriber=False)
+        assert acks.next() == Ack(accepted=True, no_subscriber=False)
 
 
-def test_nothing_comes_after_an_unsubscription_and_close_ends_the_thread() -> None:
-    """A test that leaves a thread behind disturbs the next one."""
+def test_unsubscribe_ends_delivery_and_close_ends_the_thread() -> None:
+    """A thread that outlives its test would disturb the next one."""
     received: list[Delivery] = []
     before = set(threading.enumerate())
     with MemoryBus() as bus:

@@ -1,97 +1,93 @@
 from shared.mqtt.bus import Ack
 from shared.mqtt.inflight import MAX_INFLIGHT_BYTES, InflightMessages
 
-TAKEN = Ack(accepted=True, no_subscriber=False)
+ACCEPTED = Ack(accepted=True, no_subscriber=False)
 
 
-class Message:
-    """A publication of QoS 0."""
+class QosZeroMessage:
+    """A QoS 0 publication in the send queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.is_written = False
+        self._error = error
 
     def is_published(self) -> bool:
-        """See Written."""
+        """See UnsentMessage."""
+        if self._error:
+            raise self._error
         return self.is_written
 
 
-def _waiting(most: int = 2) -> tuple[InflightMessages, list[int]]:
+def _inflight(limit: int = 2) -> tuple[InflightMessages, list[int]]:
     counts: list[int] = []
-    return InflightMessages(most, counts.append), counts
+    return InflightMessages(limit, counts.append), counts
 
 
-def _ignore(_: Ack) -> None:
-    """Nobody waits for it."""
+def _on_ack(_: Ack) -> None:
+    """A callback to compare with."""
 
 
-def test_no_more_wait_than_may_and_each_acknowledgement_makes_room() -> None:
-    """While a broker stands still frames fall due all the time: each would take memory until it goes on."""
-    waiting, counts = _waiting(most=2)
-    for number in (1, 2):
-        assert waiting.admit(100, always=False)
-        assert waiting.add(number, _ignore, 100) is None
-    assert not waiting.admit(100, always=False)
-    assert waiting.admit(100, always=True)  # What is retained tells who is there; there is little of it.
-    waiting.add(3, _ignore, 100)
-    for number in (1, 3):
-        assert waiting.acknowledge(number, TAKEN) is _ignore
-    assert waiting.admit(100, always=False)
+def test_the_number_of_messages_is_limited_and_an_acknowledgement_frees_a_place() -> None:
+    """A suspended broker must not cost unlimited memory. Retained messages are rare and always pass."""
+    inflight, counts = _inflight(limit=2)
+    for mid in (1, 2):
+        assert inflight.admit(100, always=False)
+        assert inflight.add(mid, _on_ack, 100) is None
+    assert not inflight.admit(100, always=False)
+    assert inflight.admit(100, always=True)
+    inflight.add(3, _on_ack, 100)
+    for mid in (1, 3):
+        assert inflight.acknowledge(mid, ACCEPTED) is _on_ack
+    assert inflight.admit(100, always=False)
     assert counts == [1, 2, 3, 2, 1]
 
 
-def test_their_bytes_are_bounded_but_one_may_always_wait() -> None:
-    """A thousand small messages and a few of many megabytes are bounded by one rule."""
-    waiting, _ = _waiting(most=100)
-    assert waiting.admit(MAX_INFLIGHT_BYTES + 1, always=False)
-    waiting.add(1, _ignore, MAX_INFLIGHT_BYTES + 1)
-    assert not waiting.admit(1, always=False)
-    waiting.acknowledge(1, TAKEN)
-    assert waiting.admit(1, always=False)
+def test_the_bytes_are_limited_but_a_single_message_is_always_admitted() -> None:
+    """Many small messages and a few large ones are limited by one rule."""
+    inflight, _ = _inflight(limit=100)
+    assert inflight.admit(MAX_INFLIGHT_BYTES + 1, always=False)
+    inflight.add(1, _on_ack, MAX_INFLIGHT_BYTES + 1)
+    assert not inflight.admit(1, always=False)
+    inflight.acknowledge(1, ACCEPTED)
+    assert inflight.admit(1, always=False)
 
 
-def test_an_acknowledgement_that_overtakes_its_call_is_found() -> None:
-    """The network thread may be faster than the one that publishes; it must count neither twice nor for ever."""
-    waiting, counts = _waiting()
-    assert waiting.admit(10, always=False)
-    assert waiting.acknowledge(7, TAKEN) is None
-    assert waiting.add(7, _ignore, 10) == TAKEN
-    assert len(waiting) == 0
+def test_an_acknowledgement_that_arrives_before_add_is_found() -> None:
+    """The network thread may be faster than the publishing thread; the message must not stay counted."""
+    inflight, counts = _inflight()
+    assert inflight.admit(10, always=False)
+    assert inflight.acknowledge(7, ACCEPTED) is None
+    assert inflight.add(7, _on_ack, 10) == ACCEPTED
+    assert len(inflight) == 0
     assert counts == []
 
 
-def test_subscriptions_wait_for_this_connection_alone() -> None:
-    """Those of a connection that broke are sent again over the next; one left over would make every link look dead."""
-    waiting, counts = _waiting()
-    waiting.subscribing()
-    waiting.reconnected()
-    waiting.subscribing()
-    waiting.subscribed()
-    waiting.subscribed()
+def test_subscriptions_count_for_their_connection_only() -> None:
+    """A new connection sends them again; one that stayed counted would make every link look dead."""
+    inflight, counts = _inflight()
+    inflight.subscribing()
+    inflight.reconnected()
+    inflight.subscribing()
+    inflight.subscribed()
+    inflight.subscribed()
     assert counts == [1, 0, 1, 0, 0]
 
 
-def test_what_is_not_acknowledged_at_all_is_bounded_by_what_is_still_to_be_written() -> None:
-    """At QoS 0 nobody says that it came; a half-open link takes none of it, and the client keeps it all."""
-    waiting, _ = _waiting()
-    first, second = Message(), Message()
+def test_qos_0_messages_are_limited_by_what_is_still_unsent() -> None:
+    """QoS 0 has no acknowledgements, and a half-open link would let the send queue grow without limit."""
+    inflight, _ = _inflight()
+    first, second = QosZeroMessage(), QosZeroMessage()
     for message in (first, second):
-        assert waiting.has_room_to_write(MAX_INFLIGHT_BYTES // 2)
-        waiting.write(message, MAX_INFLIGHT_BYTES // 2)
-    assert not waiting.has_room_to_write(1)
+        assert inflight.admit_qos_0(MAX_INFLIGHT_BYTES // 2)
+        inflight.add_qos_0(message, MAX_INFLIGHT_BYTES // 2)
+    assert not inflight.admit_qos_0(1)
     first.is_written = True
-    assert waiting.has_room_to_write(1)
+    assert inflight.admit_qos_0(1)
 
 
-class Lost:
-    """A publication of QoS 0 that went with its connection."""
-
-    def is_published(self) -> bool:
-        """See Written."""
-        raise RuntimeError("Message publish failed: The client is not currently connected.")
-
-
-def test_what_went_with_its_connection_takes_no_room_and_fails_nobody() -> None:
-    """A probe that found no connection ended the vehicle at the next one: the broker had restarted meanwhile."""
-    waiting, _ = _waiting()
-    waiting.write(Lost(), MAX_INFLIGHT_BYTES)
-    assert waiting.has_room_to_write(1)
+def test_qos_0_messages_lost_with_their_connection_free_their_place() -> None:
+    """paho raises an error for them, which once ended a vehicle after a broker restart."""
+    inflight, _ = _inflight()
+    lost = QosZeroMessage(RuntimeError("Message publish failed: The client is not currently connected."))
+    inflight.add_qos_0(lost, MAX_INFLIGHT_BYTES)
+    assert inflight.admit_qos_0(1)

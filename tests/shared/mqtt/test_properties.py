@@ -1,5 +1,4 @@
 import struct
-import threading
 from typing import Any
 
 import pytest
@@ -11,21 +10,21 @@ from paho.mqtt.properties import VariableByteIntegers
 
 from shared.messages.frame import FRAME_CONTENT_TYPE
 from shared.messages.topics import MASKS, FrameId
-from shared.mqtt.bus import Delivery, Properties
-from shared.mqtt.properties import MAX_BYTES, MalformedError, packed, read
-from shared.network.broker_options import Connection
+from shared.mqtt.bus import Properties
+from shared.mqtt.properties import MAX_BYTES, MalformedPropertiesError, encode, read
+from tests.support.mqtt_bus import Inbox, connect
 
 PAYLOAD = b"\xff" * 40
 LONGEST = "x" * 64
 
 
 def packet(properties: bytes) -> memoryview:
-    """What of a publication stands behind its topic and number."""
+    """The part of a PUBLISH packet after its topic and packet identifier."""
     return memoryview(VariableByteIntegers.encode(len(properties)) + properties + PAYLOAD)
 
 
 def user_property(name: bytes, value: bytes) -> bytes:
-    """One, as it is on the wire."""
+    """An encoded user property."""
     return b"\x26" + struct.pack(">H", len(name)) + name + struct.pack(">H", len(value)) + value
 
 
@@ -39,14 +38,14 @@ def user_property(name: bytes, value: bytes) -> bytes:
         traceparent=st.none() | st.from_regex("[0-9a-f-]{1,60}", fullmatch=True),
     )
 )
-def test_what_is_written_is_read(properties: Properties) -> None:
-    """One mixed up and an answer goes astray."""
-    written = packed(properties)
+def test_encoded_properties_read_back(properties: Properties) -> None:
+    """A mixed-up field would send a reply to the wrong topic."""
+    written = encode(properties)
     assert read(memoryview(written + PAYLOAD)) == (properties, len(written))
 
 
-def test_the_longest_that_our_nodes_send_are_read_by_paho_and_us() -> None:
-    """The bound is for strangers: names of 64 characters are ours. Other clients read them with a library of their own."""
+def test_the_longest_properties_of_our_nodes_are_within_the_limit_and_readable_by_paho() -> None:
+    """Names have at most 64 characters; other clients read them with other libraries."""
     sent = Properties(
         content_type=FRAME_CONTENT_TYPE,
         response_topic=MASKS.of(vehicle=LONGEST, camera=LONGEST),
@@ -54,7 +53,7 @@ def test_the_longest_that_our_nodes_send_are_read_by_paho_and_us() -> None:
         expiry_s=86_400,
         traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
     )
-    written = packed(sent)
+    written = encode(sent)
     assert len(written) <= MAX_BYTES // 2
     paho: Any = PahoProperties(PacketTypes.PUBLISH)
     assert paho.unpack(written)[1] == len(written)
@@ -65,8 +64,8 @@ def test_the_longest_that_our_nodes_send_are_read_by_paho_and_us() -> None:
     assert read(memoryview(bytes(paho.pack()))) == (sent, len(written))
 
 
-def test_what_others_send_beside_is_passed_over() -> None:
-    """All that a publication may have, by paho, and names of a user's own that are not ours."""
+def test_other_properties_are_skipped() -> None:
+    """A PUBLISH packet of paho with every kind of property, and with user properties that Skylane does not know."""
     paho: Any = PahoProperties(PacketTypes.PUBLISH)
     paho.PayloadFormatIndicator = 1
     paho.TopicAlias = 3
@@ -80,55 +79,48 @@ def test_what_others_send_beside_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "properties",
     [
-        user_property(b"", b"") * 1000,  # Over the limit.
+        user_property(b"", b"") * 1000,  # Above the limit.
         user_property(b"traceparent", b"\xff"),
-        user_property(b"traceparent", b"00-1\x1b[2J"),  # It is said again beside the answer.
-        b"\x03\x00\x01a" * 2,  # The content type, twice.
-        b"\x7f",  # No property at all.
-        b"\x02\x00",  # Cut off.
+        user_property(b"traceparent", b"00-1\x1b[2J"),  # The reply would repeat it.
+        b"\x03\x00\x01a" * 2,  # A repeated content type.
+        b"\x7f",  # An unknown property.
+        b"\x02\x00",  # Truncated.
         b"\x03\x00\x09a",
         b"\x26\x00\x01a\x00\x09",
         b"\x0b\xff\xff\xff\xff",
     ],
 )
-def test_what_cannot_be_read_is_left_out(properties: bytes) -> None:
-    """One such message must cost a node neither its thread nor its time; it comes as one that says nothing."""
+def test_unreadable_properties_are_ignored(properties: bytes) -> None:
+    """The message is delivered without properties, and the network thread survives."""
     found, taken = read(packet(properties))
     assert packet(properties)[taken:] == PAYLOAD
     assert found == Properties()
 
 
 @given(st.binary(max_size=200))
-def test_no_properties_break_the_reader(properties: bytes) -> None:
-    """Whatever a broker lets pass."""
+def test_any_bytes_are_skipped_by_their_length(properties: bytes) -> None:
+    """A broker may forward malformed properties."""
     _, taken = read(packet(properties))
     assert packet(properties)[taken:] == PAYLOAD
 
 
 @pytest.mark.parametrize("packet", [b"", b"\x80", b"\xff" * 5])
-def test_a_length_that_does_not_end_is_refused(packet: bytes) -> None:
-    """Nobody knows where the payload begins."""
-    with pytest.raises(MalformedError):
+def test_an_endless_length_is_refused(packet: bytes) -> None:
+    """The beginning of the payload is unknown."""
+    with pytest.raises(MalformedPropertiesError):
         read(memoryview(packet))
 
 
 @pytest.mark.mosquitto
-def test_a_message_with_thousands_of_properties_costs_a_node_nothing(mosquitto_url: str) -> None:
-    """Half a megabyte of them kept a worker busy for three minutes: one message, and it was gone."""
-    came: list[Delivery] = []
-    has_come = threading.Event()
-
-    def take(delivery: Delivery) -> None:
-        came.append(delivery)
-        has_come.set()
-
+def test_thousands_of_properties_are_skipped_quickly(mosquitto_url: str) -> None:
+    """With paho's reader, one message with half a megabyte of properties blocked a worker for three minutes."""
     many = PahoProperties(PacketTypes.PUBLISH)
     many.CorrelationData = b"mine"
     object.__setattr__(many, "UserProperty", [("", "")] * 3000)
-    with Connection(mosquitto_url).open("reader", None) as reader:
-        reader.subscribe("properties/of/one", 1, take)
-        # By the same connection: a broker does one thing after the other, and the subscription is there.
-        reader._client.publish("properties/of/one", b"x", 1, properties=many)
-        assert has_come.wait(60)
-    assert came[0].payload == b"x"
-    assert came[0].properties == Properties()
+    inbox = Inbox()
+    with connect(mosquitto_url) as bus:
+        bus.subscribe("properties/many", 1, inbox.put)
+        bus.client.publish("properties/many", b"x", 1, properties=many)
+        received = inbox.next()
+    assert received.payload == b"x"
+    assert received.properties == Properties()

@@ -1,6 +1,3 @@
-"""Publications as this house reads them, against paho's own reader and over a real broker."""
-
-import queue
 import struct
 
 import pytest
@@ -8,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.mqtt import publish_packet
-from shared.mqtt.bus import Delivery, Properties
-from shared.mqtt.properties import packed
-from shared.mqtt.publish_packet import MalformedError
-from shared.network.broker_options import Connection
+from shared.mqtt.bus import Properties
+from shared.mqtt.properties import encode
+from shared.mqtt.publish_packet import MalformedPublishError
+from tests.support.mqtt_bus import Inbox, connect, subscribed_inbox
 
 TRACED = Properties(traceparent="00-1")
 
@@ -19,22 +16,22 @@ TRACED = Properties(traceparent="00-1")
 def packet(
     command: int, topic: bytes = b"a/b", payload: bytes = b"\xff" * 40, properties: bytes | None = None
 ) -> bytes:
-    """What follows the length of a publication."""
-    number = b"\x00\x07" if command & 6 else b""
-    return struct.pack(">H", len(topic)) + topic + number + (properties or b"") + payload
+    """The body of a PUBLISH packet."""
+    mid = b"\x00\x07" if command & 6 else b""
+    return struct.pack(">H", len(topic)) + topic + mid + (properties or b"") + payload
 
 
 @pytest.mark.parametrize("command", [0x30, 0x31, 0x32, 0x3A, 0x3B])
-@pytest.mark.parametrize("beside", [None, Properties(), TRACED])
-def test_it_is_read_as_it_was_sent(command: int, beside: Properties | None) -> None:
-    """With the bits of its first byte, and by either version."""
-    properties = None if beside is None else packed(beside)
+@pytest.mark.parametrize("sent", [None, Properties(), TRACED])
+def test_a_packet_reads_as_it_was_sent(command: int, sent: Properties | None) -> None:
+    """This covers all flags of the first byte, with and without MQTT 5 properties."""
+    properties = None if sent is None else encode(sent)
     body = packet(command, properties=properties)
-    message = publish_packet.read(command, memoryview(body), has_properties=beside is not None)
+    message = publish_packet.read(command, memoryview(body), has_properties=sent is not None)
     assert (message.topic, bytes(message.payload)) == (b"a/b", b"\xff" * 40)
-    assert message.number == (7 if command & 6 else 0)
+    assert message.mid == (7 if command & 6 else 0)
     assert (message.qos, message.is_retained) == (command >> 1 & 3, bool(command & 1))
-    assert message.properties == (beside or Properties())
+    assert message.properties == (sent or Properties())
     assert message.payload.obj is body  # Not a copy.
 
 
@@ -48,50 +45,39 @@ def test_it_is_read_as_it_was_sent(command: int, beside: Properties | None) -> N
         b"\x00\x03a/b\x00",
         b"\x00\x03a/b\x00\x07",
         b"\x00\x03a/b\x00\x07\x09",
+        b"\x00\x03a/b\x00\x07" + b"\xff" * 5,  # A length of properties in five bytes.
     ],
 )
-def test_one_that_is_broken_off_ends_the_connection_and_not_the_thread(body: bytes) -> None:
-    """Of any other error paho's thread would die."""
-    with pytest.raises(MalformedError):
+def test_a_truncated_packet_is_refused(body: bytes) -> None:
+    """The client closes the connection on this error; any other would end the network thread."""
+    with pytest.raises(MalformedPublishError):
         publish_packet.read(0x32, memoryview(body), has_properties=True)
 
 
 @pytest.mark.parametrize("has_properties", [False, True])
 @given(command=st.integers(0x30, 0x3F), body=st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(has_properties: object, command: int, body: bytes) -> None:
-    """A broker lets much pass, and may be none."""
+    """The sender may be no broker at all."""
     try:
         message = publish_packet.read(command, memoryview(body), has_properties=bool(has_properties))
-    except MalformedError:
+    except MalformedPublishError:
         return
     assert bytes(body).endswith(bytes(message.payload))
 
 
-def test_a_payload_of_any_size_comes_whole(mosquitto_url: str) -> None:
-    """In as many pieces as the network makes of it, several of them behind one another."""
+def test_payloads_of_any_size_arrive(mosquitto_url: str) -> None:
+    """The network splits and joins packets."""
     sizes = [0, 1, 127, 128, 16_383, 16_384, 70_000, 3_000_000, 5]
     payloads = [bytes(number % 251 for number in range(min(size, 1000))) * (size // 1000 or 1) for size in sizes]
-    came: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    with (
-        Connection(mosquitto_url).open("reader", None) as reader,
-        Connection(mosquitto_url).open("writer", None) as writer,
-    ):
-        for qos in (0, 1):
-            reader.subscribe(f"publications/{qos}", qos, came.put)
-        reader.subscribe("publications/ready", 1, came.put)
-        reader.publish("publications/ready", b"", qos=1)
-        assert came.get(timeout=60).topic == "publications/ready"
+    inbox = Inbox()
+    with connect(mosquitto_url) as reader, connect(mosquitto_url) as writer:
+        reader.subscribe("publications/0", 0, inbox.put)
+        reader.subscribe("publications/1", 1, inbox.put)
+        subscribed_inbox(reader, "publications/ready")
         for qos in (0, 1):
             for payload in payloads:
                 writer.publish(f"publications/{qos}", payload, qos=qos, properties=TRACED)
             for payload in payloads:
-                delivery = came.get(timeout=60)
-                assert delivery.payload == payload
-                assert delivery.properties == TRACED
-
-
-def test_a_length_of_properties_in_five_bytes_is_none() -> None:
-    """Four are the most."""
-    body = b"\x00\x03a/b" + b"\xff" * 5
-    with pytest.raises(MalformedError):
-        publish_packet.read(0x30, memoryview(body), has_properties=True)
+                received = inbox.next()
+                assert received.payload == payload
+                assert received.properties == TRACED

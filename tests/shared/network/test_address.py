@@ -19,12 +19,12 @@ from shared.network.endpoint import EndpointError
         ("mqtt://[::1]:1883", "::1", 1883, False, None),
     ],
 )
-def test_addresses_are_read(url: str, host: str, port: int, username: str | None, *, tls: bool) -> None:
-    """The usual ways to write one."""
+def test_valid_urls_are_parsed(url: str, host: str, port: int, username: str | None, *, tls: bool) -> None:
+    """Scheme, user and port are optional."""
     address = Address.parse(url)
     assert (address.host, address.port, address.tls, address.username) == (host, port, tls, username)
-    assert (again := Address.parse(str(address))).host == host
-    assert again.port == port
+    assert (reparsed := Address.parse(str(address))).host == host
+    assert reparsed.port == port
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_addresses_are_read(url: str, host: str, port: int, username: str | None
         "broker:1883\r",
     ],
 )
-def test_what_is_no_address_is_told_with_one_that_is(url: str) -> None:
-    """One line that says what to write."""
+def test_an_invalid_url_is_refused_with_an_example(url: str) -> None:
+    """The error shows what to write."""
     with pytest.raises(BrokerAddressError, match="write mqtt://host:1883"):
         Address.parse(url)
 
@@ -59,23 +59,23 @@ def test_what_is_no_address_is_told_with_one_that_is(url: str) -> None:
     "url",
     ["mqtt://u:secret@host", "http://u:secret@host", "mqtt://u:secret@host:x", "mqtt://u:secret@", "u:secret@host:x"],
 )
-def test_a_password_on_the_command_line_is_refused_and_not_repeated(url: str) -> None:
-    """Whatever is printed ends in a log, and what is on a command line in the list of processes."""
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    """Error messages end up in logs, and command lines in the process list."""
     with pytest.raises(BrokerAddressError) as caught:
         Address.parse(url)
     assert "secret" not in str(caught.value)
 
 
-def test_the_password_comes_from_the_environment_and_stays_out_of_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same."""
+def test_the_password_comes_from_the_environment_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither `str` nor `repr` contains it."""
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "secret")
     address = Address.parse("mqtt://car@host")
     assert address.password == "secret"
     assert "secret" not in f"{address} {address!r}"
 
 
-def test_the_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As container secrets do: an environment is inherited by every child, and shown by whoever runs them."""
+def test_the_password_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Container secrets are files; child processes inherit the environment."""
     secret = tmp_path / "password"
     secret.write_text(" pass word\n")
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(secret))
@@ -83,12 +83,12 @@ def test_the_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(None, "cannot be read"), (b"\n", "is empty"), (b"secret\xff", "is no text")]
+    ("content", "reason"), [(None, "cannot be read"), (b"\n", "is empty"), (b"secret\xff", "is not UTF-8 text")]
 )
-def test_a_password_file_that_holds_none_is_named_and_not_repeated(
+def test_an_unusable_password_file_is_named_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
 ) -> None:
-    """To go on without a password would end in "not authorised", which says nothing of the file."""
+    """Connecting without a password would fail with "not authorized", which does not mention the file."""
     path = tmp_path / "password"
     if content is not None:
         path.write_bytes(content)
@@ -98,8 +98,8 @@ def test_a_password_file_that_holds_none_is_named_and_not_repeated(
     assert "secret" not in str(caught.value)
 
 
-def test_two_passwords_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of them is meant nobody can know."""
+def test_a_password_and_a_password_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unclear which of them applies."""
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", "secret")
     with pytest.raises(BrokerAddressError, match="are both set"):
@@ -107,9 +107,9 @@ def test_two_passwords_are_one_too_many(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    """It is what the user typed."""
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    """Only `BrokerAddressError` may be raised."""
     try:
         assert Address.parse(text).host
     except BrokerAddressError as error:
-        assert error.__cause__ is None or isinstance(error.__cause__, (KeyError, ValueError, EndpointError))  # noqa: PT017 (either end is right)
+        assert error.__cause__ is None or isinstance(error.__cause__, (KeyError, ValueError, EndpointError))  # noqa: PT017 (both results are valid)

@@ -14,8 +14,8 @@ from shared.network.endpoint import Endpoint, EndpointError
         ("[fe80::1%eth0]:8000", "fe80::1%eth0", 8000),
     ],
 )
-def test_hosts_and_ports_are_read_and_written(text: str, host: str, port: int) -> None:
-    """What was read must lead there again when it is handed on as text: an IPv6 address needs its brackets."""
+def test_a_parsed_endpoint_formats_back(text: str, host: str, port: int) -> None:
+    """An IPv6 address gets its brackets back."""
     endpoint = Endpoint.parse(text)
     assert (endpoint.host, endpoint.port, str(endpoint)) == (host, port, text)
 
@@ -23,38 +23,38 @@ def test_hosts_and_ports_are_read_and_written(text: str, host: str, port: int) -
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "no port follows its host"),
-        ("8000", "no port follows its host"),
-        ("[::1]", "no port follows its host"),
-        (":8000", "it has no host"),
-        ("host:", "its port is no number from 1 to 65535"),
-        ("host:0", "its port is no number from 1 to 65535"),
-        ("host:65536", "its port is no number from 1 to 65535"),
-        ("host:+80", "its port is no number"),
-        ("host:٨٠", "its port is no number"),
-        ("host:80\n", "its port is no number"),
-        ("ho\nst:80", "its host is no name of"),
-        ("ho st:80", "its host is no name of"),
-        ("[host]:80", "its host is no name of"),
-        ("http://host:80", "its host has a colon"),
-        ("user@host:80", "its host is no name of"),
-        ("::1:80", "its host has a colon, and only an IPv6 address in brackets has those"),
-        ("[1::2::3]:80", "what stands in its brackets is no IPv6 address"),
-        ("[::1%a\n]:80", "its host has a colon"),
+        ("", "the port is missing"),
+        ("8000", "the port is missing"),
+        ("[::1]", "the port is missing"),
+        (":8000", "the host is missing"),
+        ("host:", "the port must be a number from 1 to 65535"),
+        ("host:0", "the port must be a number from 1 to 65535"),
+        ("host:65536", "the port must be a number from 1 to 65535"),
+        ("host:+80", "the port must be a number"),
+        ("host:٨٠", "the port must be a number"),
+        ("host:80\n", "the port must be a number"),
+        ("ho\nst:80", "the host is neither a name of"),
+        ("ho st:80", "the host is neither a name of"),
+        ("[host]:80", "the host is neither a name of"),
+        ("http://host:80", "the host contains a colon"),
+        ("user@host:80", "the host is neither a name of"),
+        ("::1:80", "the host contains a colon: write an IPv6 address in brackets"),
+        ("[1::2::3]:80", "the text in brackets is not an IPv6 address"),
+        ("[::1%a\n]:80", "the host contains a colon"),
     ],
 )
-def test_what_is_none_is_told_with_what_is_wrong_and_what_to_write(text: str, problem: str) -> None:
-    """It is read off one line of a terminal, so nothing given may break that line."""
+def test_an_invalid_endpoint_is_refused_with_its_problem_and_an_example(text: str, problem: str) -> None:
+    """The message is one printable line, whatever was given."""
     with pytest.raises(EndpointError) as caught:
         Endpoint.parse(text)
-    told = str(caught.value)
-    assert told.startswith(f"{text!r}: {problem}")
-    assert told.endswith(": write HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
-    assert told.isprintable()
+    message = str(caught.value)
+    assert message.startswith(f"{text!r}: {problem}")
+    assert message.endswith(": write HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
+    assert message.isprintable()
 
 
-def test_what_listens_may_take_any_free_port_and_every_address() -> None:
-    """A server may, and nobody who calls one."""
+def test_a_listening_endpoint_may_have_port_0_and_no_host() -> None:
+    """Port 0 is any free port, and an empty host all addresses."""
     assert Endpoint.parse("[::]:0", listens=True) == Endpoint("::", 0)
     assert Endpoint.parse(":8000", listens=True) == Endpoint("", 8000)
     assert str(Endpoint.parse(":8000", listens=True)) == ":8000"
@@ -64,12 +64,12 @@ def test_what_listens_may_take_any_free_port_and_every_address() -> None:
 
 @given(st.text(st.sampled_from("h1.:[]%@/\n 0"), max_size=12) | st.text())
 @example("[" * 200 + ":1")
-def test_any_text_is_an_endpoint_that_reads_back_or_told_in_short(text: str) -> None:
-    """It comes from configurations, environments and command lines."""
+def test_any_text_is_parsed_or_refused_briefly(text: str) -> None:
+    """The text comes from configurations, environments and command lines."""
     try:
         endpoint = Endpoint.parse(text)
     except EndpointError as error:
-        assert len(str(error)) < 1500  # noqa: PT017 (either end is right)
+        assert len(str(error)) < 1500  # noqa: PT017 (both results are valid)
     else:
         assert Endpoint.parse(str(endpoint)) == endpoint
         assert str(endpoint).isprintable()
@@ -79,6 +79,6 @@ def test_any_text_is_an_endpoint_that_reads_back_or_told_in_short(text: str) -> 
     ("host", "is_local"),
     [("localhost", True), ("127.0.0.5", True), ("::1", True), ("10.0.0.7", False), ("host", False)],
 )
-def test_what_is_of_this_machine_is_told_without_asking_for_a_name(host: str, *, is_local: bool) -> None:
-    """A token may be sent there in the clear; to a name that somebody else answers for it may not."""
+def test_local_hosts_are_recognised_without_resolving_names(host: str, *, is_local: bool) -> None:
+    """A token may be sent in plain text to this machine, but not to a name that DNS resolves."""
     assert Endpoint(host, 80).is_local is is_local

@@ -1,4 +1,4 @@
-"""Who distrusts whom, and why: a real Mosquitto that wants certificates, and those that it or we refuse."""
+"""Failed and successful TLS connections to a real Mosquitto that requires certificates."""
 
 import queue
 import shutil
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -22,13 +21,12 @@ from shared.mqtt.settings import MqttSettings
 from shared.network.address import Address, Certificates
 from shared.network.tls import CertificateError, create_tls_context
 from tests.conftest import need_mosquitto
-
-WAIT_S = 60.0
+from tests.support.mqtt_bus import WAIT_S, Events, connect
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    """Whom the broker believes; it has made a certificate for the broker and one for car-1."""
+    """The broker's authority, with certificates for the broker and for car-1."""
     authority = CertificateAuthority(tmp_path_factory.mktemp("tls") / "certs")
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, "car-1", 1)
@@ -49,55 +47,57 @@ def _bus(
     name: str | None,
     *,
     authority: Path | None = None,
-    timeout_s: float = WAIT_S,
+    settings: MqttSettings = MqttSettings(connect_timeout_s=WAIT_S),  # noqa: B008 - frozen.
     **options: Any,
 ) -> MqttBus:
     pair = (str(folder / f"{name}.crt"), str(folder / f"{name}.key")) if name else (None, None)
     certificates = Certificates(str(authority or folder / "ca.crt"), *pair)
-    client_id = f"test-{uuid4().hex[:12]}"
-    return MqttBus(Address.parse(url), client_id, certificates=certificates, connect_timeout_s=timeout_s, **options)
+    return connect(url, settings, certificates=certificates, **options)
 
 
-def _beside(authority: CertificateAuthority, folder: Path, name: str, then: datetime, days: int) -> Path:
-    """A copy of the authority's folder, with a certificate that it made at another time."""
-    shutil.copytree(authority.folder, folder)
-    CertificateAuthority(folder, now=then).node(Role.VEHICLE, name, days)
-    return folder
-
-
-def test_a_certificate_of_the_brokers_authority_is_let_in(secured: Broker, authority: CertificateAuthority) -> None:
-    """What the refusals stand beside."""
+def test_a_valid_certificate_is_accepted(secured: Broker, authority: CertificateAuthority) -> None:
+    """The refusals below are compared with this."""
     with _bus(secured.url, authority.folder, "car-1") as bus:
         assert bus.is_connected
 
 
-def test_no_certificate_is_told_with_the_flags_that_bring_one(secured: Broker, authority: CertificateAuthority) -> None:
-    """With TLS 1.3 the broker only hangs up, after all seemed well: nobody would think of certificates."""
-    with pytest.raises(BrokerRefusedError, match=r"wants a certificate: .*--certs, or --tls-cert and --tls-key"):
-        _bus(secured.url, authority.folder, None)
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (None, r"requires a certificate: .*--certs, or --tls-cert and --tls-key"),
+        ("server", r"server\.crt: it is not a client certificate"),
+    ],
+    ids=["no certificate", "the broker's own certificate"],
+)
+def test_a_missing_or_foreign_certificate_is_reported(
+    secured: Broker, authority: CertificateAuthority, name: str | None, problem: str
+) -> None:
+    """With TLS 1.3 the broker closes the connection only after the client's handshake has succeeded."""
+    with pytest.raises(BrokerRefusedError, match=problem):
+        _bus(secured.url, authority.folder, name)
 
 
-def test_a_certificate_of_another_authority_is_told(
+def test_a_certificate_of_another_authority_is_reported(
     secured: Broker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """Two deployments, and the wrong folder."""
+    """The node uses the folder of another deployment."""
     other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 1)
     with pytest.raises(BrokerRefusedError, match=r"car-1\.crt: it is not signed by an authority the broker knows"):
         _bus(secured.url, other.folder, "car-1", authority=authority.certificate_file)
 
 
-def test_a_certificate_that_has_expired_is_told(
-    secured: Broker, authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    """They are short-lived: this is the one that everybody meets."""
-    old = _beside(authority, tmp_path / "old", "old", datetime.now(UTC) - timedelta(days=10), 5)
+def test_an_expired_certificate_is_reported(secured: Broker, authority: CertificateAuthority, tmp_path: Path) -> None:
+    """Certificates are short-lived, so this is the most common failure."""
+    old = tmp_path / "old"
+    shutil.copytree(authority.folder, old)
+    CertificateAuthority(old, now=datetime.now(UTC) - timedelta(days=10)).node(Role.VEHICLE, "old", 5)
     with pytest.raises(BrokerRefusedError, match=r"old\.crt: it has expired: renew it"):
         _bus(secured.url, old, "old")
 
 
-def test_a_certificate_that_was_revoked_is_told(authority: CertificateAuthority, tmp_path: Path) -> None:
-    """A stolen vehicle's must open nothing, and whoever holds it by mistake must know why."""
+def test_a_revoked_certificate_is_reported(authority: CertificateAuthority, tmp_path: Path) -> None:
+    """A stolen vehicle must not be able to connect."""
     need_mosquitto()
     folder = tmp_path / "certs"
     shutil.copytree(authority.folder, folder)
@@ -112,36 +112,33 @@ def test_a_certificate_that_was_revoked_is_told(authority: CertificateAuthority,
         _bus(broker.url, tmp_path / "kept", "stolen")
 
 
-def test_the_brokers_own_certificate_is_none_for_a_client(secured: Broker, authority: CertificateAuthority) -> None:
-    """Whoever breaks into the broker must not become a vehicle."""
-    with pytest.raises(BrokerRefusedError, match=r"server\.crt: it is not one for a client"):
-        _bus(secured.url, authority.folder, "server")
-
-
-def test_a_broker_of_an_authority_that_we_do_not_know_is_told(
+def test_a_broker_of_an_unknown_authority_is_reported(
     secured: Broker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """It may be anybody who listens there."""
+    """Another server may listen on that address."""
     other = CertificateAuthority(tmp_path / "other")
     with pytest.raises(BrokerRefusedError, match=r"is not signed by an authority that is trusted here: .*--tls-ca"):
         _bus(secured.url, authority.folder, "car-1", authority=other.certificate_file)
 
 
-def test_a_broker_under_another_name_is_told(secured: Broker, authority: CertificateAuthority) -> None:
-    """The certificate is for an address, and the vehicle was told a name."""
+def test_a_broker_under_another_name_is_reported(secured: Broker, authority: CertificateAuthority) -> None:
+    """The certificate is for an address, but the vehicle connects by a name."""
     url = secured.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(BrokerRefusedError, match=r"is not for 'localhost': connect by a name that stands in it"):
+    with pytest.raises(BrokerRefusedError, match=r"is not for 'localhost': connect by a name in the certificate"):
         _bus(url, authority.folder, "car-1")
 
 
-def test_a_plain_broker_where_tls_was_asked_for_is_told(mosquitto_url: str, authority: CertificateAuthority) -> None:
-    """One letter in an address. It may also be a broker that is just going: there is no knowing."""
-    with pytest.raises(BrokerUnreachableError, match=r"hung up on a handshake of TLS: .* write mqtt://"):
-        _bus(mosquitto_url.replace("mqtt://", "mqtts://"), authority.folder, "car-1", timeout_s=0.3)
+def test_a_broker_without_tls_is_reported(mosquitto_url: str, authority: CertificateAuthority) -> None:
+    """The URL has mqtts:// instead of mqtt://. A broker that shuts down looks the same, so the client retries."""
+    url = mosquitto_url.replace("mqtt://", "mqtts://")
+    with pytest.raises(
+        BrokerUnreachableError, match=r"closed the connection during the TLS handshake: .* write mqtt://"
+    ):
+        _bus(url, authority.folder, "car-1", settings=MqttSettings(connect_timeout_s=0.3))
 
 
-def test_what_answers_tls_in_plain_is_told_at_once(authority: CertificateAuthority) -> None:
-    """A web server, say."""
+def test_a_plain_text_reply_to_tls_is_reported_at_once(authority: CertificateAuthority) -> None:
+    """The port may belong to a web server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -157,59 +154,54 @@ def test_what_answers_tls_in_plain_is_told_at_once(authority: CertificateAuthori
         thread.join()
 
 
-def test_a_broker_with_tls_where_none_was_asked_for_is_told(secured: Broker) -> None:
-    """The same letter."""
+def test_a_broker_with_unexpected_tls_is_reported(secured: Broker) -> None:
+    """The URL has mqtt:// instead of mqtts://."""
     with pytest.raises(BrokerRefusedError, match=r"speaks TLS on that port: write mqtts://"):
-        MqttBus(Address.parse(secured.url.replace("mqtts://", "mqtt://")), "test-plain", connect_timeout_s=WAIT_S)
+        connect(secured.url.replace("mqtts://", "mqtt://"), MqttSettings(connect_timeout_s=WAIT_S))
 
 
-def test_a_broker_that_is_not_there_is_no_matter_of_certificates(authority: CertificateAuthority) -> None:
-    """To look for the fault in the certificates would take a day."""
+def test_a_missing_broker_is_not_blamed_on_certificates(authority: CertificateAuthority) -> None:
+    """The error says that the connection was refused."""
     with pytest.raises(BrokerUnreachableError, match="refused"):
-        MqttBus(
-            Address.parse("mqtts://127.0.0.1:1"),
-            "test-gone",
-            certificates=Certificates(str(authority.certificate_file)),
-            connect_timeout_s=0.2,
-        )
+        _bus("mqtts://127.0.0.1:1", authority.folder, None, settings=MqttSettings(connect_timeout_s=0.2))
 
 
-def test_a_connection_with_tls_is_made_anew_when_it_is_cut(secured: Broker, authority: CertificateAuthority) -> None:
-    """A dead link is cut by another thread than the one that reads it, and TLS keeps a state of its own between them."""
-    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
-    with _bus(secured.url, authority.folder, "car-1", on_connected=lambda: connected.put(None)) as bus:
+def test_an_aborted_tls_connection_is_replaced(secured: Broker, authority: CertificateAuthority) -> None:
+    """The watchdog aborts it while the network thread reads, and both use one TLS session."""
+    connected = Events()
+    with _bus(secured.url, authority.folder, "car-1", on_connected=connected.put) as bus:
         for _ in range(3):
-            connected.get(timeout=WAIT_S)
-            bus._client.cut()
-        connected.get(timeout=WAIT_S)
+            connected.wait()
+            bus.client.abort()
+        connected.wait()
 
 
-def test_a_certificate_may_be_renewed_under_a_node_that_runs(
+def test_certificates_are_reloaded_for_each_connection(
     secured: Broker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """They are short-lived, and a worker is not. One that no longer holds is told, and not tried in silence."""
+    """A worker outlives its certificates. A reloaded certificate that the broker refuses is reported."""
     for name in ("ca.crt", "car-1.crt", "car-1.key"):
         shutil.copy(authority.folder / name, tmp_path)
     other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 1)
-    connected: queue.SimpleQueue[None] = queue.SimpleQueue()
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    connected = Events()
+    messages: queue.SimpleQueue[str] = queue.SimpleQueue()
     with _bus(
         secured.url,
         tmp_path,
         "car-1",
-        on_connected=lambda: connected.put(None),
-        on_waiting=told.put,
-        times=MqttSettings(away_s=0.0),
+        on_connected=connected.put,
+        on_waiting=messages.put,
+        settings=MqttSettings(connect_timeout_s=WAIT_S, offline_notice_s=0.0),
     ) as bus:
-        connected.get(timeout=WAIT_S)
+        connected.wait()
         for name in ("car-1.crt", "car-1.key"):
             shutil.copy(other.folder / name, tmp_path)
-        bus._client.cut()
-        assert "not signed by an authority the broker knows" in told.get(timeout=WAIT_S)
+        bus.client.abort()
+        assert "not signed by an authority the broker knows" in messages.get(timeout=WAIT_S)
         for name in ("car-1.crt", "car-1.key"):
             shutil.copy(authority.folder / name, tmp_path)
-        connected.get(timeout=WAIT_S)
+        connected.wait()
 
 
 ADDRESS = Address("broker", 8883, tls=True)
@@ -221,19 +213,19 @@ ADDRESS = Address("broker", 8883, tls=True)
         ({"certificate": "no.pem"}, r"no\.pem cannot be read: No such file"),
         ({"key": "no.pem"}, r"no\.pem cannot be read: No such file"),
         ({"authority": "no.pem"}, r"the authority .*no\.pem cannot be read: No such file"),
-        ({"authority": "text.pem"}, r"the authority .*text\.pem holds no certificate in PEM"),
-        ({"certificate": "text.pem"}, r"text\.pem is no certificate in PEM"),
-        ({"key": "text.pem"}, r"text\.pem no key"),
+        ({"authority": "text.pem"}, r"the authority .*text\.pem holds no PEM certificate"),
+        ({"certificate": "text.pem"}, r"text\.pem is not a PEM certificate"),
+        ({"key": "text.pem"}, r"text\.pem is not a PEM key"),
         ({"key": "car-2.key"}, r"car-2\.key does not belong to the certificate .*car-1\.crt"),
-        ({"key": None}, r"car-1\.crt holds no certificate with its key in PEM: give the key with --tls-key"),
-        ({"certificate": None}, r"car-1\.key has no certificate beside it: give it with --tls-cert"),
-        ({"key": "locked.key"}, r"locked\.key is locked by a password"),
+        ({"key": None}, r"car-1\.crt does not hold both .*: give the key with --tls-key"),
+        ({"certificate": None}, r"car-1\.key was given without its certificate: give it with --tls-cert"),
+        ({"key": "locked.key"}, r"locked\.key is encrypted"),
     ],
 )
-def test_files_that_cannot_be_used_are_named(
+def test_unusable_files_are_named(
     authority: CertificateAuthority, tmp_path: Path, change: dict[str, str | None], reason: str
 ) -> None:
-    """OpenSSL says "[SSL] PEM lib (_ssl.c:4149)" to all of these."""
+    """OpenSSL reports "[SSL] PEM lib (_ssl.c:4149)" for all of these."""
     folder = tmp_path / "certs"
     shutil.copytree(authority.folder, folder)
     CertificateAuthority(folder).node(Role.VEHICLE, "car-2", 1)
@@ -248,8 +240,8 @@ def test_files_that_cannot_be_used_are_named(
         create_tls_context(ADDRESS, Certificates(**files))
 
 
-def test_what_we_connect_with_checks_the_broker(authority: CertificateAuthority) -> None:
-    """A context that does not would give every frame to whoever listens."""
+def test_the_context_verifies_the_broker(authority: CertificateAuthority) -> None:
+    """Frames must not be sent to an unknown server."""
     for certificates in (None, Certificates(str(authority.certificate_file))):
         context = create_tls_context(ADDRESS, certificates)
         assert context.verify_mode is ssl.CERT_REQUIRED

@@ -1,4 +1,4 @@
-"""Reading what a sampler wrote."""
+"""Helpers for the tests of the sampler."""
 
 import csv
 import time
@@ -12,14 +12,14 @@ WAIT_S = 60.0
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """What was sampled, as text."""
+    """Reads the samples as text."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def wait_for_samples(sampler: ResourceSampler, count: int) -> None:
-    """Wait until there are so many."""
-    until_s = time.monotonic() + WAIT_S
+    """Waits until the sampler has taken `count` samples."""
+    deadline_s = time.monotonic() + WAIT_S
     while sampler.samples < count:
-        assert time.monotonic() < until_s
+        assert time.monotonic() < deadline_s
         time.sleep(0.01)

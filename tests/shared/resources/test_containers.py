@@ -1,5 +1,3 @@
-"""Sampling real processes, and what stands in for a GPU and a Docker engine where there is none."""
-
 import json
 import sys
 import threading
@@ -14,19 +12,19 @@ from tests.shared.resources.samples import rows, wait_for_samples
 
 
 class _Engine(BaseHTTPRequestHandler):
-    """As much of a Docker engine as is asked for; one container, `skylane-cloud-1`."""
+    """A fake Docker engine with one container, `skylane-cloud-1`."""
 
     busy_ns = 1_000_000_000
 
     def do_GET(self) -> None:
         name = self.path.split("/")[-2]
         if self.path.endswith("/version"):
-            self._answer(200, {"ApiVersion": "1.44", "Version": "25.0"})
+            self._reply(200, {"ApiVersion": "1.44", "Version": "25.0"})
         elif name != "skylane-cloud-1":
-            self._answer(404, {"message": f"No such container: {name}"})
+            self._reply(404, {"message": f"No such container: {name}"})
         else:
             _Engine.busy_ns += 500_000_000
-            self._answer(
+            self._reply(
                 200,
                 {
                     "cpu_stats": {"cpu_usage": {"total_usage": _Engine.busy_ns}},
@@ -35,7 +33,7 @@ class _Engine(BaseHTTPRequestHandler):
                 },
             )
 
-    def _answer(self, status: int, document: Any) -> None:
+    def _reply(self, status: int, document: Any) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -44,11 +42,11 @@ class _Engine(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing of it is the test's."""
+        """Logs nothing."""
 
 
-def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compose stack's nodes are no processes of ours; the real SDK asks a stand-in for the engine."""
+def test_containers_are_sampled_through_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real SDK talks to the fake engine; a missing container is reported."""
     path = tmp_path / "resources.csv"
     with ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
         thread = threading.Thread(target=server.serve_forever, name="engine")
@@ -68,14 +66,14 @@ def test_named_containers_are_sampled_through_the_engine(tmp_path: Path, monkeyp
     assert [row["bytes_in"] for row in sampled[:2]] == ["0", "500000"]
     assert {row["bytes_out"] for row in sampled} == {"0"}
     (remark,) = sampler.remarks
-    assert remark.startswith("container/skylane-edge-1 is sampled no longer: ")
+    assert remark.startswith("container/skylane-edge-1 is no longer sampled: ")
     assert "No such container" in remark
 
 
-def test_without_an_engine_the_reason_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing engine is not worth a run."""
+def test_a_missing_engine_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on without container samples."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("shared.resources.containers._SOCKET", tmp_path / "docker.sock")
+    monkeypatch.setattr("shared.resources.containers.DOCKER_SOCKET", tmp_path / "docker.sock")
     with ResourceSampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
         pass
     engine = f"there is no Docker engine at {tmp_path / 'docker.sock'}, and DOCKER_HOST names no other"

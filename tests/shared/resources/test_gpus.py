@@ -1,5 +1,3 @@
-"""Sampling real processes, and what stands in for a GPU and a Docker engine where there is none."""
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,15 +10,15 @@ from tests.shared.resources.samples import rows
 
 
 class _NvmlError(Exception):
-    """As NVML's."""
+    """Base class of NVML's errors."""
 
 
 class _NotSupportedError(_NvmlError):
-    """As NVML's."""
+    """NVML's error for unsupported values."""
 
 
 def _nvml(**functions: Any) -> ModuleType:
-    """What `import pynvml` gives on a machine with two GPUs, the second of which tells no power."""
+    """A fake `pynvml` with two GPUs, the second of which reports no power."""
     nvml = ModuleType("pynvml")
     percent, used = [37, 0], [5 << 30, 1 << 20]
 
@@ -44,25 +42,25 @@ def _nvml(**functions: Any) -> ModuleType:
     return nvml
 
 
-def test_gpus_are_sampled_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Utilisation, memory and power; what one cannot tell stays empty."""
-    ended: list[bool] = []
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlShutdown=lambda: ended.append(True)))
+def test_gpus_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that a GPU does not report are empty."""
+    closed: list[bool] = []
+    monkeypatch.setitem(sys.modules, "pynvml", _nvml(nvmlShutdown=lambda: closed.append(True)))
     path = tmp_path / "resources.csv"
     with ResourceSampler(path, {}, interval_s=3600):
         pass
-    figures = {
+    values = {
         row["node"]: (row["gpu_percent"], row["gpu_memory_bytes"], row["gpu_power_w"], row["rss_bytes"])
         for row in rows(path)
         if row["node"] != MACHINE
     }
-    assert figures == {"gpu/0": ("37.00", str(5 << 30), "251.50", ""), "gpu/1": ("0.00", str(1 << 20), "", "")}
-    assert ended == [True]
+    assert values == {"gpu/0": ("37.00", str(5 << 30), "251.50", ""), "gpu/1": ("0.00", str(1 << 20), "", "")}
+    assert closed == [True]
 
 
 @pytest.mark.parametrize("missing", ["library", "driver"])
-def test_a_machine_without_a_gpu_samples_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Most machines: no row, no word, no failure."""
+def test_a_machine_without_gpus_has_no_gpu_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """There is neither a failure nor a remark."""
 
     def no_driver() -> None:
         raise _NvmlError

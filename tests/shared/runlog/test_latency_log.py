@@ -14,12 +14,12 @@ from shared.runlog.latency_log import (
     COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
+    LatencyRow,
     LogError,
     LogWriter,
     Outcome,
-    Row,
-    fields_of,
-    line_of,
+    csv_fields,
+    csv_line,
     milliseconds,
     outcomes,
     read_rows,
@@ -29,57 +29,57 @@ from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from tests.full_disk import disk_of
 
-ROW = Row(
+ROW = LatencyRow(
     vehicle="car",
     camera="/left",
     session="s1",
     sequence=0,
     outcome=Outcome.ANSWERED,
     worker="w",
-    edge_times={stage: 1_000 * place for place, stage in enumerate(EDGE_STAGES)},
-    cloud_times={stage: 10**15 + 7 * place for place, stage in enumerate(CLOUD_STAGES)},
+    edge_times={stage: 1_000 * position for position, stage in enumerate(EDGE_STAGES)},
+    cloud_times={stage: 10**15 + 7 * position for position, stage in enumerate(CLOUD_STAGES)},
     clock=Offset(10**15 - 5_500, 400),
 )
 
 
-def _row(sequence: int, outcome: Outcome = Outcome.ANSWERED, reason: str = "", camera: str = "/left") -> Row:
-    return Row("car", camera, "s1", sequence, outcome, reason, edge_times={Stage.DUE: 5})
+def _row(sequence: int, outcome: Outcome = Outcome.ANSWERED, reason: str = "", camera: str = "/left") -> LatencyRow:
+    return LatencyRow("car", camera, "s1", sequence, outcome, reason, edge_times={Stage.DUE: 5})
 
 
 @given(st.integers(-(10**15), 10**15))
 def test_milliseconds_are_exact(value_ns: int) -> None:
-    """Sums of the columns must equal the column of the sum, digit for digit."""
+    """Sums of columns equal the total column in every digit."""
     assert Decimal(milliseconds(value_ns)) == Decimal(value_ns) / 1_000_000
 
 
 @given(st.lists(st.text(max_size=10), min_size=len(COLUMNS), max_size=len(COLUMNS)))
-def test_a_line_is_what_the_csv_module_writes(values: list[str]) -> None:
-    """Whatever is in a field; the quick way must not be another way."""
+def test_a_line_equals_the_output_of_the_csv_module(values: list[str]) -> None:
+    """The fast path must not change the format, whatever a field contains."""
     expected = io.StringIO()
     csv.writer(expected, lineterminator="\n").writerow(values)
-    assert line_of(dict(zip(COLUMNS, values, strict=True))) == expected.getvalue()
+    assert csv_line(dict(zip(COLUMNS, values, strict=True))) == expected.getvalue()
 
 
 @given(st.data())
-def test_the_durations_of_a_row_sum_to_its_totals(data: st.DataObject) -> None:
-    """The promise of the CSV: nothing of the time is missing, nothing counted twice."""
+def test_the_durations_of_a_row_add_up_to_its_totals(data: st.DataObject) -> None:
+    """No time is missing or counted twice."""
     edge = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
     cloud = sorted(data.draw(st.lists(st.integers(0, 10**12), min_size=8, max_size=8)))
-    row = Row(
+    row = LatencyRow(
         "car", "/left", "s1", 0, Outcome.ANSWERED,
         edge_times=dict(zip(EDGE_STAGES, edge, strict=True)),
         cloud_times=dict(zip(CLOUD_STAGES, cloud, strict=True)),
         clock=Offset(data.draw(st.integers(-(10**9), 10**9)), 5),
     )  # fmt: skip
-    fields = {key: Decimal(value) for key, value in fields_of(row).items() if key.endswith("_ms")}
+    fields = {key: Decimal(value) for key, value in csv_fields(row).items() if key.endswith("_ms")}
     assert sum(fields[f"{stage}_ms"] for stage in EDGE_STAGES[1:]) == fields["total_ms"]
     assert sum(fields[f"{stage}_ms"] for stage in CLOUD_STAGES[1:]) == fields["cloud_ms"]
     assert fields["returned_ms"] == fields["cloud_ms"] + fields["crossing_ms"]
     assert fields["uplink_ms"] + fields["downlink_ms"] == fields["crossing_ms"]
 
 
-def test_what_was_not_measured_is_empty_and_never_nought(tmp_path: Path) -> None:
-    """A dropped frame has no inference time; a nought would lower every mean."""
+def test_missing_measurements_are_empty(tmp_path: Path) -> None:
+    """A dropped frame has no inference time, and zero would lower every mean."""
     with LogWriter(tmp_path) as log:
         log.close(_row(0, Outcome.DROPPED, "window"))
     (row,) = read_rows(tmp_path)
@@ -87,8 +87,8 @@ def test_what_was_not_measured_is_empty_and_never_nought(tmp_path: Path) -> None
     assert row["total_ms"] == row["inferred_ms"] == row["t_sent_ns"] == row["clock_offset_ms"] == ""
 
 
-def test_the_file_is_the_schema(tmp_path: Path) -> None:
-    """Other programs read it by its column names, from the first line."""
+def test_the_header_names_all_columns(tmp_path: Path) -> None:
+    """Other programs read the file by column name."""
     with LogWriter(tmp_path) as log:
         log.close(ROW)
     with (tmp_path / CSV_NAME).open(newline="") as file:
@@ -99,8 +99,10 @@ def test_the_file_is_the_schema(tmp_path: Path) -> None:
 
 
 @given(camera=st.text(max_size=50), reason=st.text(max_size=300))
-def test_any_camera_and_reason_stay_one_row(camera: str, reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Names come from bags and folders, reasons from the wire; a line feed in one must not forge a row."""
+def test_no_camera_or_reason_can_forge_a_row(
+    camera: str, reason: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Names come from bags and folders, and reasons from the network."""
     folder = tmp_path_factory.mktemp("log")
     with LogWriter(folder) as log:
         log.open(_row(0, Outcome.ABORTED, reason, camera))
@@ -114,26 +116,26 @@ BLANKS = " \t\ufeff"
 
 
 @pytest.mark.parametrize("reason", ["=1+1", "+1", "-1", "@SUM(1)", " \t=1+1", "\ufeff=1+1", "\uff1d1+1"])
-def test_a_workers_words_are_no_formula(reason: str) -> None:
-    """Whoever opens the log in a spreadsheet calculates what begins like that, and may fetch and send with it."""
-    assert fields_of(_row(0, Outcome.FAILED, reason))["reason"] == f"'{reason.lstrip(BLANKS)}"
+def test_a_text_from_a_worker_is_not_a_formula(reason: str) -> None:
+    """A spreadsheet would evaluate it, and a formula can access the network."""
+    assert csv_fields(_row(0, Outcome.FAILED, reason))["reason"] == f"'{reason.lstrip(BLANKS)}"
 
 
-def test_a_workers_words_do_not_steer_a_terminal() -> None:
-    """The log is read by `cat` and `less` too: an escape could clear the screen, or write over what was said."""
-    assert fields_of(_row(0, Outcome.FAILED, "a\x1b[2Jb\x00c\u202ed"))["reason"] == "a [2Jb c d"
+def test_a_text_from_a_worker_has_no_control_characters() -> None:
+    """An escape sequence could clear the screen of a reader who uses `cat`."""
+    assert csv_fields(_row(0, Outcome.FAILED, "a\x1b[2Jb\x00c\u202ed"))["reason"] == "a [2Jb c d"
 
 
-def test_a_folder_whose_name_is_not_utf8_can_be_logged(tmp_path: Path) -> None:
-    """Linux allows any byte in a name; a folder of pictures is called by it."""
+def test_a_name_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
+    """Linux allows any byte in the name of an image folder."""
     with LogWriter(tmp_path) as log:
         log.close(_row(0, camera=os.fsdecode(b"caf\xe9")))
     assert log.rows_lost == 0
     assert next(read_rows(tmp_path))["camera"] == r"caf\udce9"
 
 
-def test_a_run_is_never_written_over(tmp_path: Path) -> None:
-    """Nothing written is lost."""
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    """A second log in the same folder is refused."""
     with LogWriter(tmp_path) as log:
         log.close(ROW)
     with pytest.raises(LogError, match="already holds a run: choose another --out"):
@@ -141,12 +143,12 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     assert len(list(read_rows(tmp_path))) == 1
 
 
-def test_a_killed_run_is_closed_once(tmp_path: Path) -> None:
-    """Frames that were open when the edge died are `aborted`, with all that was known of them; half rows are cut off."""
+def test_a_killed_run_is_repaired_once(tmp_path: Path) -> None:
+    """Frames in flight become `aborted`, with the data of the journal, and incomplete rows are removed."""
     with LogWriter(tmp_path) as log:
         for sequence in range(4):
             log.open(_row(sequence, Outcome.ABORTED))
-        log.open(_row(3, Outcome.ABORTED))  # A frame that was sent twice is still one frame.
+        log.open(_row(3, Outcome.ABORTED))  # A retry of the same frame.
         for sequence in range(2):
             log.close(_row(sequence))
     write_manifest(tmp_path, {"state": "running", "vehicle": "car"})
@@ -166,8 +168,8 @@ def test_a_killed_run_is_closed_once(tmp_path: Path) -> None:
     assert sum(manifest["outcomes"].values()) == 4
 
 
-def test_a_run_that_goes_on_is_not_repaired(tmp_path: Path) -> None:
-    """Its open frames would get a second row when they are answered."""
+def test_a_run_in_progress_is_not_repaired(tmp_path: Path) -> None:
+    """Its frames in flight would get a second row when they are answered."""
     with LogWriter(tmp_path) as log:
         log.open(_row(0, Outcome.ABORTED))
         with pytest.raises(LogError, match="is being written by a node that still runs: stop it first"):
@@ -176,20 +178,20 @@ def test_a_run_that_goes_on_is_not_repaired(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_manifest_can_still_be_repaired(tmp_path: Path) -> None:
-    """The manifest is written a moment after the log begins."""
+    """The manifest is written after the log has been started."""
     with LogWriter(tmp_path) as log:
         log.open(_row(0, Outcome.ABORTED))
     assert repair(tmp_path) == 1
 
 
-def test_what_is_no_run_cannot_be_repaired(tmp_path: Path) -> None:
-    """The user gave the wrong folder."""
+def test_a_folder_without_a_run_cannot_be_repaired(tmp_path: Path) -> None:
+    """The error asks for the folder of a run."""
     with pytest.raises(LogError, match="give the folder of a run"):
         repair(tmp_path)
 
 
-def test_a_full_disk_loses_rows_but_never_half_of_one(tmp_path: Path) -> None:
-    """The run goes on, the loss is counted, and what was written stays readable."""
+def test_a_full_disk_loses_only_whole_rows(tmp_path: Path) -> None:
+    """The run goes on, lost rows are counted, and the log stays readable."""
     with disk_of(len(",".join(COLUMNS)) + 1000), LogWriter(tmp_path) as log:
         for sequence in range(100):
             log.close(_row(sequence))
@@ -201,8 +203,8 @@ def test_a_full_disk_loses_rows_but_never_half_of_one(tmp_path: Path) -> None:
     assert [int(row["sequence"]) for row in rows] == list(range(len(rows)))
 
 
-def test_half_a_row_is_taken_back_before_there_is_room_again(tmp_path: Path) -> None:
-    """The next row would be written behind it, and the log be unreadable from there on."""
+def test_a_partly_written_row_is_removed(tmp_path: Path) -> None:
+    """A later row would otherwise follow it on the same line."""
     with LogWriter(tmp_path) as log:
         log.close(_row(0))
         with disk_of((tmp_path / CSV_NAME).stat().st_size + 20):
@@ -212,21 +214,21 @@ def test_half_a_row_is_taken_back_before_there_is_room_again(tmp_path: Path) -> 
     assert log.rows_lost == 1
 
 
-def test_a_disk_without_room_for_the_first_line_is_told_at_once(tmp_path: Path) -> None:
-    """A run without a log is none."""
+def test_a_disk_without_space_for_the_header_is_reported(tmp_path: Path) -> None:
+    """The run must not start without a log."""
     with disk_of(100), pytest.raises(LogError, match="make room or choose another --out"):
         LogWriter(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    """One line and not a traceback."""
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    """The parent is a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(LogError, match="cannot be written"):
         LogWriter(tmp_path / "file" / "run")
 
 
-def test_a_thread_that_outlives_the_log_writes_nowhere(tmp_path: Path) -> None:
-    """The number of a closed file is soon another file's."""
+def test_a_closed_log_writes_to_no_other_file(tmp_path: Path) -> None:
+    """The file descriptor of a closed log is soon reused."""
     with LogWriter(tmp_path) as log:
         pass
     with (tmp_path / "other").open("wb"):
@@ -245,15 +247,15 @@ def test_a_thread_that_outlives_the_log_writes_nowhere(tmp_path: Path) -> None:
         (",".join(COLUMNS) + "\n" + "x" * 200_000 + "\n", "cannot be read"),
     ],
 )
-def test_a_foreign_file_is_told_with_its_line(tmp_path: Path, text: str, reason: str) -> None:
-    """`report` is given whatever lies around."""
+def test_a_file_that_is_not_a_latency_log_is_reported(tmp_path: Path, text: str, reason: str) -> None:
+    """The error names the line."""
     (tmp_path / CSV_NAME).write_text(text)
     with pytest.raises(LogError, match=reason):
         list(read_rows(tmp_path))
 
 
-def test_columns_of_a_later_version_are_read_over(tmp_path: Path) -> None:
-    """The next version adds some."""
+def test_unknown_columns_are_ignored(tmp_path: Path) -> None:
+    """Later versions add columns."""
     with LogWriter(tmp_path) as log:
         log.close(ROW)
     header, row = (tmp_path / CSV_NAME).read_text().splitlines()
@@ -262,8 +264,8 @@ def test_columns_of_a_later_version_are_read_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "\xff"])
-def test_a_broken_manifest_is_told(tmp_path: Path, text: str) -> None:
-    """One line and not a traceback."""
+def test_a_broken_manifest_is_reported(tmp_path: Path, text: str) -> None:
+    """The error is a LogError."""
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(LogError):
         read_manifest(tmp_path)

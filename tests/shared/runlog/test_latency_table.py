@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shared.runlog.latency_log import LogError, LogWriter, Outcome, Row, fields_of, read_rows
+from shared.runlog.latency_log import LatencyRow, LogError, LogWriter, Outcome, csv_fields, read_rows
 from shared.runlog.latency_table import PARTS, outcome_table, stage_table, summarise
 from shared.runlog.percentiles import NOTE
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 
-def _answered(sequence: int, step_ns: int) -> Row:
-    """A frame whose every edge stage took `step_ns`; it was away for 20 of them, and 14 went into the cloud's seven."""
-    edge = {stage: place * step_ns for place, stage in enumerate(EDGE_STAGES)}
+def _answered(sequence: int, step_ns: int) -> LatencyRow:
+    """A frame that took `step_ns` in each edge stage, except for 20 steps away, of which 14 at the worker."""
+    edge = {stage: position * step_ns for position, stage in enumerate(EDGE_STAGES)}
     for stage in (Stage.RETURNED, Stage.MASK_DECODED):
         edge[stage] += 19 * step_ns
-    cloud = {stage: 2 * place * step_ns for place, stage in enumerate(CLOUD_STAGES)}
-    return Row("car", "/left", "s1", sequence, Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
+    cloud = {stage: 2 * position * step_ns for position, stage in enumerate(CLOUD_STAGES)}
+    return LatencyRow("car", "/left", "s1", sequence, Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
 
 
-def test_the_parts_share_the_total_between_them(tmp_path: Path) -> None:
-    """The table's reader looks for the stage to mend: shares that do not sum to one would mislead."""
+def test_the_shares_of_the_stages_add_up_to_one(tmp_path: Path) -> None:
+    """Readers look for the slowest stage."""
     with LogWriter(tmp_path) as log:
         for sequence in range(5):
             log.close(_answered(sequence, 1_000_000 * (sequence + 1)))
@@ -36,8 +36,8 @@ def test_the_parts_share_the_total_between_them(tmp_path: Path) -> None:
     assert summaries["total"].count == 5
 
 
-def test_p99_is_shown_from_a_hundred_frames_on_and_a_note_says_so(tmp_path: Path) -> None:
-    """Of twelve frames it would be the slowest one under another name."""
+def test_p99_is_shown_from_100_frames(tmp_path: Path) -> None:
+    """Below that, a dash and a note replace it."""
     for count in (99, 100):
         with LogWriter(tmp_path / str(count)) as log:
             for sequence in range(count):
@@ -47,31 +47,31 @@ def test_p99_is_shown_from_a_hundred_frames_on_and_a_note_says_so(tmp_path: Path
         assert ("–" in out.getvalue()) == (NOTE in out.getvalue()) == (count < 100)
 
 
-def test_frames_without_all_stages_are_left_out(tmp_path: Path) -> None:
-    """A worker that lies about its times, or lacks a stage, gets no column; a dropped frame has none."""
+def test_frames_without_all_stages_are_skipped(tmp_path: Path) -> None:
+    """A worker may omit stages, and a dropped frame has few."""
     answered = _answered(0, 1000)
     with LogWriter(tmp_path) as log:
         log.close(answered)
-        log.close(Row("car", "/left", "s1", 1, Outcome.ANSWERED, edge_times=answered.edge_times))
-        log.close(Row("car", "/left", "s1", 2, Outcome.DROPPED, "window", edge_times={Stage.DUE: 0}))
+        log.close(LatencyRow("car", "/left", "s1", 1, Outcome.ANSWERED, edge_times=answered.edge_times))
+        log.close(LatencyRow("car", "/left", "s1", 2, Outcome.DROPPED, "window", edge_times={Stage.DUE: 0}))
     assert {summary.count for summary in summarise(read_rows(tmp_path))} == {1}
     assert summarise([]) == []
 
 
 @pytest.mark.parametrize("duration", ["soon", "nan", "inf", "-inf"])
-def test_a_duration_that_is_no_number_is_told(duration: str) -> None:
-    """The file may have been edited."""
-    row = dict.fromkeys(fields_of(_answered(0, 1000)), "1") | fields_of(_answered(0, 1000)) | {"total_ms": duration}
-    with pytest.raises(LogError, match="no number"):
+def test_an_invalid_duration_is_reported(duration: str) -> None:
+    """The file may have been edited by hand."""
+    row = dict.fromkeys(csv_fields(_answered(0, 1000)), "1") | csv_fields(_answered(0, 1000)) | {"total_ms": duration}
+    with pytest.raises(LogError, match=r"is not a (finite )?number"):
         summarise([row])
 
 
 def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
-    """`too_large: 70000000 bytes …` and its like count as one reason."""
+    """Details after the colon, as in `too_large: 5 bytes`, do not distinguish reasons."""
     with LogWriter(tmp_path) as log:
         log.close(_answered(0, 1000))
         for sequence, reason in enumerate(("window", "too_large: 5 bytes", "too_large: 6 bytes"), start=1):
-            log.close(Row("car", "/left", "s1", sequence, Outcome.DROPPED, reason))
+            log.close(LatencyRow("car", "/left", "s1", sequence, Outcome.DROPPED, reason))
     rows = list(read_rows(tmp_path))
     console = Console(width=100, record=True, file=StringIO())
     console.print(outcome_table(rows), stage_table(summarise(rows)))
@@ -81,9 +81,9 @@ def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
     assert "1 answered frames" in text
 
 
-def test_a_workers_words_are_no_colours() -> None:
-    """A reason like this one ended the vehicle's process when all its frames had been accounted for."""
-    row = Row("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
-    shown = StringIO()
-    Console(file=shown, width=80).print(outcome_table([fields_of(row)]))
-    assert "[/] [red]x 1" in shown.getvalue()
+def test_markup_in_a_reason_is_not_interpreted() -> None:
+    """Invalid Rich markup once ended a vehicle at the end of its run."""
+    row = LatencyRow("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
+    out = StringIO()
+    Console(file=out, width=80).print(outcome_table([csv_fields(row)]))
+    assert "[/] [red]x 1" in out.getvalue()

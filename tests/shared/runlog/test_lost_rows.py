@@ -1,5 +1,3 @@
-"""What a full disk took from a log is known all the same, by a file that was there before."""
-
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -7,32 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from shared.runlog.latency_log import COLUMNS, LogWriter, Outcome, Row, read_rows
-from shared.runlog.lost_rows import FRAMES, LOST_NAME, LostRows, lost_beyond, read_lost
+from shared.runlog.latency_log import COLUMNS, LatencyRow, LogWriter, Outcome, read_rows
+from shared.runlog.lost_rows import CAPACITY, LOST_NAME, LostRows, count_uncovered, read_lost
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.full_disk import disk_of
 
 
-def _row(sequence: int, outcome: Outcome, reason: str = "") -> Row:
-    return Row("car", "/camera", "s1", sequence, outcome, reason)
+def _row(sequence: int, outcome: Outcome, reason: str = "") -> LatencyRow:
+    return LatencyRow("car", "/camera", "s1", sequence, outcome, reason)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 128 KiB."""
+    """Mounts a disk of 128 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
     command = [str(mount), "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no disk may be mounted here")
+        pytest.skip("mounting is not permitted")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_repaired_run_says_what_became_of_frames_whose_rows_were_lost(small_disk: Path) -> None:
-    """They were answered: `edge_died` would be a lie, and where even the journal was full they would be in no file."""
+def test_repair_adds_the_outcomes_of_lost_rows(small_disk: Path) -> None:
+    """The frames had ended, so the reason `edge_died` would be wrong; on a full disk the journal lacks them too."""
     folder = small_disk / "run"
     with LogWriter(folder) as log:
         write_manifest(folder, {"state": "running", "vehicle": "car", "session": "s1"})
@@ -43,7 +41,7 @@ def test_a_repaired_run_says_what_became_of_frames_whose_rows_were_lost(small_di
             log.close(_row(count, Outcome.EXPIRED if count % 10 == 3 else Outcome.ANSWERED))
             count += 1
         (small_disk / "ballast").unlink()
-        log.open(_row(count, Outcome.ABORTED))  # It is under way when the vehicle dies.
+        log.open(_row(count, Outcome.ABORTED))  # In flight when the vehicle dies.
     written = len(list(read_rows(folder)))
     assert repair(folder) == count + 1 - written
     rows = {int(row["sequence"]): row for row in read_rows(folder)}
@@ -58,17 +56,17 @@ def test_a_repaired_run_says_what_became_of_frames_whose_rows_were_lost(small_di
     assert repair(folder) == 0
 
 
-def test_a_run_that_lost_no_row_keeps_no_file_of_them(tmp_path: Path) -> None:
-    """Nobody should wonder what it holds."""
+def test_the_file_is_removed_if_no_row_was_lost(tmp_path: Path) -> None:
+    """It would have no content."""
     with LogWriter(tmp_path) as log:
         assert (tmp_path / LOST_NAME).exists()
         log.close(_row(0, Outcome.ANSWERED))
     assert not (tmp_path / LOST_NAME).exists()
-    assert (read_lost(tmp_path), lost_beyond(tmp_path)) == ({}, 0)
+    assert (read_lost(tmp_path), count_uncovered(tmp_path)) == ({}, 0)
 
 
-def test_a_disk_without_room_for_it_has_a_log_all_the_same(tmp_path: Path) -> None:
-    """It is a help, and no condition."""
+def test_the_log_works_without_space_for_the_file(tmp_path: Path) -> None:
+    """The file is optional."""
     with disk_of(len(",".join(COLUMNS)) + 1000), LogWriter(tmp_path) as log:
         for sequence in range(100):
             log.close(_row(sequence, Outcome.ANSWERED))
@@ -76,13 +74,13 @@ def test_a_disk_without_room_for_it_has_a_log_all_the_same(tmp_path: Path) -> No
     assert not (tmp_path / LOST_NAME).exists()
 
 
-def test_frames_end_in_any_order_and_the_file_ends(tmp_path: Path) -> None:
-    """What it has no letter for is counted; a frame that began before the first one lost may lose its row later."""
+def test_rows_may_be_lost_in_any_order_and_beyond_the_capacity(tmp_path: Path) -> None:
+    """An earlier frame may lose its row later; frames outside the range are only counted."""
     lost = LostRows(tmp_path)
-    for sequence in (5000, 4500, 5000 + FRAMES, 5001, 10):
+    for sequence in (5000, 4500, 5000 + CAPACITY, 5001, 10):
         lost.note(sequence, "dropped")
     lost.close()
     assert read_lost(tmp_path) == {5000: "d", 4500: "d", 5001: "d"}
-    assert lost_beyond(tmp_path) == 2
+    assert count_uncovered(tmp_path) == 2
     (tmp_path / LOST_NAME).write_bytes(b"garbage")
-    assert (read_lost(tmp_path), lost_beyond(tmp_path)) == ({}, 0)
+    assert (read_lost(tmp_path), count_uncovered(tmp_path)) == ({}, 0)

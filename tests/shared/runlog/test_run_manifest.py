@@ -1,5 +1,3 @@
-"""The manifest of a run, on a disk that fills while the run goes on."""
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ ENDED = {**BEGUN, "state": "incomplete", "answered_by": ["a worker"] * 500}  # L
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 256 KiB."""
+    """A disk of 256 KiB."""
     try:
         with small_disk(tmp_path / "disk", 256 << 10):
             yield tmp_path / "disk"
@@ -26,14 +24,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Leave no room on it."""
+    """Fills the disk."""
     free = shutil.disk_usage(disk).free
     (disk / "filler").write_bytes(bytes(free))
     assert not shutil.disk_usage(disk).free
 
 
-def test_a_run_whose_disk_has_filled_still_says_how_it_ended(disk: Path) -> None:
-    """One that says for ever that it goes on is closed like a killed one, its answered frames as `aborted`."""
+def test_reserved_space_takes_the_final_manifest_on_a_full_disk(disk: Path) -> None:
+    """A run that stays in the state `running` would be repaired like a killed one."""
     write_manifest(disk, BEGUN)
     reserve_space(disk)
     fill(disk)
@@ -41,8 +39,8 @@ def test_a_run_whose_disk_has_filled_still_says_how_it_ended(disk: Path) -> None
     assert read_manifest(disk) == ENDED
 
 
-def test_without_the_room_it_could_not(disk: Path) -> None:
-    """The test above must be one that can fail; and the first manifest stays whole."""
+def test_a_full_disk_without_reserved_space_keeps_the_first_manifest(disk: Path) -> None:
+    """This also shows that the test above can fail."""
     write_manifest(disk, BEGUN)
     fill(disk)
     with pytest.raises(LogError, match="No space left"):
@@ -50,16 +48,16 @@ def test_without_the_room_it_could_not(disk: Path) -> None:
     assert read_manifest(disk) == BEGUN
 
 
-def test_the_room_that_was_kept_is_no_part_of_the_manifest(tmp_path: Path) -> None:
-    """It is given back: a folder holds thousands of runs."""
+def test_unused_reserved_space_is_released(tmp_path: Path) -> None:
+    """A folder may hold thousands of runs."""
     reserve_space(tmp_path)
     write_manifest(tmp_path, BEGUN)
     assert [file.name for file in tmp_path.iterdir()] == [MANIFEST_NAME]
     assert (tmp_path / MANIFEST_NAME).stat().st_size < 100
 
 
-def test_a_disk_that_is_full_from_the_start_keeps_no_room_and_stops_nothing(disk: Path) -> None:
-    """The log tells that there is no room, in its own words."""
+def test_reserving_space_on_a_full_disk_does_nothing(disk: Path) -> None:
+    """The latency log reports the full disk."""
     write_manifest(disk, BEGUN)
     fill(disk)
     reserve_space(disk)

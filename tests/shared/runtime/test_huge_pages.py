@@ -1,38 +1,41 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from shared.runtime.huge_pages import TUNABLE, VARIABLE, wanted
+from shared.runtime.huge_pages import TUNABLE, VARIABLE, new_environment
 
 _MADVISE = "always [madvise] never\n"
 
 
-def test_a_process_asks_for_huge_pages_once_and_keeps_its_other_tunables() -> None:
-    """Else it would start anew for ever, or lose what its operator set."""
-    first = wanted({"A": "1", VARIABLE: "glibc.malloc.arena_max=2"}, _MADVISE)
+def test_the_tunable_is_added_once_and_others_are_kept() -> None:
+    """Otherwise the process would restart forever, or lose settings of its operator."""
+    first = new_environment({"A": "1", VARIABLE: "glibc.malloc.arena_max=2"}, _MADVISE)
     assert first == {"A": "1", VARIABLE: f"glibc.malloc.arena_max=2:{TUNABLE}=1"}
-    assert wanted(first, _MADVISE) is None
-    assert wanted({}, _MADVISE) == {VARIABLE: f"{TUNABLE}=1"}
+    assert new_environment(first, _MADVISE) is None
+    assert new_environment({}, _MADVISE) == {VARIABLE: f"{TUNABLE}=1"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "setting"),
+    ("environment", "kernel_mode"),
     [({VARIABLE: f"{TUNABLE}=0"}, _MADVISE), ({}, "[always] madvise never"), ({}, "always madvise [never]"), ({}, "")],
 )
-def test_nothing_changes_where_nothing_is_to_be_gained_or_it_was_forbidden(
-    environment: dict[str, str], setting: str
+def test_the_environment_is_kept_if_huge_pages_are_disabled_or_automatic(
+    environment: dict[str, str], kernel_mode: str
 ) -> None:
-    """An operator's word wins, and a kernel without huge pages is no reason for another start."""
-    assert wanted(environment, setting) is None
+    """The operator or the kernel has decided already, so a restart has no effect."""
+    assert new_environment(environment, kernel_mode) is None
 
 
-def test_the_process_that_starts_anew_is_the_same_one_with_the_same_arguments() -> None:
-    """Whoever supervises a worker knows it by its number and its pipes."""
+def test_the_process_keeps_its_id_arguments_and_pipes(tmp_path: Path) -> None:
+    """A supervisor identifies a worker by its process id and its pipes."""
+    setting = tmp_path / "enabled"
+    setting.write_text(_MADVISE)
     code = (
-        "import os, sys; from pathlib import Path; from shared import huge_pages; "
-        "huge_pages._setting = lambda: '[madvise]'; print(os.getpid(), flush=True); huge_pages.enter(); "
+        "import os, sys; from pathlib import Path; from shared.runtime.huge_pages import reexec_with_huge_pages; "
+        f"print(os.getpid(), flush=True); reexec_with_huge_pages(Path({str(setting)!r})); "
         "print(os.environ['GLIBC_TUNABLES'], *sys.argv[1:], sys.stdin.read())"
     )
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
@@ -44,6 +47,6 @@ def test_the_process_that_starts_anew_is_the_same_one_with_the_same_arguments() 
         check=True,
         env=environment,
     )
-    before, after, told = done.stdout.splitlines()
+    before, after, state = done.stdout.splitlines()
     assert before == after
-    assert told == f"{TUNABLE}=1 one two words piped"
+    assert state == f"{TUNABLE}=1 one two words piped"

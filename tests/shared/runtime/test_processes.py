@@ -1,5 +1,3 @@
-"""How processes end."""
-
 import signal
 
 import pytest
@@ -8,19 +6,19 @@ from shared.runtime.processes import interrupt_on_termination
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_is_asked_to_end_is_interrupted_once_and_ends_in_peace(number: signal.Signals) -> None:
-    """A bench that `timeout` ends would leave vehicles, workers and networks behind; one that is asked twice, half of them."""
+def test_only_the_first_termination_signal_interrupts(number: signal.Signals) -> None:
+    """A second signal must not interrupt the cleanup of processes and networks."""
     before = signal.getsignal(number)
-    ended = []
+    cleaned_up = []
 
-    def asked_twice() -> None:
+    def signalled_twice() -> None:
         try:
             signal.raise_signal(number)
         finally:
             signal.raise_signal(number)
-            ended.append(True)
+            cleaned_up.append(True)
 
     with pytest.raises(KeyboardInterrupt), interrupt_on_termination():
-        asked_twice()
-    assert ended
+        signalled_twice()
+    assert cleaned_up
     assert signal.getsignal(number) is before

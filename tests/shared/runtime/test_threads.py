@@ -10,8 +10,8 @@ from shared.runtime.threads import BoundedQueue, ThreadGroup, lower_priority
 WAIT_S = 60.0
 
 
-def test_a_bug_in_one_thread_ends_the_others_and_is_raised_where_it_is_seen() -> None:
-    """A thread that dies unseen leaves a node that looks alive and answers nobody."""
+def test_an_exception_in_one_thread_ends_the_others_and_is_raised_by_join() -> None:
+    """A thread that dies unnoticed leaves a node that looks alive but does not work."""
     stop = threading.Event()
     group = ThreadGroup(stop.set)
     group.start("waiting", lambda: _wait(stop))
@@ -21,8 +21,8 @@ def test_a_bug_in_one_thread_ends_the_others_and_is_raised_where_it_is_seen() ->
     assert stop.is_set()
 
 
-def test_the_first_fault_is_the_one_that_is_told() -> None:
-    """What follows a bug is mostly its consequence."""
+def test_only_the_first_fault_is_raised() -> None:
+    """Later ones are usually its consequences."""
     calls: list[None] = []
     group = ThreadGroup(lambda: calls.append(None))
     group.fault(ValueError("first"))
@@ -32,8 +32,8 @@ def test_the_first_fault_is_the_one_that_is_told() -> None:
     assert len(calls) == 1
 
 
-def test_a_thread_that_does_not_end_is_named() -> None:
-    """Silence for ever would be the other choice."""
+def test_a_thread_that_does_not_end_is_reported_by_name() -> None:
+    """The alternative would be to wait forever."""
     stop = threading.Event()
     group = ThreadGroup(stop.set)
     group.start("stubborn", lambda: _wait(stop))
@@ -43,8 +43,8 @@ def test_a_thread_that_does_not_end_is_named() -> None:
     group.join(WAIT_S)
 
 
-def test_a_fault_speaks_before_the_thread_that_it_keeps_waiting() -> None:
-    """The cause helps; the symptom does not."""
+def test_a_fault_has_priority_over_a_thread_that_does_not_end() -> None:
+    """The fault is the cause, and the thread a symptom."""
     stop = threading.Event()
     group = ThreadGroup(lambda: None)
     group.start("stubborn", lambda: _wait(stop))
@@ -54,31 +54,31 @@ def test_a_fault_speaks_before_the_thread_that_it_keeps_waiting() -> None:
     stop.set()
 
 
-def test_a_handover_hands_on_in_order_until_it_is_closed() -> None:
-    """Frames of a camera stay in order on their way through a node."""
-    handover: BoundedQueue[int] = BoundedQueue(2)
-    got: list[int] = []
+def test_a_queue_keeps_the_order_until_it_is_closed() -> None:
+    """Frames of a camera stay in order."""
+    items: BoundedQueue[int] = BoundedQueue(2)
+    received: list[int] = []
 
     def read() -> None:
-        with handover.reader() as get:
+        with items.reader() as get:
             while (item := get()) is not None:
-                got.append(item)
+                received.append(item)
 
     group = ThreadGroup(lambda: None)
     group.start("reader", read)
     for item in range(1, 50):
-        handover.put(item)
-    handover.close()
+        items.put(item)
+    items.close()
     group.join(WAIT_S)
-    assert got == list(range(1, 50))
+    assert received == list(range(1, 50))
 
 
-def test_a_handover_whose_reader_died_keeps_nobody_waiting() -> None:
-    """Otherwise one bug in the engine's thread would hang the node that ought to end with its traceback."""
-    handover: BoundedQueue[int] = BoundedQueue(1)
+def test_a_writer_does_not_wait_for_a_dead_reader() -> None:
+    """Otherwise a bug in the engine's thread would block the node, which should end with its traceback."""
+    items: BoundedQueue[int] = BoundedQueue(1)
 
     def read() -> None:
-        with handover.reader() as get:
+        with items.reader() as get:
             get()
             raise ValueError("bug")
 
@@ -88,8 +88,8 @@ def test_a_handover_whose_reader_died_keeps_nobody_waiting() -> None:
 
     def write() -> None:
         for item in range(10):
-            handover.put(item)
-        handover.close()
+            items.put(item)
+        items.close()
         done.set()
 
     group.start("writer", write)
@@ -98,19 +98,19 @@ def test_a_handover_whose_reader_died_keeps_nobody_waiting() -> None:
         group.join(WAIT_S)
 
 
-def test_a_full_handover_refuses_an_offer_at_once() -> None:
-    """The network thread must never wait."""
-    handover: BoundedQueue[int] = BoundedQueue(1)
-    assert handover.offer(1)
-    assert not handover.offer(2)
-    with handover.reader() as get:
+def test_offer_does_not_wait_for_a_full_queue() -> None:
+    """The network thread must not wait."""
+    items: BoundedQueue[int] = BoundedQueue(1)
+    assert items.offer(1)
+    assert not items.offer(2)
+    with items.reader() as get:
         assert get() == 1
         with pytest.raises(queue.Empty):
             get(timeout=0.0)
 
 
-def test_a_thread_steps_back_without_taking_the_others_along() -> None:
-    """What is measured keeps its priority."""
+def test_lower_priority_affects_only_the_calling_thread() -> None:
+    """Threads with measured work keep their priority."""
     group = ThreadGroup(lambda: None)
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     group.start("sinks", lower_priority)

@@ -10,7 +10,7 @@ from bench.report.content import Chart, Column, Kind, Prose, Section, Table, Tra
 from bench.report.data.answered_frames import column, means, middle
 from bench.report.output.number_format import milliseconds, share
 from bench.report.output.stage_styles import STAGES, bar
-from shared.runlog.latency_table import PARTS, WHERE, Summary, summarise_durations
+from shared.runlog.latency_table import PARTS, WHERE, StageSummary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
 
 _BANDS = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
@@ -171,7 +171,7 @@ def _told_shares(groups: list[tuple[str, dict[str, float], float]]) -> str:
     return f"{told} Of the slowest twentieth, {grown} takes {share(slow[grown])} instead of {share(parts[grown])}."
 
 
-def summaries(frames: pd.DataFrame) -> list[Summary]:
+def summaries(frames: pd.DataFrame) -> list[StageSummary]:
     """The stages of the answered frames in figures, and their total: what the terminal shows."""
     return summarise_durations(np.column_stack([column(frames, f"{name}_ms") for name in (*PARTS, "total")]))
 
