@@ -14,19 +14,19 @@ from typing import Any
 
 import click
 
-from cloud.config import CloudConfig, connection_of, gateway_of
+from cloud.config import CloudConfig, connection_of, gateway_settings
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
-from cloud.frame_log import Summary
+from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.gateway import check
-from cloud.isolation.engine import Limits
-from cloud.models.loader import Loader
+from cloud.isolation.engine import IsolationLimits
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository, default_root
 from cloud.node import CloudNode, WorkerSettings
-from cloud.replicas import Replicas, drain_with_parent
-from cloud.thread_budget import warn_of_pids_limit
+from cloud.replicas import Replicas, stop_with_parent
+from cloud.thread_budget import warn_if_pids_limit_is_low
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import number, override
@@ -187,14 +187,14 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
 
 
 def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, supervised: bool) -> None:
-    gateway = gateway_of(settings)
+    gateway = gateway_settings(settings)
     if settings.replicas > 1:
         if gateway is not None:
             check(gateway)
         _supervise(settings, worker, resources)
         return
     if supervised:
-        drain_with_parent()
+        stop_with_parent()
     _LOG.info(
         "starting",
         version=_version(),
@@ -207,7 +207,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         check(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
-    warn_of_pids_limit(settings, len(settings.models or loader.repository.names()))
+    warn_if_pids_limit_is_low(settings, len(settings.models or loader.repository.names()))
     node = CloudNode(
         (),
         WorkerSettings(
@@ -253,7 +253,7 @@ def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> No
 def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
     on_end_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
-    summary = Summary()
+    summary = CountSummary()
     sampled: dict[str, int] = {}
 
     def look() -> None:
@@ -280,8 +280,8 @@ def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str
     )
 
 
-def _loader(settings: CloudConfig) -> Loader:
-    return Loader(
+def _loader(settings: CloudConfig) -> ModelLoader:
+    return ModelLoader(
         repository=Repository(settings.repository or default_root()),
         placement=Placement(
             device=settings.device,
@@ -293,7 +293,7 @@ def _loader(settings: CloudConfig) -> Loader:
         warm_up_runs=settings.warm_up_runs,
         engine=settings.engine,
         isolated=settings.isolate,
-        limits=Limits(
+        limits=IsolationLimits(
             settings.isolate_hang_s,
             settings.isolate_start_s,
             None if settings.isolate_memory_mb is None else settings.isolate_memory_mb << 20,
@@ -301,7 +301,7 @@ def _loader(settings: CloudConfig) -> Loader:
     )
 
 
-def _loaded(loader: Loader, wanted: Sequence[str]) -> list[Model]:
+def _loaded(loader: ModelLoader, wanted: Sequence[str]) -> list[Model]:
     """Loads the wanted models, all of which must load, or those of the repository that can be loaded."""
     if wanted:
         return [loader.load(name) for name in wanted]

@@ -33,7 +33,7 @@ class ControlTimeoutError(SkylaneError):
     """A worker did not answer in time."""
 
 
-class RefusedError(SkylaneError):
+class ControlRefusedError(SkylaneError):
     """A worker said no."""
 
 
@@ -75,7 +75,7 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     elif not reply.error:
         _print(asked, request, reply, Console())
     if reply.error:
-        raise RefusedError(f"worker {worker}: {reply.error}")
+        raise ControlRefusedError(f"worker {worker}: {reply.error}")
     if asked is Verb.READY and not reply.is_ready:
         sys.exit(1)
 

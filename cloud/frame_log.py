@@ -13,7 +13,7 @@ _MAX_SESSIONS = 1024  # Sessions of vehicles that are remembered; beyond this th
 _LOG = get_logger("cloud")
 
 
-class FrameLog:
+class FrameEventLog:
     """Logs what happens to frames. Any thread may call it; the lines are rate-limited by vehicle and reason."""
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class FrameLog:
         )
 
     def ignored(self, reason: str, topic: str) -> None:
-        """A message was neither answered nor refused; `reason` is a key of `Intake.ignored`."""
+        """A message was neither answered nor refused; `reason` is a key of `MqttFrontend.ignored`."""
         self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 
-class Summary:
+class CountSummary:
     """Logs once a period by how much a worker's counts have grown, if they have."""
 
     def __init__(self, period_s: float = 60.0) -> None:

@@ -5,25 +5,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
-from cloud.frontends.frontends import Doors
-from cloud.frontends.mqtt import Intake
+from cloud.frontends.frontends import Frontends
+from cloud.frontends.mqtt import MqttFrontend
 from cloud.gateway.common.auth import Callers
 from cloud.gateway.context import WorkerParts
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
-from cloud.models.model_swap import Exchange
+from cloud.models.model_swap import ModelSwap
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
-from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import PictureLimits
 from shared.logs import get_logger
@@ -67,7 +67,7 @@ class WorkerSettings:
 class CloudNode:
     """A worker that answers frames until it is stopped."""
 
-    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: Loader | None = None) -> None:
+    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: ModelLoader | None = None) -> None:
         """`models` are served from the start.
 
         With a `loader` they came from it, and are closed when they are served no more; without one they are the caller's
@@ -81,11 +81,11 @@ class CloudNode:
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
-        self._hold_off = HoldOff()
+        self._hold_off = CircuitBreaker()
         self._health = HealthFile(settings.health_file)
         self._models = models
-        self._serving = Serving()
-        self._intake = Intake(
+        self._serving = ServedModels()
+        self._intake = MqttFrontend(
             self._admission,
             self._replier,
             self._serving,
@@ -93,7 +93,7 @@ class CloudNode:
             session=settings.session,
             group=settings.group,
             qos=settings.qos,
-            hold_off=self._hold_off,
+            circuit_breaker=self._hold_off,
             give_up=self.end,
         )
         self.door = Door(  # Where frames enter that came over neither MQTT nor a network.
@@ -103,14 +103,14 @@ class CloudNode:
             session=settings.session,
             refuse=self._intake.refuse,
         )
-        doors = Doors(self._intake, self.door)
-        exchange = Exchange(self._serving, doors, self._open_lane, self._loader, self._stopped.is_set)
+        doors = Frontends(self._intake, self.door)
+        exchange = ModelSwap(self._serving, doors, self._open_lane, self._loader, self._stopped.is_set)
         self._control = (
             Control(settings.worker, self._serving, exchange, settings.operators, errors=self._replier.errors)
             if settings.takes_control
             else None
         )
-        self._echoes = Echoes(settings.worker, settings.node)
+        self._echoes = ClockResponder(settings.worker, settings.node)
         self._gateway: Gateway | None = None
 
     @property
@@ -224,7 +224,7 @@ class CloudNode:
         if self._end is not None:
             raise self._end
 
-    def _start(self, intake: Intake, decoder: Decoder) -> list[Room]:
+    def _start(self, intake: MqttFrontend, decoder: Decoder) -> list[Room]:
         """Start all threads; the rooms come back in the order in which frames pass them."""
         settings = self._settings
         control: list[Room] = []
@@ -240,7 +240,7 @@ class CloudNode:
             ),
             (self._serving.close, ()),
             (self._postprocessor.close, encoders),
-            (intake.end_refusals, [self._threads.start("refusals", intake.run)]),
+            (intake.close_refusals, [self._threads.start("refusals", intake.run)]),
         ]
 
     def _refused(self) -> Mapping[str, int]:
@@ -251,7 +251,7 @@ class CloudNode:
             refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return refused
 
-    def _open_lane(self, model: Model) -> Lane:
+    def _open_lane(self, model: Model) -> ServedModel:
         settings = self._settings
         batcher = Batcher(
             model,
@@ -262,9 +262,9 @@ class CloudNode:
             max_wait_ms=settings.max_wait_ms,
             finish=self._postprocessor.answer,
             finishing=self._postprocessor.finishing,
-            hold_off=self._hold_off,
+            circuit_breaker=self._hold_off,
         )
-        lane = Lane(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
+        lane = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
         try:
             lane.start(self._threads)
         except BaseException:

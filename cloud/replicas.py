@@ -41,7 +41,7 @@ class ReplicasError(SkylaneError):
     """Replicas cannot be run here, or one did not get ready."""
 
 
-def drain_with_parent() -> None:
+def stop_with_parent() -> None:
     """Have this process drain when its standard input ends, as it does when its parent is gone, however that died."""
 
     def watch() -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from cloud.engines.engine import AUTO, Placement
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import reference
-from cloud.models.model import UNSTEADY, Model
+from cloud.models.model import NOT_DETERMINISTIC, Model
 from cloud.models.repository import Repository
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 
@@ -73,10 +73,10 @@ def _verified(repository: Repository, name: str, version: str, placement: Placem
 
 
 def _compared(repository: Repository, model: Model, state: Verification, placement: Placement) -> Verification:
-    shown = pictures(model.card.height, model.card.width, _PICTURES)
+    shown = warmup_images(model.card.height, model.card.width, _PICTURES)
     first = model.infer(shown)
     if agreement(model.manifest, first, model.infer(shown)) < _STEADY:
-        return replace(state, failure=UNSTEADY)
+        return replace(state, failure=NOT_DETERMINISTIC)
     state = replace(state, checks=(*state.checks, "steady"))
     held = reference(repository, state.name, state.version)
     source = model.manifest.converted_from

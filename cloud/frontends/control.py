@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from cloud.models.model_swap import Exchange, ExchangeError
+from cloud.models.model_swap import ModelSwap, ModelSwapError
 from cloud.serving.request_errors import RequestErrors
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
@@ -39,8 +39,8 @@ class Control:
     def __init__(
         self,
         worker: str,
-        serving: Serving,
-        exchange: Exchange,
+        serving: ServedModels,
+        exchange: ModelSwap,
         operators: Collection[str] = (),
         *,
         errors: RequestErrors | None = None,
@@ -169,7 +169,7 @@ class Control:
         loader = self._exchange.loader
         if loader is None:
             self._serving.find(request.model, request.version)  # Which tells what is served instead.
-            raise ExchangeError("this worker has no repository")
+            raise ModelSwapError("this worker has no repository")
         return self._answer_to(request, card=loader.repository.card(request.model, request.version))
 
     def _changed(self, request: ControlRequest) -> ControlReply:
@@ -214,7 +214,7 @@ class Control:
                 detail = problem if state is ModelState.BROKEN else ""
                 yield ModelEntry(name, version, state, card.task, sha256=card.sha256, detail=detail)
 
-    def _entry(self, lane: Lane, state: ModelState | None = None) -> ModelEntry:
+    def _entry(self, lane: ServedModel, state: ModelState | None = None) -> ModelEntry:
         card = lane.card
         if state is None:
             state = ModelState.CURRENT if self._serving.is_current(lane) else ModelState.KEPT

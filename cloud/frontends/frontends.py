@@ -2,32 +2,32 @@
 
 from collections.abc import Collection
 
-from cloud.models.model_swap import Door
+from cloud.models.model_swap import Frontend
 from shared.messages.model_card import ModelCard
 
 
-class Doors:
-    """Does at every door what `cloud.models.model_swap.Door` says; the first is the one that may refuse."""
+class Frontends:
+    """Does at every door what `cloud.models.model_swap.Frontend` says; the first is the one that may refuse."""
 
-    def __init__(self, *doors: Door) -> None:
+    def __init__(self, *doors: Frontend) -> None:
         self._doors = doors
 
     def check(self, cards: Collection[ModelCard]) -> None:
-        """See Door."""
+        """See Frontend."""
         for door in self._doors:
             door.check(cards)
 
     def admit(self, model: str) -> None:
-        """See Door."""
+        """See Frontend."""
         for door in self._doors:
             door.admit(model)
 
     def dismiss(self, model: str) -> None:
-        """See Door."""
+        """See Frontend."""
         for door in self._doors:
             door.dismiss(model)
 
     def announce(self) -> None:
-        """See Door."""
+        """See Frontend."""
         for door in self._doors:
             door.announce()

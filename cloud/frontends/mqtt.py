@@ -1,4 +1,4 @@
-"""Intake: the worker's door to the broker. The network thread stamps, admits and returns."""
+"""MqttFrontend: the worker's door to the broker. The network thread stamps, admits and returns."""
 
 import queue
 import threading
@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import HoldOff
+from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import read
 from cloud.serving.inflight import Unanswered
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Serving
+from cloud.serving.served_models import ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
@@ -51,23 +51,23 @@ def worker_will(worker: str, session: str) -> Will:
     return Will(topics.WORKER_STATUS.of(worker=worker), pack_status(NodeStatus(NodeState.OFFLINE, session)))
 
 
-class Intake:
+class MqttFrontend:
     """Subscribes to the models' frames and publishes the answers."""
 
     def __init__(
         self,
         admission: Admission,
         replier: Replier,
-        serving: Serving,
+        serving: ServedModels,
         *,
         worker: str,
         session: str,
         group: str = topics.GROUP,
         qos: int = topics.FRAMES.qos,
-        hold_off: HoldOff | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
-        """`hold_off` is asked whose frames are refused at the door.
+        """`circuit_breaker` is asked whose frames are refused at the door.
 
         `give_up` is told, on the network thread, why the worker cannot go on under its name.
         """
@@ -89,7 +89,7 @@ class Intake:
         self._ever_admitted: set[str] = set()  # Frames of the others are meant for other workers.
         self._unanswered = Unanswered()
         self._ignored: Counter[str] = Counter()  # By the network thread alone.
-        self._hold_off = hold_off or HoldOff()
+        self._hold_off = circuit_breaker or CircuitBreaker()
         self._handler = replier.errors.guarded("mqtt", self._received)
         self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
 
@@ -194,7 +194,7 @@ class Intake:
             filters = [self._filter(model) for model in self._admitted]
         self._leave([*filters, topics.RETRIES.filter(worker=self._worker)])
 
-    def end_refusals(self) -> None:
+    def close_refusals(self) -> None:
         """No more frames will be refused: let the refusing thread end when it has answered."""
         self._refused.close()
 
@@ -280,7 +280,7 @@ class Intake:
             model=names["model"],
             answer=partial(self._answer, reply_topic, correlation, names["model"], delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
-            largest_answer=self._bus.largest_payload - _ROOM_BYTES,
+            max_reply_bytes=self._bus.largest_payload - _ROOM_BYTES,
             correlation=correlation,
         )
         if request.correlation is not None:  # A sender that only the message names may never be answered.

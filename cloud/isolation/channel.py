@@ -17,7 +17,7 @@ class ChannelClosedError(SkylaneError):
     """The other process has gone."""
 
 
-class Channel:
+class EngineChannel:
     """One end of a pair of sockets that keep messages apart. Used by one thread at a time."""
 
     def __init__(self, end: socket.socket) -> None:

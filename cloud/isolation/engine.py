@@ -30,7 +30,7 @@ class IsolationError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class IsolationLimits:
     """What an engine's process may take."""
 
     hang_s: float = 10.0  # For a batch, or twenty times what it takes when warm: the larger.
@@ -54,7 +54,7 @@ class IsolatedEngine:
         placement: Placement,
         *,
         engine: str | None = None,
-        limits: Limits = Limits(),
+        limits: IsolationLimits = IsolationLimits(),
     ) -> None:
         """`engine`: a key of ENGINES; None: the format's own.
 

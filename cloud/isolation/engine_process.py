@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import DeviceError, Engine, EngineEntry, EngineError, Outputs, Placement, Precision
-from cloud.isolation.channel import Channel, ChannelClosedError
+from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory
 from cloud.models.manifest import Manifest
 from cloud.models.tuning import Tuning
@@ -33,7 +33,7 @@ _FIRST_TO_GO = "500"  # Of 1000: when memory runs out, the kernel ends this proc
 
 def main() -> None:
     """Open the engine that the first message names, then infer whatever comes."""
-    channel, lifeline = Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
+    channel, lifeline = EngineChannel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     _die_with_parent(lifeline)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
@@ -53,7 +53,7 @@ def _die_with_parent(lifeline: int) -> None:
         os._exit(1)
 
 
-def _opened(opening: Mapping[str, Any], channel: Channel) -> Engine | None:
+def _opened(opening: Mapping[str, Any], channel: EngineChannel) -> Engine | None:
     """The engine, warmed up as it was asked for; None where that failed, which the parent then knows."""
     if opening["memory_bytes"]:
         resource.setrlimit(resource.RLIMIT_DATA, (opening["memory_bytes"],) * 2)
@@ -91,7 +91,7 @@ def _sha256(file: Path) -> str | None:
         return None
 
 
-def _serve(engine: Engine, channel: Channel) -> None:
+def _serve(engine: Engine, channel: EngineChannel) -> None:
     """Infer until the channel is closed. A bug in the engine is reported and ends the process."""
     pictures: SharedMemory | None = None
     results: SharedMemory | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import Images, InferenceError, Outputs
-from cloud.isolation.channel import Channel, ChannelClosedError
+from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
 from shared.network.address import SECRETS
@@ -38,7 +38,7 @@ class EngineProcess:
         """`opening`: what `cloud.isolation.engine_process` must know of the engine. Returns at once; ask `opened`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         their_lifeline, self._lifeline = os.pipe()
-        self._channel = Channel(ours)
+        self._channel = EngineChannel(ours)
         self._pictures: SharedMemory | None = None
         self._results: SharedMemory | None = None
         fds = (theirs.fileno(), their_lifeline)

@@ -14,7 +14,7 @@ from cloud.engines.engine import Images, Outputs, Placement, Precision
 from cloud.models import engine_cache
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
 from shared.runtime.machine import machine
 
@@ -30,7 +30,7 @@ _ROUNDS = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """What runs a model on this host, and why."""
 
     asked: str  # The model that was asked for.
@@ -54,12 +54,12 @@ class Choice:
         return told + "".join(f"; refused {reason}" for reason in self.refused)
 
 
-def choose(
+def select_engine(
     repository: "Repository",
     name: str,
     version: str | None = None,
     placement: Placement = Placement(),  # noqa: B008 - frozen.
-) -> Choice:
+) -> EngineChoice:
     """The fastest candidate whose labels agree with the reference as the manifest's `agreement_floor` wants.
 
     `placement`: where to run; a precision in it leaves only the candidates that compute in it.
@@ -73,7 +73,7 @@ def choose(
     floor = repository.manifest(name, version).agreement_floor
     question = _Question(name, reference(repository, name, version), found, placement, floor)
     key = question.key()
-    with engine_cache.alone():  # Replicas that start at once would measure each other, and choose each its own.
+    with engine_cache.alone():  # Replicas that start at once would measure each other, and select_engine each its own.
         known = question.answer(engine_cache.recall(key))
         if known is not None:
             return known
@@ -97,13 +97,13 @@ class _Question:
         document = json.dumps({"host": machine(), **asdict(self)}, sort_keys=True)
         return hashlib.sha256(document.encode()).hexdigest()
 
-    def answer(self, fields: Mapping[str, Any] | None) -> Choice | None:
+    def answer(self, fields: Mapping[str, Any] | None) -> EngineChoice | None:
         """A remembered choice; None where there is none, or what is there is none of what is asked for here."""
         if fields is None:
             return None
         ways = {(each.model, each.version, each.engine, each.precision): each for each in self.found}
         try:
-            known = Choice(**fields)
+            known = EngineChoice(**fields)
             way = ways[known.model, known.version, known.engine, Precision(known.precision)]
             return replace(
                 known,
@@ -117,14 +117,14 @@ class _Question:
             return None
 
 
-def _measured(repository: "Repository", question: _Question) -> Choice:
+def _measured(repository: "Repository", question: _Question) -> EngineChoice:
     held, name = question.held, question.asked
     refused: list[str] = []
     shares: dict[Candidate, float] = {}
     with ExitStack() as opened:
         own = opened.enter_context(_load(repository, held, question.placement))
         manifest = own.manifest
-        shown = pictures(manifest.input.height, manifest.input.width, _PICTURES)
+        shown = warmup_images(manifest.input.height, manifest.input.width, _PICTURES)
         truth = own.infer(shown)
         models: dict[Candidate, Model] = {held: own}
         for candidate in question.found:
@@ -147,7 +147,7 @@ def _measured(repository: "Repository", question: _Question) -> Choice:
         # The median is what vehicles get: an engine that is fast once and slow ten times is no fast one.
         took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS).items()}
     best = min((each for each in shares if each in took_ms), key=lambda candidate: took_ms[candidate])
-    return Choice(
+    return EngineChoice(
         asked=name,
         model=best.model,
         version=best.version,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from cloud.engines.engine import Placement
-from cloud.isolation.engine import Limits
+from cloud.isolation.engine import IsolationLimits
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from shared.errors import SkylaneError
@@ -19,7 +19,7 @@ _ENGINE_THREADS = 8  # What an engine's library starts at most beside the thread
 
 
 @dataclass(frozen=True, slots=True)
-class Loader:
+class ModelLoader:
     """A repository, and how the models in it are to run."""
 
     repository: Repository
@@ -28,7 +28,7 @@ class Loader:
     warm_up_runs: int | None = None
     engine: str | None = None
     isolated: bool = False  # Whether each engine runs in a process of its own, and
-    limits: Limits = Limits()  # noqa: RUF009 - frozen. What such a process may take.
+    limits: IsolationLimits = IsolationLimits()  # noqa: RUF009 - frozen. What such a process may take.
     problems: dict[tuple[str, str | None], str] = field(
         default_factory=dict
     )  # Why loads failed, as they were asked for.

@@ -4,25 +4,25 @@ from collections.abc import Callable, Collection
 from time import perf_counter_ns
 from typing import Protocol
 
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 
-OpenLane = Callable[[Model], Lane]  # Builds a model's lane and starts it.
+OpenLane = Callable[[Model], ServedModel]  # Builds a model's lane and starts it.
 
 _NS_IN_MS = 1_000_000
 _LOG = get_logger("cloud")
 
 
-class ExchangeError(SkylaneError):
+class ModelSwapError(SkylaneError):
     """A model cannot be loaded or unloaded now."""
 
 
-class Door(Protocol):
+class Frontend(Protocol):
     """Where frames come in: it must know which models are served."""
 
     def check(self, cards: Collection[ModelCard]) -> None:
@@ -38,15 +38,15 @@ class Door(Protocol):
         """Tell what is served now."""
 
 
-class Exchange:
+class ModelSwap:
     """Changes what is served. Called by one thread at a time, which is not one that frames pass."""
 
     def __init__(
         self,
-        serving: Serving,
-        door: Door,
+        serving: ServedModels,
+        door: Frontend,
         open_lane: OpenLane,
-        loader: Loader | None,
+        loader: ModelLoader | None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`loader`: None where the worker has no repository, and serves what it was given.
@@ -60,11 +60,11 @@ class Exchange:
         self._is_stopping = is_stopping
 
     @property
-    def loader(self) -> Loader | None:
+    def loader(self) -> ModelLoader | None:
         """What opens models."""
         return self._loader
 
-    def load(self, name: str, version: str | None = None, *, keep: bool = False) -> tuple[Lane, float]:
+    def load(self, name: str, version: str | None = None, *, keep: bool = False) -> tuple[ServedModel, float]:
         """Load a model beside what is served, warm it up, and have it take over; what was current is then unloaded.
 
         A version that is served already, of the same file, becomes the current one. `keep`: leave the version that was
@@ -93,16 +93,16 @@ class Exchange:
         self._retire(left)
         return lane, took_ms
 
-    def unload(self, name: str, version: str | None = None) -> tuple[Lane, ...]:
+    def unload(self, name: str, version: str | None = None) -> tuple[ServedModel, ...]:
         """Answer what is under way with a model, or one version of it, and free it; returns the lanes that it had.
 
         Raises:
-            ExchangeError: it is not served.
+            ModelSwapError: it is not served.
         """
         try:
             self._serving.find(name, version)
         except MessageError as error:
-            raise ExchangeError(f"{error}; there is nothing to unload") from error
+            raise ModelSwapError(f"{error}; there is nothing to unload") from error
         others = [lane for lane in self._serving.lanes if lane.card.name == name and version not in (None, lane.key[1])]
         if not others:
             self._door.dismiss(name)
@@ -111,7 +111,7 @@ class Exchange:
         self._retire(left)
         return left
 
-    def _served_already(self, name: str, version: str | None) -> Lane | None:
+    def _served_already(self, name: str, version: str | None) -> ServedModel | None:
         """The lane of the version that would be loaded, if it is that of the same file."""
         if self._loader is None:
             return None
@@ -119,20 +119,20 @@ class Exchange:
         lane = self._serving.lane(name, card.version)
         return lane if lane is not None and lane.card.sha256 == card.sha256 else None
 
-    def _opened(self, name: str, version: str | None) -> Lane:
+    def _opened(self, name: str, version: str | None) -> ServedModel:
         if self._loader is None:
-            raise ExchangeError("this worker has no repository: it serves what it was started with")
+            raise ModelSwapError("this worker has no repository: it serves what it was started with")
         self._door.check((*self._serving.cards(), self._loader.repository.card(name, version)))
         model = self._loader.load(name, version)
         if self._is_stopping():
             model.close()
-            raise ExchangeError("the worker is stopping")
+            raise ModelSwapError("the worker is stopping")
         return self._open_lane(model)
 
-    def _retire(self, lanes: tuple[Lane, ...]) -> None:
+    def _retire(self, lanes: tuple[ServedModel, ...]) -> None:
         for lane in lanes:
             if not lane.close():
-                raise ExchangeError(
+                raise ModelSwapError(
                     f"{lane.card.name} version {lane.card.version} takes no more frames, but its engine hangs "
                     "and cannot be freed: restart the worker"
                 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
-from cloud.isolation.engine import IsolatedEngine, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import MANIFEST_NAME, BatchingSection, Manifest
 from cloud.models.model import Model
 from shared import registry
@@ -183,7 +183,7 @@ class Repository:
         version: str | None = None,
         engine: str | None = None,
         isolated: bool = False,
-        limits: Limits = Limits(),  # noqa: B008 - frozen.
+        limits: IsolationLimits = IsolationLimits(),  # noqa: B008 - frozen.
     ) -> Model:
         """Check a model's file and open it on a device; warming it up is the caller's.
 
@@ -200,9 +200,9 @@ class Repository:
         if max_batch is not None:
             manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
         if (engine or manifest.engine) == AUTO:
-            from cloud.models.engine_selection import choose  # noqa: PLC0415  It loads models, by this.
+            from cloud.models.engine_selection import select_engine  # noqa: PLC0415  It loads models, by this.
 
-            choice = choose(self, name, version, placement)
+            choice = select_engine(self, name, version, placement)
             where = replace(placement, precision=choice.precision)
             taken = self.load(
                 choice.model,
@@ -213,7 +213,7 @@ class Repository:
                 isolated=isolated,
                 limits=limits,
             )
-            taken.serve_as(card.name, card.version, str(choice))
+            taken.set_identity(card.name, card.version, str(choice))
             return taken
         manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
         chosen = engine_of(manifest.format, engine or manifest.engine)

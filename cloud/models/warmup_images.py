@@ -17,7 +17,7 @@ _STREETS = Path(__file__).resolve().parents[1] / "streets"
 _SHIFT = 40  # Columns that each further round of the same frames is moved by.
 
 
-def pictures(height: int, width: int, count: int) -> Images:
+def warmup_images(height: int, width: int, count: int) -> Images:
     """uint8 count×height×width×3, red, green, blue; no two alike."""
     scaled = [cv2.resize(street, (width, height), interpolation=cv2.INTER_AREA) for street in _streets()]
     rounds = [np.roll(scaled[number % len(scaled)], number // len(scaled) * _SHIFT, axis=1) for number in range(count)]

@@ -4,8 +4,8 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import UNWANTED, Refusal, Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.request import CLIENT_GONE, Refusal, Request
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -25,7 +25,7 @@ class Decoder:
         self,
         admission: Admission,
         replier: Replier,
-        serving: Serving,
+        serving: ServedModels,
         limits: PictureLimits,
     ) -> None:
         self._admission = admission
@@ -40,7 +40,7 @@ class Decoder:
             if lane := self._begin(request, chosen):
                 lane.batcher.put(request)
 
-    def _begin(self, request: Request, chosen: Lane | Refusal) -> Lane | None:
+    def _begin(self, request: Request, chosen: ServedModel | Refusal) -> ServedModel | None:
         """Decode a frame that has left the queue; the lane where it has a place, None where it was refused."""
         request.stamp(Stage.DEQUEUED)
         if isinstance(chosen, Refusal):
@@ -48,21 +48,21 @@ class Decoder:
             return None
         return chosen if self._is_decoded(request, chosen) else None
 
-    def _choose(self, request: Request) -> Lane | Refusal | None:
+    def _choose(self, request: Request) -> ServedModel | Refusal | None:
         """The lane that has a place for a frame, now taken; None while it has none."""
         if request.is_expired:
             return Refusal(Status.EXPIRED, "its budget ended while it waited")
         if not request.is_wanted():
-            return UNWANTED
+            return CLIENT_GONE
         try:
             lane = self._serving.find(request.model, request.head.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_end_in(lambda: lane.batcher.needs_ns):
+        if not request.can_finish_in(lambda: lane.batcher.expected_latency_ns):
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
         return lane if lane.batcher.reserve() else None
 
-    def _is_decoded(self, request: Request, lane: Lane) -> bool:
+    def _is_decoded(self, request: Request, lane: ServedModel) -> bool:
         """Decode a frame for the place that it has on a lane, or refuse it and give the place back."""
         try:
             self._decode(request, lane)
@@ -89,7 +89,7 @@ class Decoder:
             self._replier.errors.record("decoding", error)
         self._replier.refuse(request, status, reason)
 
-    def _decode(self, request: Request, lane: Lane) -> None:
+    def _decode(self, request: Request, lane: ServedModel) -> None:
         message = read(request)
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)

@@ -10,7 +10,7 @@ _SHARE = 0.9
 _STALE_NS = 10_000_000_000
 
 
-class Estimate:
+class LatencyEstimator:
     """So long at most did nine in ten of the last twenty take. Any thread may call it."""
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class Estimate:
         return clock.now_ns() - self._added_ns >= _STALE_NS
 
 
-class BatchEstimate:
+class BatchLatencyEstimator:
     """How long a batch takes, by its size: eight frames may take eight times as long as one, or no longer.
 
     Any thread may call it.
     """
 
     def __init__(self, largest: int) -> None:
-        self._by_size = [Estimate() for _ in range(largest)]
+        self._by_size = [LatencyEstimator() for _ in range(largest)]
 
     def add(self, size: int, took_ns: int) -> None:
         """A batch of so many took so long."""

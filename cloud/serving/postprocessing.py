@@ -1,7 +1,7 @@
 """Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
 
 from cloud.models.model import Model
-from cloud.serving.latency_estimator import Estimate
+from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.tasks.task import TASKS
@@ -17,7 +17,7 @@ class Postprocessor:
     """Makes each frame's result, encodes it and answers."""
 
     def __init__(self, replier: Replier) -> None:
-        self.finishing = Estimate()  # From a frame's inference to its answer.
+        self.finishing = LatencyEstimator()  # From a frame's inference to its answer.
         self._replier = replier
         self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
 
@@ -40,7 +40,7 @@ class Postprocessor:
         assert request.message is not None
         assert request.outputs is not None
         try:
-            if request.take_heads:
+            if request.reply_with_outputs:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.heads(request, model.card, request.outputs)
             else:

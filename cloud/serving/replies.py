@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from cloud.engines.engine import Outputs
-from cloud.frame_log import FrameLog
-from cloud.serving.model_stats import Tally
+from cloud.frame_log import FrameEventLog
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from cloud.serving.request_errors import RequestErrors
 from shared import clock
@@ -31,9 +31,9 @@ class Replier:
     """Builds the answers of one worker."""
 
     def __init__(self, worker: str, node: str) -> None:
-        self.tally = Tally()
+        self.tally = ServingStats()
         self.errors = RequestErrors()
-        self.log = FrameLog()
+        self.log = FrameEventLog()
         self._worker = worker
         self._node = node
         self._counts = Counts()
@@ -48,9 +48,9 @@ class Replier:
         message = request.message
         assert message is not None
         data = results.encode(result, message.want.mask_codec)
-        if len(data) > request.largest_answer:
+        if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.largest_answer} that the way "
+                f"a {results.noun(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
                 f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         if request.batch_size > 1:
@@ -63,13 +63,13 @@ class Replier:
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
-        message, take = request.message, request.take_heads
+        message, take = request.message, request.reply_with_outputs
         assert message is not None
         assert take is not None
         size = sum(values.nbytes for values in outputs.values())
-        if size > request.largest_answer:
+        if size > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"outputs of {size} bytes, more than the {request.largest_answer} that the way back takes: ask for fewer"
+                f"outputs of {size} bytes, more than the {request.max_reply_bytes} that the way back takes: ask for fewer"
             )
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")

@@ -15,7 +15,7 @@ from shared.runtime.threads import ThreadGroup
 _DRAIN_S = 30.0
 
 
-class Lane:
+class ServedModel:
     """A loaded version of a model, and the batcher that alone calls its engine, in threads of its own."""
 
     def __init__(self, model: Model, batcher: Batcher, *, owns_model: bool = False, drain_s: float = _DRAIN_S) -> None:
@@ -64,11 +64,11 @@ class Lane:
 class _Table:
     """What is served at a moment. Replaced as a whole, so that whoever reads it needs no lock."""
 
-    lanes: Mapping[tuple[str, str], Lane] = field(default_factory=lambda: MappingProxyType({}))
+    lanes: Mapping[tuple[str, str], ServedModel] = field(default_factory=lambda: MappingProxyType({}))
     current: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # Version by model.
 
 
-class Serving:
+class ServedModels:
     """The lanes of a worker, by model and version. Read by any thread, changed by one at a time."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Serving:
         self._lock = threading.Lock()
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[ServedModel, ...]:
         """All of them; of each model the current version first."""
         table = self._table
         return tuple(sorted(table.lanes.values(), key=lambda lane: (lane.key[0], not _is_current(table, lane))))
@@ -90,11 +90,11 @@ class Serving:
         """What is served; of each model the current version first."""
         return tuple(lane.card for lane in self.lanes)
 
-    def is_current(self, lane: Lane) -> bool:
+    def is_current(self, lane: ServedModel) -> bool:
         """Whether a lane answers frames that name no version."""
         return _is_current(self._table, lane)
 
-    def find(self, model: str, version: str | None) -> Lane:
+    def find(self, model: str, version: str | None) -> ServedModel:
         """The lane of a model's version; of its current one where none is named.
 
         Raises:
@@ -107,14 +107,14 @@ class Serving:
             raise MessageError(f"{wanted} is not served here: ask for {served or 'another worker'}")
         return lane
 
-    def lane(self, model: str, version: str | None) -> Lane | None:
+    def lane(self, model: str, version: str | None) -> ServedModel | None:
         """As `find`; None where it is not served."""
         table = self._table
         if version is None:
             version = table.current.get(model)
         return None if version is None else table.lanes.get((model, version))
 
-    def place(self, lane: Lane, *, keep: bool = False) -> tuple[Lane, ...]:
+    def place(self, lane: ServedModel, *, keep: bool = False) -> tuple[ServedModel, ...]:
         """Make a lane its model's current one, in one stroke for whoever asks; returns the lanes to be closed.
 
         Those are the one that was current, unless it is to be kept for frames that name its version, and one of the
@@ -132,7 +132,7 @@ class Serving:
             self._table = _Table(lanes, {**table.current, model: version})
         return tuple(other for other in left if other not in (None, lane))
 
-    def remove(self, model: str, version: str | None = None) -> tuple[Lane, ...]:
+    def remove(self, model: str, version: str | None = None) -> tuple[ServedModel, ...]:
         """Take a version, or all of a model, out of service; returns the lanes to be closed.
 
         Where the current version goes and others were kept, the highest of those is current.
@@ -156,5 +156,5 @@ class Serving:
             lane.close()
 
 
-def _is_current(table: _Table, lane: Lane) -> bool:
+def _is_current(table: _Table, lane: ServedModel) -> bool:
     return table.current.get(lane.key[0]) == lane.key[1]

@@ -119,7 +119,7 @@ class Line:
             model="tiny",
             answer=self.refused.append,
             times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
-            largest_answer=1000,
+            max_reply_bytes=1000,
             message=message,
             picture=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cloud.frame_log import FrameLog, Summary
+from cloud.frame_log import CountSummary, FrameEventLog
 from cloud.serving.request import Request
 from shared.messages.frame import MaskMessage, Status
 from tests.cloud.channel import frame
@@ -36,7 +36,7 @@ def replace_session(frame_id: Any, session: str) -> Any:
 
 def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:
     """A vehicle that was restarted is a line, a frame is not."""
-    log = FrameLog()
+    log = FrameEventLog()
     for sequence in range(5):
         log.replied(_request(sequence), _answer(sequence, Status.ANSWERED))
     log.replied(_request(0), _answer(0, Status.ANSWERED, session="s2"))
@@ -48,7 +48,7 @@ def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> No
 
 def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_status(logged: Any) -> None:
     """A vehicle that floods the worker must not flood its log."""
-    log = FrameLog()
+    log = FrameEventLog()
     for sequence in range(100):
         log.replied(_request(sequence), _answer(sequence, Status.OVERLOADED))
     log.replied(_request(100), _answer(100, Status.REJECTED))
@@ -67,11 +67,11 @@ def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_s
 
 def test_a_summary_says_by_how_much_the_counts_have_grown(logged: Any) -> None:
     """Nothing where nothing has happened: an idle worker's log stays empty."""
-    summary = Summary(period_s=0.0)
+    summary = CountSummary(period_s=0.0)
     summary.look({"answered": 3})
     summary.look({"answered": 3})
     summary.look({"answered": 44, "rejected": 1})
-    Summary().look({"answered": 5})  # Its minute has not passed.
+    CountSummary().look({"answered": 5})  # Its minute has not passed.
     assert [{key: line.get(key) for key in ("answered", "rejected")} for line in logged()] == [
         {"answered": 3, "rejected": None},
         {"answered": 41, "rejected": 1},

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.engines.engine import Outputs, Placement, Precision
 from cloud.engines.tensorflow.library import instances, session_config
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import InstancesError
 from cloud.models.repository import Repository
 from cloud.serving.request import Request
@@ -56,7 +56,7 @@ def test_a_frame_waits_for_the_first_place_that_gets_free(monkeypatch: pytest.Mo
         line.engine.entered.clear()
         line.put(line.request(number))
         assert line.engine.entered.wait(WAIT_S)
-        needed_ns.append(line.batcher.needs_ns)
+        needed_ns.append(line.batcher.expected_latency_ns)
     line.finish()
     assert needed_ns == [_SECOND, 2 * _SECOND]
 
@@ -72,7 +72,7 @@ def test_an_engine_that_takes_one_batch_at_a_time_says_so() -> None:
 def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: Path) -> None:
     """What an operator sets is what its batcher starts threads for."""
     name = tiny_models.write(tmp_path, "classification")
-    loader = Loader(Repository(tmp_path), Placement(device="cpu", instances=2))
+    loader = ModelLoader(Repository(tmp_path), Placement(device="cpu", instances=2))
     with loader.load(name) as loaded:
         assert loaded.instances == 2
 

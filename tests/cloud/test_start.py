@@ -149,14 +149,14 @@ _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
 from cloud.engines.engine import Placement
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.node import WorkerSettings
 from cloud.models.repository import Repository
 from shared.messages.control import Verb
 from tests.cloud.channel import model
 from tests.cloud.shelf import Place, _memory_bus
 
-loader = Loader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
+loader = ModelLoader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
 settings = WorkerSettings(worker="w", session="s9")
 with _memory_bus() as bus:
     place = Place(bus, loader, [model(name="first")], settings, with_loader=True)

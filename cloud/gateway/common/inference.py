@@ -44,7 +44,7 @@ class Call:
     model: str
     inputs: Mapping[str, Tensor]
     received_ns: int
-    largest_answer: int  # Bytes that the way back takes.
+    max_reply_bytes: int  # Bytes that the way back takes.
     version: str | None = None
     outputs: tuple[str, ...] = ()  # Empty: all of the model's.
     codec: str | None = None  # Of `image_bytes`; None: told by each picture's first bytes.
@@ -136,17 +136,17 @@ def ask(door: Door, call: Call) -> Asked:
         if len(data) != 1:
             raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
         future = _put(door, call, _own(call.frame, data[0], call), heads=False)
-        return Asked(door, card, (), (future,), call.largest_answer, is_vehicle=True)
+        return Asked(door, card, (), (future,), call.max_reply_bytes, is_vehicle=True)
     if not data:
         raise RefusedError(Kind.INVALID, "no picture: send at least one")
-    if len(data) > door.most_pictures:
+    if len(data) > door.max_images:
         raise RefusedError(
-            Kind.INVALID, f"{len(data)} pictures in one call: at most {door.most_pictures} are taken; divide them"
+            Kind.INVALID, f"{len(data)} pictures in one call: at most {door.max_images} are taken; divide them"
         )
     heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
     messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
     futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
-    return Asked(door, card, heads, futures, call.largest_answer, is_vehicle=False)
+    return Asked(door, card, heads, futures, call.max_reply_bytes, is_vehicle=False)
 
 
 def stages_ms(message: MaskMessage) -> dict[str, float]:
@@ -164,7 +164,7 @@ def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool) -> Futur
     return door.put(
         message,
         received_ns=call.received_ns,
-        largest_answer=call.largest_answer,
+        max_reply_bytes=call.max_reply_bytes,
         heads=heads,
     )
 

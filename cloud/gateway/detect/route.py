@@ -230,7 +230,7 @@ def _ask(parts: WorkerParts, call: HttpCall, card: ModelCard, picture: Picture) 
     )
     largest = parts.settings.max_message_bytes
     # Received now: what decoding took is told by itself.
-    future = parts.door.put(message, received_ns=clock.now_ns(), largest_answer=largest)
+    future = parts.door.put(message, received_ns=clock.now_ns(), max_reply_bytes=largest)
     return Asked(parts.door, card, (), (future,), largest, is_vehicle=False)
 
 

@@ -43,7 +43,7 @@ class NativeService:
         future = self._parts.door.put(
             message,
             received_ns=call.received_ns,
-            largest_answer=self._parts.settings.max_message_bytes,
+            max_reply_bytes=self._parts.settings.max_message_bytes,
         )
         call.when_over(future.cancel)
         try:
@@ -61,7 +61,7 @@ class NativeService:
 
         def ended() -> None:
             over.set()
-            door.look_again()
+            door.recheck_listeners()
 
         call.when_over(ended)
         while not over.is_set():

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from cloud.gateway.context import WorkerParts
 from cloud.gateway.http.call import read, response
-from cloud.serving.model_stats import ModelTally
+from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
 
 _MODEL = ("model", "version")
@@ -26,12 +26,12 @@ class _Sum(NamedTuple):
 
     name: str
     text: str
-    value: Callable[[ModelTally], float]
+    value: Callable[[ModelStats], float]
 
 
-def _spent(part: str) -> Callable[[ModelTally], float]:
+def _spent(part: str) -> Callable[[ModelStats], float]:
     """Microseconds that answered frames spent in one of cloud.serving.model_stats.SPENT."""
-    return lambda tally: tally.spent_ns(part) / 1e3
+    return lambda tally: tally.stage_ns(part) / 1e3
 
 
 _SUMS = (
@@ -95,7 +95,7 @@ class WorkerCollector(Collector):
             ignored.add_metric((reason,), count)
         yield ignored
         yield GaugeMetricFamily("skylane_frames_waiting", "Frames that wait, of all models", self._parts.door.depth)
-        yield GaugeMetricFamily("skylane_frames_waiting_most", "How many may", self._parts.door.most_pictures)
+        yield GaugeMetricFamily("skylane_frames_waiting_most", "How many may", self._parts.door.max_images)
 
     def _of_calls(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(

@@ -55,7 +55,7 @@ class Inference:
                 _DOOR,
                 caller,
                 received_ns=call.received_ns,
-                largest_answer=self._parts.settings.max_message_bytes,
+                max_reply_bytes=self._parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
             ),

@@ -107,7 +107,7 @@ def _add_infer(routes: APIRouter, parts: WorkerParts) -> None:
                 _DOOR,
                 call.caller,
                 received_ns=call.received_ns,
-                largest_answer=parts.settings.max_message_bytes,
+                max_reply_bytes=parts.settings.max_message_bytes,
                 budget_ms=call.budget_ms,
                 frame=call.frame,
             ),

@@ -53,7 +53,7 @@ class PredictionService:
                 model=request.model,
                 inputs=request.inputs,
                 received_ns=call.received_ns,
-                largest_answer=largest,
+                max_reply_bytes=largest,
                 version=find(door, request.model, request.version, request.label),
                 outputs=chosen.wanted(request.outputs),
                 codec=call.text(CODEC_KEY),

@@ -55,7 +55,7 @@ def _add_predict(routes: APIRouter, parts: WorkerParts) -> None:
                 model=model,
                 inputs=told.inputs,
                 received_ns=call.received_ns,
-                largest_answer=parts.settings.max_message_bytes,
+                max_reply_bytes=parts.settings.max_message_bytes,
                 version=_version(parts, model, version, label),
                 outputs=told.signature.wanted(()),
                 codec=call.headers.get(CODEC_HEADER),

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.request_errors import RequestErrors
 from shared import clock
 from shared.messages.clock_probes import Echo, Probe, pack_probe, unpack_echo
@@ -21,7 +21,7 @@ class Wall:
 
     def __init__(self, bus: MemoryBus) -> None:
         self.bus = bus
-        self.echoes = Echoes("w", "cloud/w/s9")
+        self.echoes = ClockResponder("w", "cloud/w/s9")
         self.heard: queue.SimpleQueue[tuple[str, Echo]] = queue.SimpleQueue()
         bus.subscribe(ECHOES.filter(), 0, self._hear)
         self.echoes.open(bus, RequestErrors())

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud.frontends.mqtt import AnnouncementError, Intake, SecondWorkerError, StoppingError, worker_will
+from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerError, StoppingError, worker_will
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.imaging.labels import Labels
 from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
 from shared.messages.model_card import ModelCard
@@ -27,10 +27,10 @@ WAIT_S = 60.0
 FRAME = frame(7)
 
 
-def _lane(admission: Admission, replier: Replier, name: str = "tiny") -> Lane:
+def _lane(admission: Admission, replier: Replier, name: str = "tiny") -> ServedModel:
     """What is served, without a thread that would."""
     served = model(name=name)
-    return Lane(served, Batcher(served, replier, admission, lambda *_: None))
+    return ServedModel(served, Batcher(served, replier, admission, lambda *_: None))
 
 
 class Door:
@@ -40,9 +40,9 @@ class Door:
         self.bus = bus
         self.admission = admission
         self.replier = Replier("w", "cloud/w/s9")
-        self.serving = Serving()
+        self.serving = ServedModels()
         self.serving.place(_lane(admission, self.replier))
-        self.intake = Intake(admission, self.replier, self.serving, worker="w", session="s9", **options)
+        self.intake = MqttFrontend(admission, self.replier, self.serving, worker="w", session="s9", **options)
         self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
         self.said: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
@@ -73,7 +73,7 @@ def open_door(admission: Admission, *, shares: bool = True, **options: Any) -> I
             door.intake.open(bus)
             yield door
         finally:
-            door.intake.end_refusals()
+            door.intake.close_refusals()
             thread.join(WAIT_S)
             assert not thread.is_alive()
 

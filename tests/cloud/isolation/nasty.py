@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
-from cloud.isolation.engine import IsolatedEngine, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 
 
 HEIGHT, WIDTH = 8, 12
-PATIENT = Limits(hang_s=60.0)
+PATIENT = IsolationLimits(hang_s=60.0)
 
 
 class Nasty:

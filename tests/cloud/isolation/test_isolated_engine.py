@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
-from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from shared.network.address import SECRETS
 from shared.network.env_names import TOKENS
@@ -30,7 +30,7 @@ def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
 
 
-def _nasty(path: str = "model", limits: Limits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
+def _nasty(path: str = "model", limits: IsolationLimits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
     return nasty.Watched(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
 
 
@@ -125,7 +125,7 @@ def test_a_process_that_is_lost_is_replaced(engine: IsolatedEngine, number: int,
 
 def test_a_model_that_eats_all_memory_meets_a_limit() -> None:
     """The limit is the process's own; the worker's memory is not touched."""
-    eater = _nasty(limits=Limits(memory_bytes=1 << 30))
+    eater = _nasty(limits=IsolationLimits(memory_bytes=1 << 30))
     try:
         with pytest.raises(InferenceError, match=r"MemoryError|allocate|ended"):
             eater.infer(nasty.pictures(nasty.EAT))

@@ -5,7 +5,7 @@ import pytest
 
 from cloud.models.agreement import AgreementError, agreement, largest_difference
 from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 
 def _manifest(task: str, outputs: dict[str, Any] | None = None, kind: str = "class_ids") -> Manifest:
@@ -63,7 +63,7 @@ def test_tensors_agree_as_their_worst_head_does() -> None:
 
 def test_the_pictures_that_ship_are_of_any_size_and_no_two_alike() -> None:
     """Batches of one picture would not show that a model mixes them."""
-    shown = pictures(38, 60, 9)
+    shown = warmup_images(38, 60, 9)
     assert shown.shape == (9, 38, 60, 3)
     assert shown.dtype == np.uint8
     assert len({picture.tobytes() for picture in shown}) == 9

@@ -11,7 +11,7 @@ from cloud.engines.engine import Placement, Precision
 from cloud.engines.tensorflow.library import tf
 from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
-from cloud.models.engine_selection import choose
+from cloud.models.engine_selection import select_engine
 from shared.errors import SkylaneError
 
 
@@ -52,7 +52,7 @@ def test_a_converted_model_under_the_floor_is_refused_and_named(workshop: Any) -
         converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
         agreement=1.0,
     )
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert choice.model == "m"
     assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.refused)
 
@@ -77,13 +77,13 @@ def test_a_model_converted_from_other_weights_is_no_candidate(workshop: Any) -> 
 def test_another_file_is_another_question(workshop: Any) -> None:
     """A choice holds for the bytes that were measured."""
     folder = _add(workshop)
-    assert not choose(workshop.repository, "m").remembered
-    assert choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
+    assert select_engine(workshop.repository, "m").remembered
     (folder / "model.yaml").unlink()
     (folder / "model.pb").unlink()
     folder.rmdir()
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores + 1.0, -1)))
-    assert not choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_a_damaged_cache_is_ignored_and_written_anew(workshop: Any, cache: Path,
     """A cache may cost a measurement, never a start."""
     cache.write_text(content)
     _add(workshop)
-    assert not choose(workshop.repository, "m").remembered
-    assert choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
+    assert select_engine(workshop.repository, "m").remembered
     assert len(json.loads(cache.read_text())["choices"]) == 1
 
 
 def test_a_remembered_choice_of_another_shape_is_measured_anew(workshop: Any, cache: Path) -> None:
     """As an older release may have written it."""
     _add(workshop)
-    choose(workshop.repository, "m")
+    select_engine(workshop.repository, "m")
     document = json.loads(cache.read_text())
     for key in document["choices"]:
         document["choices"][key] = {"engine": "tensorflow"}
     cache.write_text(json.dumps(document))
-    assert not choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -116,25 +116,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     cache.write_text("a file where a folder is wanted")
     monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(cache))
     _add(workshop)
-    assert choose(workshop.repository, "m").asked == "m"
+    assert select_engine(workshop.repository, "m").asked == "m"
 
 
 def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None:
     """Rather than another precision in silence."""
     _add(workshop)
     with pytest.raises(SkylaneError, match="model m: no engine can be taken"):
-        choose(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
+        select_engine(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
 
 
 def test_a_choice_that_is_none_of_the_candidates_is_measured_anew(workshop: Any, cache: Path) -> None:
     """A file that was edited must not make a model run by what does not read it, nor end a start."""
     _add(workshop)
-    choose(workshop.repository, "m")
+    select_engine(workshop.repository, "m")
     document = json.loads(cache.read_text())
     for key in document["choices"]:
         document["choices"][key] |= {"engine": "tflite", "speed": "fast"}
     cache.write_text(json.dumps(document))
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert not choice.remembered
     assert choice.engine != "tflite"
     str(choice)
@@ -160,18 +160,19 @@ def test_a_converted_model_with_other_heads_is_refused(workshop: Any) -> None:
         task="classification",
         output={"kind": "logits"},
     )
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert choice.model == "m"
     assert any("of m-other" in reason and "not one model's" in reason for reason in choice.refused)
 
 
 def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: Path) -> None:
-    """Replicas start at once: measured beside each other, each would choose by chance."""
+    """Replicas start at once: measured beside each other, each would select_engine by chance."""
     _add(workshop)
     found: list[bool] = []
     with engine_cache.alone():
         others = [
-            threading.Thread(target=lambda: found.append(choose(workshop.repository, "m").remembered)) for _ in range(2)
+            threading.Thread(target=lambda: found.append(select_engine(workshop.repository, "m").remembered))
+            for _ in range(2)
         ]
         for each in others:
             each.start()

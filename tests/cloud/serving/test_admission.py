@@ -30,7 +30,7 @@ def _request(
         "tiny",
         answer,
         {Stage.RECEIVED: clock.now_ns()},
-        largest_answer=1,
+        max_reply_bytes=1,
         head=FrameHead(due_ns=due_ns, budget_ms=budget_ms),
     )
 

@@ -1,5 +1,5 @@
 from cloud.engines.engine import InferenceError, UnavailableError
-from cloud.serving.latency_estimator import Estimate
+from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.request import Request
 from shared import clock
 from shared.messages.frame import Status
@@ -147,7 +147,7 @@ def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
     """The engine's time goes to frames that can still be answered."""
     line = Line(Gated(), max_size=2)
     line.batcher._inference.add(1, 3_600 * 10**9)
-    assert line.batcher.needs_ns >= 3_600 * 10**9
+    assert line.batcher.expected_latency_ns >= 3_600 * 10**9
     line.put(line.request(0, 60_000), line.request(1))
     line.start()
     line.finish()
@@ -183,7 +183,7 @@ def test_after_a_cut_fewer_frames_wait_decoded() -> None:
 
 def test_the_time_from_inference_to_answer_counts() -> None:
     """A result that is ready when its budget has ended was inferred in vain."""
-    finishing = Estimate()
+    finishing = LatencyEstimator()
     finishing.add(3_600 * 10**9)
     line = Line(Gated(), finishing=finishing)
     line.put(line.request(0, budget_ms=60_000))

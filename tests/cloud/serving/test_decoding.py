@@ -19,7 +19,7 @@ from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared import clock
 from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
@@ -59,7 +59,7 @@ class Places:
 
     def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
         self.put = out.put
-        self.needs_ns = 0
+        self.expected_latency_ns = 0
         self.free = 1
 
     def reserve(self) -> bool:
@@ -79,8 +79,8 @@ class Bench:
         self.admission = Admission()
         self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
         self.places = Places(self.out)
-        serving = Serving()
-        serving.place(Lane(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
+        serving = ServedModels()
+        serving.place(ServedModel(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
         self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, PictureLimits(max_pixels=1 << 16))
 
     def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
@@ -97,7 +97,7 @@ class Bench:
             model="tiny",
             answer=self.out.put,
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
-            largest_answer=1 << 20,
+            max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
             head=peek(payload),
         )
@@ -226,7 +226,7 @@ def test_a_budget_is_counted_from_the_receipt() -> None:
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     """What the worker can do goes to frames that it can answer in time."""
     with _bench() as bench:
-        bench.places.needs_ns = 600 * 10**9
+        bench.places.expected_latency_ns = 600 * 10**9
         late = bench.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
         assert isinstance(late, MaskMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")

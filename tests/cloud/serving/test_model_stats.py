@@ -1,6 +1,6 @@
 """How many frames each model answered, and where their time went."""
 
-from cloud.serving.model_stats import Tally
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from shared.messages.frame import MaskMessage, Status
 from shared.messages.topics import FrameId
@@ -22,7 +22,7 @@ def answer(status: Status = Status.ANSWERED) -> MaskMessage:
 
 def test_a_batch_of_three_is_one_execution() -> None:
     """Frames and batches apart tell how well a worker batches."""
-    tally = Tally()
+    tally = ServingStats()
     for _ in range(3):
         tally.add(request(batch_size=3), answer())
     told = tally.models["tiny", "1"]
@@ -32,7 +32,7 @@ def test_a_batch_of_three_is_one_execution() -> None:
 
 def test_strangers_names_are_not_remembered_without_end() -> None:
     """Anybody may name a model that is not there, and a new one each time."""
-    tally = Tally()
+    tally = ServingStats()
     for number in range(1000):
         tally.add(request(f"model-{number}"), answer(Status.REJECTED))
     assert len(tally.refused) <= 257

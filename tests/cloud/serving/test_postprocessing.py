@@ -33,7 +33,7 @@ OUTPUTS: dict[Task, Mapping[str, Any]] = {
 
 
 def _answers(
-    *wishes: tuple[Want, Geometry], task: Task = Task.SEGMENTATION, largest_answer: int = 10**6
+    *wishes: tuple[Want, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
 ) -> list[MaskMessage]:
     """What the post-processor answers to frames with these wishes."""
     answers: list[MaskMessage] = []
@@ -43,7 +43,7 @@ def _answers(
     thread.start()
     for want, geometry in wishes:
         request = Request(
-            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, largest_answer,
+            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, max_reply_bytes,
             message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
         )  # fmt: skip
         postprocessor.put(request, model)
@@ -79,7 +79,7 @@ def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> Non
     """A wish of one vehicle must not end the thread that answers all."""
     large = (Want("raw", "frame"), plan(Resize.STRETCH, 500, 500, *SIZE))
     small = (Want("raw"), plan(Resize.CROP, *SIZE, *SIZE))
-    rejected, answered = _answers(large, small, largest_answer=3000)
+    rejected, answered = _answers(large, small, max_reply_bytes=3000)
     assert (rejected.status, answered.status) == (Status.REJECTED, Status.ANSWERED)
     assert "ask for another mask codec or size" in rejected.reason
 
@@ -103,7 +103,7 @@ def test_every_task_is_answered_in_its_own_form() -> None:
 
 def test_tensors_larger_than_the_way_back_are_rejected() -> None:
     """Who asked learns what to ask for instead."""
-    (answer,) = _answers((Want("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, largest_answer=100)
+    (answer,) = _answers((Want("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, max_reply_bytes=100)
     assert answer.status is Status.REJECTED
     assert "ask for fewer outputs or another codec" in answer.reason
 

@@ -42,7 +42,7 @@ FRAME = FrameMessage(
 
 def _request(answers: list[MaskMessage], message: FrameMessage | None = FRAME) -> Request:
     return Request(
-        b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 100}, largest_answer=1000, message=message, batch_size=4
+        b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud.gateway.submission import Door
-from cloud.models.model_swap import Exchange
+from cloud.models.model_swap import ModelSwap
 from cloud.serving.request_errors import UNHEALTHY_ERRORS, RequestErrors
 from cloud.tasks.task import TASKS
 from shared.encoding.protobuf_wire import pack
@@ -93,7 +93,7 @@ def published(doors: Doors) -> Callable[[int], Status]:
 def test_a_stage_that_raises_fails_one_frame(
     doors: Doors, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Intake, message reader, decoder, encoder and packer: the frame is `failed`, and the log has the traceback."""
+    """MqttFrontend, message reader, decoder, encoder and packer: the frame is `failed`, and the log has the traceback."""
     module, _, name = target.rpartition(".")
     monkeypatch.setattr(target, raise_once(getattr(__import__(module, fromlist=[name]), name)))
     send = published(doors)
@@ -141,7 +141,7 @@ def test_a_probe_that_raises_costs_one_echo(doors: Doors, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("verb", [Verb.LIST, Verb.LOAD])
 def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """Both control threads answer the next operator."""
-    monkeypatch.setattr(Exchange, "load", raise_once(Exchange.load))
+    monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
     monkeypatch.setattr("cloud.frontends.control.Control._listed", raise_once(lambda *_: iter(())))
     replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.REPLIES.filter(operator="me"), 1, replies.put)

@@ -5,21 +5,23 @@ import pytest
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.replies import Replier
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.runtime.threads import ThreadGroup
 from tests.cloud.channel import Engine, model
 
 
-def _lane(name: str = "tiny", version: str = "1", engine: Engine | None = None, *, owns_model: bool = True) -> Lane:
+def _lane(
+    name: str = "tiny", version: str = "1", engine: Engine | None = None, *, owns_model: bool = True
+) -> ServedModel:
     served = model(name=name, version=version, engine=engine)
     batcher = Batcher(served, Replier("w", "cloud/w/s9"), Admission(), lambda *_: None)
-    return Lane(served, batcher, owns_model=owns_model)
+    return ServedModel(served, batcher, owns_model=owns_model)
 
 
 def test_a_frame_that_names_no_version_gets_the_current_one() -> None:
     """And one that names a version gets that one or none: another's masks would pass for it."""
-    serving = Serving()
+    serving = ServedModels()
     one, two, other = _lane(), _lane(version="2"), _lane("other")
     for lane in (one, other):
         serving.place(lane)
@@ -41,7 +43,7 @@ def test_a_frame_that_names_no_version_gets_the_current_one() -> None:
 )
 def test_what_is_not_served_is_told_with_what_is(name: str, version: str | None, told: str) -> None:
     """It is the answer to the vehicle's frame."""
-    serving = Serving()
+    serving = ServedModels()
     serving.place(_lane())
     with pytest.raises(MessageError, match=told):
         serving.find(name, version)
@@ -49,7 +51,7 @@ def test_what_is_not_served_is_told_with_what_is(name: str, version: str | None,
 
 def test_the_version_that_was_current_makes_place_unless_it_is_kept() -> None:
     """Its memory is wanted; those kept before stay."""
-    serving = Serving()
+    serving = ServedModels()
     one, two, three = _lane(), _lane(version="2"), _lane(version="3")
     serving.place(one)
     assert serving.place(two, keep=True) == ()
@@ -61,7 +63,7 @@ def test_the_version_that_was_current_makes_place_unless_it_is_kept() -> None:
 
 def test_a_version_that_was_built_anew_takes_the_place_of_its_namesake() -> None:
     """While a model is worked on its version stays and its file changes."""
-    serving = Serving()
+    serving = ServedModels()
     old, new = _lane(), _lane()
     serving.place(old)
     assert serving.place(new) == (old,)
@@ -70,7 +72,7 @@ def test_a_version_that_was_built_anew_takes_the_place_of_its_namesake() -> None
 
 def test_the_highest_of_those_kept_follows_a_current_version_that_goes() -> None:
     """10 is higher than 9."""
-    serving = Serving()
+    serving = ServedModels()
     for version in ("9", "10", "old", "11"):
         serving.place(_lane(version=version), keep=True)
     (gone,) = serving.remove("tiny", "11")

@@ -12,12 +12,12 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from bench.faults.hostile.mutations import Mutator
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.admission import Admission
 from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from edge.reliability.clock_sync import Probes
 from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import Workers
@@ -110,8 +110,8 @@ def _answer(message: MaskMessage) -> None:
 
 
 _replier = Replier("worker", "cloud/worker/s1")
-_decoder = Decoder(Admission(), _replier, Serving(), _LIMITS)
-_lane = cast("Lane", SimpleNamespace(card=CARD, batcher=_Unbatched()))
+_decoder = Decoder(Admission(), _replier, ServedModels(), _LIMITS)
+_lane = cast("ServedModel", SimpleNamespace(card=CARD, batcher=_Unbatched()))
 
 
 def _frame(payload: bytes) -> None:
@@ -123,7 +123,7 @@ def _frame(payload: bytes) -> None:
         model=CARD.name,
         answer=_answer,
         times={Stage.RECEIVED: clock.now_ns()},
-        largest_answer=1 << 20,
+        max_reply_bytes=1 << 20,
         correlation=ID,
         head=peek(payload),
     )
@@ -161,7 +161,7 @@ def _status(payload: bytes) -> None:
 
 def _probe(payload: bytes) -> None:
     with MemoryBus() as bus:
-        Echoes("worker", "cloud/worker/s1")._received(
+        ClockResponder("worker", "cloud/worker/s1")._received(
             bus, Delivery(topics.PROBES.of(worker="worker", vehicle="car"), payload, clock.now_ns())
         )
 

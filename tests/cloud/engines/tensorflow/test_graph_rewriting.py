@@ -9,7 +9,7 @@ from cloud.engines.engine import DeviceError, InferenceError, Placement, Precisi
 from cloud.engines.tensorflow.graph_rewriting import freed, joined_early
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import check_precision, tf
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 _REPOSITORY = Path(__file__).resolve().parents[4]
 _HEIGHT, _WIDTH = 8, 12
@@ -48,7 +48,7 @@ def test_a_widening_layer_is_moved_behind_the_join_and_no_label_changes() -> Non
     moved = joined_early(graph, ["prediction:0"])
     (join,) = [node for node in moved.node if node.op == "BatchToSpaceND"]
     assert join.input[0].startswith("SpaceToBatchND")
-    shown = pictures(_HEIGHT, _WIDTH, 1)
+    shown = warmup_images(_HEIGHT, _WIDTH, 1)
     np.testing.assert_array_equal(_answers(moved, shown), _answers(graph, shown))
 
 
@@ -71,7 +71,7 @@ def test_the_shipped_graph_is_rewritten_and_gives_the_same_labels() -> None:
     graph = read_graph(_REPOSITORY / "models" / "road-small" / "model.pb")
     moved = joined_early(graph, ["prediction:0"])
     assert moved != graph
-    shown = pictures(608, 968, 1)
+    shown = warmup_images(608, 968, 1)
     np.testing.assert_array_equal(_answers(moved, shown), _answers(graph, shown))
 
 

@@ -63,7 +63,7 @@ def _pixels(count: int) -> npt.NDArray[np.uint8]:
 
 
 def _call(inputs: dict[str, Any], **more: Any) -> Call:
-    settings = {"door": "test", "caller": "car", "model": "tiny", "largest_answer": 1 << 20, **more}
+    settings = {"door": "test", "caller": "car", "model": "tiny", "max_reply_bytes": 1 << 20, **more}
     return Call(inputs=inputs, received_ns=clock.now_ns(), **settings)
 
 
@@ -146,7 +146,7 @@ def test_every_answer_tells_the_workers_stages(door: Door) -> None:
         ({INPUT: _pixels(1)}, {"model": "large"}, Kind.NOT_FOUND, "large is not served here: ask for tiny version 1"),
         ({INPUT: _pixels(1)}, {"version": "9"}, Kind.NOT_FOUND, "tiny version 9"),
         ({INPUT: _pixels(1)}, {"outputs": ("boxes",)}, Kind.INVALID, "no output boxes: ask for mask"),
-        ({INPUT: _pixels(1)}, {"largest_answer": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
+        ({INPUT: _pixels(1)}, {"max_reply_bytes": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
         ({INPUT: _pixels(1)}, {"budget_ms": 0}, Kind.LATE, "budget"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, Kind.INVALID, "2 pictures come with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, Kind.FORBIDDEN, "the frame is car's"),
@@ -274,7 +274,7 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     assert door.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not door.status.cards
     with pytest.raises(RefusedError, match="unloaded") as refused:
-        door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20)
+        door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert refused.value.kind is Kind.NOT_FOUND
     gate.opened.set()
     unloading.join(WAIT_S)
@@ -290,7 +290,7 @@ def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(doors: Doors, g
     statuses: list[Status] = []
 
     def stream() -> None:
-        futures = [door.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20) for _ in range(16)]
+        futures = [door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20) for _ in range(16)]
         gate.opened.set()
         statuses.extend(future.result(WAIT_S).message.status for future in futures)
         told.set()
@@ -313,7 +313,7 @@ def test_pictures_whose_answers_are_too_large_together_are_refused(door: Door, o
     """Each alone is within the bound: of a model of large outputs sixty-four such answers would take gigabytes."""
     one = _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs)).outputs[outputs[0]]
     most = max(HEIGHT * WIDTH, len(one[0]))
-    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, largest_answer=most)).outputs
+    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, max_reply_bytes=most)).outputs
     with pytest.raises(RefusedError, match=f"at most {most} are sent; ask for fewer") as raised:
-        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, largest_answer=most))
+        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, max_reply_bytes=most))
     assert raised.value.kind is Kind.UNPROCESSABLE
