@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
-from cloud.frontends.frontends import Frontends
 from cloud.frontends.mqtt import MqttFrontend
 from cloud.gateway.common.auth import Callers
 from cloud.gateway.context import WorkerParts
@@ -24,6 +23,7 @@ from cloud.serving.decoding import Decoder
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import PictureLimits
 from shared.logs import get_logger
@@ -81,32 +81,32 @@ class CloudNode:
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
-        self._hold_off = CircuitBreaker()
+        self._circuit_breaker = CircuitBreaker()
+        self._submission = Submission(self._admission, self._circuit_breaker)
         self._health = HealthFile(settings.health_file)
         self._models = models
-        self._serving = ServedModels()
-        self._intake = MqttFrontend(
-            self._admission,
+        self.served_models = ServedModels()
+        self._mqtt = MqttFrontend(
+            self._submission,
             self._replier,
-            self._serving,
+            self.served_models,
             worker=settings.worker,
             session=settings.session,
             group=settings.group,
             qos=settings.qos,
-            circuit_breaker=self._hold_off,
             give_up=self.end,
         )
-        self.door = Door(  # Where frames enter that came over neither MQTT nor a network.
-            self._admission,
-            self._serving,
-            self._hold_off,
-            session=settings.session,
-            refuse=self._intake.refuse,
+        self.door = Door(self._submission, self._replier, self.served_models, session=settings.session)
+        model_swap = ModelSwap(
+            self.served_models,
+            (self._mqtt, self.door),
+            self._submission,
+            self.start_serving,
+            loader=self._loader,
+            is_stopping=self._stopped.is_set,
         )
-        doors = Frontends(self._intake, self.door)
-        exchange = ModelSwap(self._serving, doors, self._open_lane, self._loader, self._stopped.is_set)
         self._control = (
-            Control(settings.worker, self._serving, exchange, settings.operators, errors=self._replier.errors)
+            Control(settings.worker, self.served_models, model_swap, settings.operators, errors=self._replier.errors)
             if settings.takes_control
             else None
         )
@@ -126,7 +126,7 @@ class CloudNode:
     @property
     def engine_processes(self) -> Mapping[str, int]:
         """The processes that engines have to themselves, by `<model>-<version>`: those that lost theirs have a new one."""
-        pids = {"-".join(lane.key): lane.model.pid for lane in self._serving.lanes}
+        pids = {"-".join(lane.key): lane.model.pid for lane in self.served_models.all}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     def fault(self, error: BaseException) -> None:
@@ -135,7 +135,7 @@ class CloudNode:
 
     def announce(self) -> None:
         """Tell again what is served, after a reconnect."""
-        self._intake.announce()
+        self._mqtt.announce()
 
     def end(self, reason: SkylaneError) -> None:
         """Have the node drain and end for a reason, which `serve` then raises; any thread may call it."""
@@ -163,7 +163,7 @@ class CloudNode:
             control=self._control,
             settings=settings.gateway,
             limits=PictureLimits(max_pixels=settings.max_pixels),
-            tally=self._replier.tally,
+            tally=self._replier.stats,
             errors=self._replier.errors,
             refused=self._refused,
         )
@@ -182,17 +182,17 @@ class CloudNode:
             SkylaneError: the broker cannot share the work with the worker it already has, or the worker's name is
                 another's.
         """
-        intake, door = self._intake, self.door
+        intake, door = self._mqtt, self.door
         decoder = Decoder(
             self._admission,
             self._replier,
-            self._serving,
+            self.served_models,
             PictureLimits(max_pixels=self._settings.max_pixels),
         )
         self.bind()
         gateway = self._gateway
         for model in self._models:
-            self._serving.place(self._open_lane(model))
+            self.served_models.set_current(self.start_serving(model))
         self._models = ()  # What is unloaded must be held by nobody.
         rooms = self._start(intake, decoder)
         try:
@@ -238,7 +238,7 @@ class CloudNode:
                 self._admission.close,
                 [self._threads.start(f"decoder-{i}", decoder.run) for i in range(settings.decoders)],
             ),
-            (self._serving.close, ()),
+            (self.served_models.close, ()),
             (self._postprocessor.close, encoders),
             (intake.close_refusals, [self._threads.start("refusals", intake.run)]),
         ]
@@ -246,12 +246,13 @@ class CloudNode:
     def _refused(self) -> Mapping[str, int]:
         """What was refused before it was a frame, by reason."""
         refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
-        refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
+        refused |= {f"frame_{reason}": n for reason, n in self._mqtt.ignored.items()}
         if self._control:
             refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
         return refused
 
-    def _open_lane(self, model: Model) -> ServedModel:
+    def start_serving(self, model: Model) -> ServedModel:
+        """Starts the threads that run a model; the caller makes it the current version."""
         settings = self._settings
         batcher = Batcher(
             model,
@@ -262,7 +263,7 @@ class CloudNode:
             max_wait_ms=settings.max_wait_ms,
             finish=self._postprocessor.answer,
             finishing=self._postprocessor.finishing,
-            circuit_breaker=self._hold_off,
+            circuit_breaker=self._circuit_breaker,
         )
         lane = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
         try:

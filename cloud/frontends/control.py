@@ -39,7 +39,7 @@ class Control:
     def __init__(
         self,
         worker: str,
-        serving: ServedModels,
+        served_models: ServedModels,
         exchange: ModelSwap,
         operators: Collection[str] = (),
         *,
@@ -51,7 +51,7 @@ class Control:
         """
         self._errors = errors or RequestErrors()
         self._worker = worker
-        self._serving = serving
+        self._served_models = served_models
         self._exchange = exchange
         self.operators = frozenset(operators)
         self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
@@ -159,33 +159,33 @@ class Control:
         """What needs no change."""
         if request.verb is Verb.LIST:
             return self._answer_to(request, models=tuple(self._listed(request.model)))
-        lane = self._serving.lane(request.model, request.version) if request.model else None
-        is_ready = lane is not None if request.model else bool(self._serving.models)
-        models = (self._entry(lane),) if lane else ()
+        served = self._served_models.get(request.model, request.version) if request.model else None
+        is_ready = served is not None if request.model else bool(self._served_models.names)
+        models = (self._entry(served),) if served else ()
         if request.verb is Verb.READY:
             return self._answer_to(request, is_ready=is_ready, models=models)
-        if lane is not None:
-            return self._answer_to(request, is_ready=True, models=models, card=lane.card)
+        if served is not None:
+            return self._answer_to(request, is_ready=True, models=models, card=served.card)
         loader = self._exchange.loader
         if loader is None:
-            self._serving.find(request.model, request.version)  # Which tells what is served instead.
+            self._served_models.find(request.model, request.version)  # Which tells what is served instead.
             raise ModelSwapError("this worker has no repository")
         return self._answer_to(request, card=loader.repository.card(request.model, request.version))
 
     def _changed(self, request: ControlRequest) -> ControlReply:
         if request.verb is Verb.LOAD:
             self._loading = (request.model, request.version or "")
-            lane, took_ms = self._exchange.load(request.model, request.version, keep=request.keep)
-            return self._answer_to(request, is_ready=True, models=(self._entry(lane),), took_ms=took_ms)
+            served, took_ms = self._exchange.load(request.model, request.version, keep=request.keep)
+            return self._answer_to(request, is_ready=True, models=(self._entry(served),), took_ms=took_ms)
         left = self._exchange.unload(request.model, request.version)
-        entries = (self._entry(lane, ModelState.AVAILABLE) for lane in left)
-        return self._answer_to(request, is_ready=bool(self._serving.models), models=tuple(entries))
+        entries = (self._entry(served, ModelState.AVAILABLE) for served in left)
+        return self._answer_to(request, is_ready=bool(self._served_models.names), models=tuple(entries))
 
     def _listed(self, model: str) -> Iterator[ModelEntry]:
         """What is served, then what could be; of one model where one is named."""
-        served = [lane for lane in self._serving.lanes if model in ("", lane.card.name)]
-        yield from (self._entry(lane) for lane in served)
-        keys = {lane.key for lane in served}
+        served = [served for served in self._served_models.all if model in ("", served.card.name)]
+        yield from (self._entry(served) for served in served)
+        keys = {served.key for served in served}
         loader = self._exchange.loader
         if loader is None:
             return
@@ -214,10 +214,10 @@ class Control:
                 detail = problem if state is ModelState.BROKEN else ""
                 yield ModelEntry(name, version, state, card.task, sha256=card.sha256, detail=detail)
 
-    def _entry(self, lane: ServedModel, state: ModelState | None = None) -> ModelEntry:
-        card = lane.card
+    def _entry(self, served: ServedModel, state: ModelState | None = None) -> ModelEntry:
+        card = served.card
         if state is None:
-            state = ModelState.CURRENT if self._serving.is_current(lane) else ModelState.KEPT
+            state = ModelState.CURRENT if self._served_models.is_current(served) else ModelState.KEPT
         return ModelEntry(card.name, card.version, state, card.task, f"{card.engine} {card.precision}", card.sha256)
 
     def _answer_to(

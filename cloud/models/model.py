@@ -91,7 +91,7 @@ class Model:
         return self._warnings
 
     @property
-    def given(self) -> Mapping[str, OutputType]:
+    def output_types(self) -> Mapping[str, OutputType]:
         """What its warm-up found each head to be; none before."""
         return self._given
 

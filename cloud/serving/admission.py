@@ -106,7 +106,7 @@ class Admission:
         with self._condition:
             if self._closed:
                 return (request,)
-            entry = _Entry(next(self._tickets), request, len(request.payload), request.ends_ns)
+            entry = _Entry(next(self._tickets), request, len(request.payload), request.deadline_ns)
             removed: list[_Entry] = []
             while self._is_too_full_for(entry) and (expired := self._first_expired()):
                 self._remove(expired)

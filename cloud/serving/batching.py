@@ -92,7 +92,7 @@ class Batcher:
         self._decoding = LatencyEstimator()
         self._inference = BatchLatencyEstimator(self._max_size)
         self._finishing = finishing or LatencyEstimator()
-        self._hold_off = circuit_breaker or CircuitBreaker()
+        self._circuit_breaker = circuit_breaker or CircuitBreaker()
 
     @property
     def expected_latency_ns(self) -> int:
@@ -194,7 +194,7 @@ class Batcher:
         batch: list[Request] = []
         soonest_ns = MAX_NS  # That a budget in the batch ends, of one that can be kept.
         while self._decoded and len(batch) < self._max_size:
-            ends_ns = self._decoded[0].ends_ns
+            ends_ns = self._decoded[0].deadline_ns
             if ends_ns is not None and ends_ns >= clock.now_ns() + self._ends_after_ns(1):
                 soonest_ns = min(soonest_ns, ends_ns)
             if batch and clock.now_ns() + self._with_leeway_ns(len(batch) + 1) > soonest_ns:
@@ -222,7 +222,9 @@ class Batcher:
     def _latest_starts_ns(self) -> list[int]:
         """When each frame that waits must be begun with, so that none expires for want of company."""
         expected_latency_ns = self._with_leeway_ns(len(self._decoded) + 1)
-        return [request.ends_ns - expected_latency_ns for request in self._decoded if request.ends_ns is not None]
+        return [
+            request.deadline_ns - expected_latency_ns for request in self._decoded if request.deadline_ns is not None
+        ]
 
     def _infer(self, batch: Sequence[Request]) -> None:
         live = [request for request in batch if self._is_worth_it(request)]
@@ -236,12 +238,12 @@ class Batcher:
         for request in live:
             if self._is_worth_it(request) and (error := self._try([request])):
                 if isinstance(error, ProcessLostError):
-                    self._hold_off.strike(request.vehicle)
+                    self._circuit_breaker.strike(request.vehicle)
                 self._replier.refuse(request, Status.FAILED, f"poison: {error}")
 
     def _is_worth_it(self, request: Request) -> bool:
         """Whether a frame is worth the engine's time; refuses it where it is not."""
-        if held := self._hold_off.reason(request.vehicle):
+        if held := self._circuit_breaker.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, held)
         elif not request.is_wanted():
             self._replier.refuse(request, *CLIENT_GONE)
@@ -260,7 +262,7 @@ class Batcher:
             request.stamp(Stage.BATCHED)
         try:
             # One frame is a view; only a batch has to be copied together.
-            pictures = batch[0].picture[None] if len(batch) == 1 else np.stack([request.picture for request in batch])
+            pictures = batch[0].image[None] if len(batch) == 1 else np.stack([request.image for request in batch])
             outputs = self._model.infer(pictures)
         except SkylaneError as error:
             return error
@@ -269,7 +271,7 @@ class Batcher:
             return UnexpectedError(f"internal error in inference ({type(error).__name__}): see the worker's log")
         for request in batch:
             request.stamp(Stage.INFERRED)
-            request.picture = None
+            request.image = None
         took_ns = batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED]
         self._inference.add(len(batch), took_ns)
         for place, request in enumerate(batch):

@@ -4,7 +4,7 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, Refusal, Request
+from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
@@ -25,23 +25,23 @@ class Decoder:
         self,
         admission: Admission,
         replier: Replier,
-        serving: ServedModels,
+        served_models: ServedModels,
         limits: PictureLimits,
     ) -> None:
         self._admission = admission
         self._replier = replier
-        self._serving = serving
+        self._served_models = served_models
         self._limits = limits
 
     def run(self) -> None:
         """Decode until admission closes; the body of a decoding thread."""
         while (taken := self._admission.take(self._choose)) is not None:
             request, chosen = taken
-            if lane := self._begin(request, chosen):
-                lane.batcher.put(request)
+            if served := self._begin(request, chosen):
+                served.batcher.put(request)
 
     def _begin(self, request: Request, chosen: ServedModel | Refusal) -> ServedModel | None:
-        """Decode a frame that has left the queue; the lane where it has a place, None where it was refused."""
+        """Decode a frame that has left the queue; the served where it has a place, None where it was refused."""
         request.stamp(Stage.DEQUEUED)
         if isinstance(chosen, Refusal):
             self._refuse(request, *chosen)
@@ -49,33 +49,33 @@ class Decoder:
         return chosen if self._is_decoded(request, chosen) else None
 
     def _choose(self, request: Request) -> ServedModel | Refusal | None:
-        """The lane that has a place for a frame, now taken; None while it has none."""
+        """The served that has a place for a frame, now taken; None while it has none."""
         if request.is_expired:
-            return Refusal(Status.EXPIRED, "its budget ended while it waited")
+            return EXPIRED_IN_QUEUE
         if not request.is_wanted():
             return CLIENT_GONE
         try:
-            lane = self._serving.find(request.model, request.head.version)
+            served = self._served_models.find(request.model, request.head.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
-        if not request.can_finish_in(lambda: lane.batcher.expected_latency_ns):
+        if not request.can_finish_in(lambda: served.batcher.expected_latency_ns):
             return Refusal(Status.EXPIRED, "its inference would end after its budget")
-        return lane if lane.batcher.reserve() else None
+        return served if served.batcher.reserve() else None
 
-    def _is_decoded(self, request: Request, lane: ServedModel) -> bool:
-        """Decode a frame for the place that it has on a lane, or refuse it and give the place back."""
+    def _is_decoded(self, request: Request, served: ServedModel) -> bool:
+        """Decode a frame for the place that it has on a served, or refuse it and give the place back."""
         try:
-            self._decode(request, lane)
+            self._decode(request, served)
         except SkylaneError as error:
-            lane.batcher.release()
+            served.batcher.release()
             self._replier.refuse(request, Status.REJECTED, str(error))
             return False
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
-            lane.batcher.release()
+            served.batcher.release()
             self._replier.fail(request, "decoding", error)
             return False
         except BaseException:
-            lane.batcher.release()
+            served.batcher.release()
             raise
         return True
 
@@ -89,11 +89,11 @@ class Decoder:
             self._replier.errors.record("decoding", error)
         self._replier.refuse(request, status, reason)
 
-    def _decode(self, request: Request, lane: ServedModel) -> None:
+    def _decode(self, request: Request, served: ServedModel) -> None:
         message = read(request)
         if message.version != request.head.version:
             raise MessageError("the model's version stands behind the picture: tell it before", message.id)
-        card = lane.card
+        card = served.card
         check_want(message.want, card)
         _check_size(message, card)
         _check_wanted_size(message, self._limits)
@@ -101,7 +101,7 @@ class Decoder:
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
         )
         is_input = message.shape[:2] == (card.height, card.width)
-        request.picture = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
+        request.image = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
         request.stamp(Stage.DECODED)
 
 

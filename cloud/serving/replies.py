@@ -31,7 +31,7 @@ class Replier:
     """Builds the answers of one worker."""
 
     def __init__(self, worker: str, node: str) -> None:
-        self.tally = ServingStats()
+        self.stats = ServingStats()
         self.errors = RequestErrors()
         self.log = FrameEventLog()
         self._worker = worker
@@ -58,8 +58,8 @@ class Replier:
         request.stamp(Stage.MASK_ENCODED)
         shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
         answered = self._answered(request, message, card, shape, data)
-        request.answer(answered)
-        self._count(request, answered)
+        request.reply(answered)
+        self._finish(request, answered)
 
     def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Answer with the model's outputs as they are; the message tells all but them."""
@@ -74,13 +74,14 @@ class Replier:
         request.stamp(Stage.MASK_ENCODED)
         answered = self._answered(request, message, card, None, b"")
         take(answered, outputs)
-        self._count(request, answered)
+        self._finish(request, answered)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
         if request.id is None:
             self._counts.add("unreadable")
             self.log.unreadable(request, reason)
+            request.finish()
             return
         refused = MaskMessage(
             id=request.id,
@@ -94,10 +95,10 @@ class Replier:
             stamps=self._stamped(request),
         )
         try:
-            request.answer(refused)
+            request.reply(refused)
         except Exception as error:  # noqa: BLE001  A refusal that cannot be sent has no other answer.
             self.errors.record("reply", error)
-        self._count(request, refused)  # Now: who is pushed out is refused by another's call, which may take long.
+        self._finish(request, refused)
 
     def fail(self, request: Request, stage: str, error: Exception) -> None:
         """Answers `failed` to a frame on which a stage raised an unexpected exception, which is recorded."""
@@ -131,7 +132,8 @@ class Replier:
         own = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
 
-    def _count(self, request: Request, message: MaskMessage) -> None:
+    def _finish(self, request: Request, message: MaskMessage) -> None:
         self._counts.add(message.status.value)
-        self.tally.add(request, message)
+        self.stats.add(request, message)
         self.log.replied(request, message)
+        request.finish()

@@ -117,11 +117,11 @@ class Line:
             vehicle="car",
             camera="left",
             model="tiny",
-            answer=self.refused.append,
+            reply=self.refused.append,
             times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
             max_reply_bytes=1000,
             message=message,
-            picture=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
+            image=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )
 
     def put(self, *requests: Request) -> None:

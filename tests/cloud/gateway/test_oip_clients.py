@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "output": ({"outputs": ["scores"]}, 400, "INVALID_ARGUMENT", "no output scores: ask for mask"),
     "codec": ({"parameters": {"mask_codec": "jpeg"}, "outputs": ["result_bytes"]}, 422, "INVALID_ARGUMENT", "codec"),
     "parameter": ({"parameters": {"mask_codec": 7}}, 400, "INVALID_ARGUMENT", "parameter mask_codec is '7'"),
-    "timeout": ({"timeout": 1}, 408, "DEADLINE_EXCEEDED", "budget"),
+    "timeout": ({"timeout": 1}, 408, "DEADLINE_EXCEEDED", "deadline"),
 }
 
 

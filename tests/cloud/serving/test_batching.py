@@ -50,7 +50,7 @@ def test_the_stamps_of_a_batch_are_those_of_its_inference() -> None:
     batched = [request.times[Stage.BATCHED] for request, _ in line.done]
     inferred = [request.times[Stage.INFERRED] for request, _ in line.done]
     assert max(batched) <= min(inferred)
-    assert all(request.picture is None for request, _ in line.done)
+    assert all(request.image is None for request, _ in line.done)
 
 
 def test_a_batch_baked_into_the_graph_is_the_batch() -> None:

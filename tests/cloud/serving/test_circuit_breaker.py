@@ -4,13 +4,10 @@ import pytest
 
 from cloud.engines.engine import InferenceError
 from cloud.isolation.process import ProcessLostError
-from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from shared import clock
-from shared.messages.frame import Status, pack_frame
-from shared.mqtt.bus import Properties
+from shared.messages.frame import Status
 from tests.cloud.batching_rig import Gated, Line
-from tests.cloud.frontends.test_mqtt import FRAME, WAIT_S, open_door
 
 S = 10**9
 
@@ -91,18 +88,3 @@ def test_frames_that_end_the_process_count_and_those_the_model_fails_on_do_not()
         assert statuses == [Status.FAILED] * reasons + [Status.REJECTED] * (6 - reasons)
         assert len(line.engine.sizes) == 2 * reasons
     assert all(reason.startswith("poison: NaN") for *_, reason in line.answers())
-
-
-@pytest.mark.usefixtures("time")
-def test_a_vehicle_that_is_held_off_is_refused_at_the_door() -> None:
-    """Its frames take no place in the queue, and it is told why."""
-    circuit_breaker = CircuitBreaker()
-    for _ in range(STRIKES):
-        circuit_breaker.strike("car")
-    admission = Admission()
-    with open_door(admission, circuit_breaker=circuit_breaker) as door:
-        door.send(pack_frame(FRAME), Properties(correlation=b"car/left/s1/7"))
-        answer = door.answers.get(timeout=WAIT_S)
-        assert answer.status is Status.REJECTED
-        assert answer.reason == "vehicle car is held off for 5 s: 3 of its frames ended the engine's process"
-        assert admission.depth == 0

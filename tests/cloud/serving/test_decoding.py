@@ -80,7 +80,7 @@ class Bench:
         self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
         self.places = Places(self.out)
         serving = ServedModels()
-        serving.place(ServedModel(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
+        serving.set_current(ServedModel(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
         self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, PictureLimits(max_pixels=1 << 16))
 
     def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
@@ -95,7 +95,7 @@ class Bench:
             vehicle="car",
             camera="left",
             model="tiny",
-            answer=self.out.put,
+            reply=self.out.put,
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
             max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
@@ -122,8 +122,8 @@ def test_a_frame_becomes_the_models_input(codec: str) -> None:
     with _bench() as bench:
         request = bench.decode(pack_frame(_frame(codec)))
     assert isinstance(request, Request)
-    np.testing.assert_array_equal(request.picture, RGB[..., ::-1])
-    assert request.picture.flags.c_contiguous
+    np.testing.assert_array_equal(request.image, RGB[..., ::-1])
+    assert request.image.flags.c_contiguous
     assert list(request.times) == [Stage.RECEIVED, Stage.DEQUEUED, Stage.DECODED]
     assert list(request.times.values()) == sorted(request.times.values())
     assert request.payload == b""
@@ -134,7 +134,7 @@ def test_a_jpeg_is_decoded_too() -> None:
     with _bench() as bench:
         request = bench.decode(pack_frame(_frame("jpeg")))
     assert isinstance(request, Request)
-    assert request.picture.shape == (HEIGHT, WIDTH, 3)
+    assert request.image.shape == (HEIGHT, WIDTH, 3)
 
 
 def _whole(height: int, width: int, resize: Resize = Resize.CROP, *, binned: bool = False) -> FrameMessage:
@@ -169,8 +169,8 @@ def test_whole_frames_of_any_size_become_the_models_input(resize: Resize) -> Non
                 request = bench.decode(pack_frame(message))
                 assert isinstance(request, Request), request
                 pixels = np.frombuffer(message.data, np.uint8).reshape(message.shape)
-                np.testing.assert_array_equal(request.picture, apply(pixels, message.geometry)[..., ::-1])
-                assert request.picture.flags.c_contiguous
+                np.testing.assert_array_equal(request.image, apply(pixels, message.geometry)[..., ::-1])
+                assert request.image.flags.c_contiguous
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_budget_is_counted_from_the_receipt() -> None:
         frame = replace(_frame(), budget_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
         assert isinstance(late, MaskMessage)
-        assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended while it waited")
+        assert (late.status, late.reason) == (Status.EXPIRED, "the deadline passed while the frame waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
         assert isinstance(bench.decode(pack_frame(replace(frame, budget_ms=500_000))), Request)
@@ -303,5 +303,5 @@ def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) ->
             assert found.status in (Status.REJECTED, Status.EXPIRED)
             assert found.reason
         else:
-            assert found.picture.shape == (HEIGHT, WIDTH, 3)
-            assert found.picture.dtype == np.uint8
+            assert found.image.shape == (HEIGHT, WIDTH, 3)
+            assert found.image.dtype == np.uint8

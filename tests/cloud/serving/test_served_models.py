@@ -24,8 +24,8 @@ def test_a_frame_that_names_no_version_gets_the_current_one() -> None:
     serving = ServedModels()
     one, two, other = _lane(), _lane(version="2"), _lane("other")
     for lane in (one, other):
-        serving.place(lane)
-    assert serving.place(two, keep=True) == ()
+        serving.set_current(lane)
+    assert serving.set_current(two, keep=True) == ()
     assert serving.find("tiny", None) is two
     assert serving.find("tiny", "1") is one
     assert serving.find("tiny", "2") is two
@@ -44,7 +44,7 @@ def test_a_frame_that_names_no_version_gets_the_current_one() -> None:
 def test_what_is_not_served_is_told_with_what_is(name: str, version: str | None, told: str) -> None:
     """It is the answer to the vehicle's frame."""
     serving = ServedModels()
-    serving.place(_lane())
+    serving.set_current(_lane())
     with pytest.raises(MessageError, match=told):
         serving.find(name, version)
 
@@ -53,33 +53,33 @@ def test_the_version_that_was_current_makes_place_unless_it_is_kept() -> None:
     """Its memory is wanted; those kept before stay."""
     serving = ServedModels()
     one, two, three = _lane(), _lane(version="2"), _lane(version="3")
-    serving.place(one)
-    assert serving.place(two, keep=True) == ()
-    assert serving.place(three) == (two,)
-    assert {lane.key[1] for lane in serving.lanes} == {"1", "3"}
-    assert serving.place(one) == (three,)
-    assert serving.lanes == (one,)
+    serving.set_current(one)
+    assert serving.set_current(two, keep=True) == ()
+    assert serving.set_current(three) == (two,)
+    assert {lane.key[1] for lane in serving.all} == {"1", "3"}
+    assert serving.set_current(one) == (three,)
+    assert serving.all == (one,)
 
 
 def test_a_version_that_was_built_anew_takes_the_place_of_its_namesake() -> None:
     """While a model is worked on its version stays and its file changes."""
     serving = ServedModels()
     old, new = _lane(), _lane()
-    serving.place(old)
-    assert serving.place(new) == (old,)
-    assert serving.lanes == (new,)
+    serving.set_current(old)
+    assert serving.set_current(new) == (old,)
+    assert serving.all == (new,)
 
 
 def test_the_highest_of_those_kept_follows_a_current_version_that_goes() -> None:
     """10 is higher than 9."""
     serving = ServedModels()
     for version in ("9", "10", "old", "11"):
-        serving.place(_lane(version=version), keep=True)
+        serving.set_current(_lane(version=version), keep=True)
     (gone,) = serving.remove("tiny", "11")
     assert gone.key == ("tiny", "11")
     assert serving.find("tiny", None).key == ("tiny", "10")
     assert len(serving.remove("tiny")) == 3
-    assert serving.models == ()
+    assert serving.names == ()
     assert serving.remove("tiny") == ()
 
 

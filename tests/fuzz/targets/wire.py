@@ -92,12 +92,12 @@ class _Unbatched:
 
     def put(self, request: Request) -> None:
         """A frame came that an engine could take."""
-        assert request.picture.shape == (HEIGHT, WIDTH, 3)
-        assert request.picture.dtype == np.uint8
+        assert request.image.shape == (HEIGHT, WIDTH, 3)
+        assert request.image.dtype == np.uint8
         assert request.message is not None
         plan = request.message.geometry
         if plan.source_height * plan.source_width <= _LIMITS.max_pixels:
-            laid = geometry.lay_back(request.picture[..., 0], plan, geometry.UNSEEN)
+            laid = geometry.lay_back(request.image[..., 0], plan, geometry.UNSEEN)
             assert laid.shape == (plan.source_height, plan.source_width)
         self.pictures += 1
 
@@ -121,13 +121,13 @@ def _frame(payload: bytes) -> None:
         vehicle=ID.vehicle,
         camera=ID.camera,
         model=CARD.name,
-        answer=_answer,
+        reply=_answer,
         times={Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1 << 20,
         correlation=ID,
         head=peek(payload),
     )
-    assert request.ends_ns is None or request.ends_ns > 0
+    assert request.deadline_ns is None or request.deadline_ns > 0
     if _decoder._is_decoded(request, _lane):
         _lane.batcher.put(request)
     with suppress(MessageError):
