@@ -12,6 +12,7 @@ from cloud.models.manifest import BatchingSection, InputSection, Manifest, Outpu
 from cloud.models.model import Model
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
+from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared import clock
@@ -86,6 +87,27 @@ def _model(engine: Gated, max_size: int) -> Model:
     return Model(manifest, CARD, engine)
 
 
+class _Postprocessor(Postprocessor):
+    """Records the inferred frames, and which of them the engine's thread processed itself."""
+
+    def __init__(self, replier: Replier, done: "list[tuple[Request, npt.NDArray[np.uint8]]]") -> None:
+        super().__init__(replier)
+        self.processed: list[int] = []
+        self._done = done
+
+    def put(self, request: Request, model: Model) -> None:
+        """Records a frame."""
+        del model
+        assert request.outputs is not None
+        self._done.append((request, request.outputs["mask"]))
+
+    def process(self, request: Request, model: Model) -> None:
+        """Records a frame that the engine's thread processes."""
+        assert request.id is not None
+        self.processed.append(request.id.sequence)
+        self.put(request, model)
+
+
 class Line:
     """A batcher in its thread, and what comes out of it on either side."""
 
@@ -97,7 +119,9 @@ class Line:
         self.refused: list[MaskMessage] = []
         self.threads = ThreadGroup(lambda: None)
         self.admission = Admission()
-        self.batcher = Batcher(model, Replier("w", "cloud/w/s9"), self.admission, self._done, **options)
+        replier = Replier("w", "cloud/w/s9")
+        self.postprocessor = _Postprocessor(replier, self.done)
+        self.batcher = Batcher(model, replier, self.admission, self.postprocessor, **options)
 
     def request(self, number: int, budget_ms: int | None = None, received_ns: int | None = None) -> Request:
         """A decoded frame whose pixels are its number."""
@@ -138,10 +162,6 @@ class Line:
     def answers(self) -> list[tuple[int, Status, str]]:
         """Number, status and reason of the frames that were refused."""
         return [(answer.id.sequence, answer.status, answer.reason) for answer in self.refused]
-
-    def _done(self, request: Request, _: Model) -> None:
-        assert request.outputs is not None
-        self.done.append((request, request.outputs["mask"]))
 
     def finish(self) -> None:
         """Let the engine go, and wait for the end."""

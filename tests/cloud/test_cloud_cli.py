@@ -123,9 +123,9 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             "--grpc: cannot listen at '127.0.0.1:99999': its port is no number from 0 to 65535: write HOST:PORT",
         ),
         (["--http", ":8000", "--grpc", ":8000"], "--http and --grpc cannot share :8000"),
-        (["--http", ":0", "--images", "nowhere"], "--images: nowhere is no folder"),
-        (["--http", ":0", "--tokens", "nowhere"], "--tokens: nowhere is no file"),
-        (["--http", ":0", "--origin", "dashboard.example"], "--origin: origin 'dashboard.example' is none"),
+        (["--http", ":0", "--images", "nowhere"], "--images: nowhere is not a folder"),
+        (["--http", ":0", "--tokens", "nowhere"], "--tokens: nowhere is not a file"),
+        (["--http", ":0", "--origin", "dashboard.example"], "--origin: origin 'dashboard.example' is invalid"),
         (["--http", ":0", "--tokens", "README.md"], "README.md, line 1: is not NAME TOKEN"),
         (
             ["--http", ":0", "--gateway-tls-cert", "README.md", "--gateway-tls-key", "README.md"],

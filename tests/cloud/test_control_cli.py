@@ -41,7 +41,7 @@ def test_an_operator_loads_looks_and_unloads(
         (("ready",), "worker w: ready"),
         (("ready", "tiny"), "worker w: tiny is ready"),
         (("metadata", "tiny"), "4×6 rgb8, resized by crop"),
-        (("load", "tiny", "--version", "2", "--keep"), "worker w: tiny version 2 answers frames after "),
+        (("load", "tiny", "--version", "2", "--keep"), "worker w: tiny version 2 is served after "),
         (("list", "tiny"), "kept"),
         (("unload", "tiny", "--version", "1"), "worker w: tiny version 1 is unloaded"),
     ):
@@ -92,7 +92,7 @@ def test_a_worker_that_takes_no_control_says_so_at_once(
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
     with open_place(Shelf(tiny=("1",)), bus=bus, takes_control=False):
         assert _control(mosquitto_broker, "w", "list") == 1
-    assert "worker w takes no control requests (--no-control)" in capsys.readouterr().err
+    assert "worker w does not accept control requests (--no-control)" in capsys.readouterr().err
 
 
 def test_a_worker_that_does_not_answer_is_given_up(
@@ -105,7 +105,7 @@ def test_a_worker_that_does_not_answer_is_given_up(
         frozen.publish(topic, status, qos=1, retained=True)
         assert _control(mosquitto_broker, "ice", "list", "--timeout", "0.2") == 1
     told = capsys.readouterr().err
-    assert "worker ice did not answer list within 0.2 s: what was asked may still be done" in told
+    assert "worker ice did not reply to list within 0.2 s, but may still carry it out" in told
 
 
 def test_what_a_repository_says_is_no_colours() -> None:

@@ -68,10 +68,10 @@ def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_s
 def test_a_summary_says_by_how_much_the_counts_have_grown(logged: Any) -> None:
     """Nothing where nothing has happened: an idle worker's log stays empty."""
     summary = CountSummary(period_s=0.0)
-    summary.look({"answered": 3})
-    summary.look({"answered": 3})
-    summary.look({"answered": 44, "rejected": 1})
-    CountSummary().look({"answered": 5})  # Its minute has not passed.
+    summary.update({"answered": 3})
+    summary.update({"answered": 3})
+    summary.update({"answered": 44, "rejected": 1})
+    CountSummary().update({"answered": 5})  # Its minute has not passed.
     assert [{key: line.get(key) for key in ("answered", "rejected")} for line in logged()] == [
         {"answered": 3, "rejected": None},
         {"answered": 41, "rejected": 1},

@@ -202,7 +202,7 @@ def test_replicas_need_a_broker_that_shares(
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
     assert ended.value.code == 1
-    assert "speaks MQTT 3.1.1, which cannot share frames between workers" in capsys.readouterr().err
+    assert "supports MQTT 3.1.1 only, which cannot share frames between workers" in capsys.readouterr().err
 
 
 def _neighbours() -> int:
@@ -235,4 +235,4 @@ def test_replicas_need_a_port_each(repository: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", *arguments])
     assert ended.value.code == 1
-    assert "127.0.0.1:65535: replica 2 has no port there" in capsys.readouterr().err
+    assert "127.0.0.1:65535: replica 2 would need a port above 65535" in capsys.readouterr().err

@@ -112,4 +112,4 @@ def test_so_many_vehicles_are_remembered_and_no_more(wall: Wall) -> None:
         wall.call(pack_probe(Probe("s1", 0, 1)), vehicle=f"car-{number}")
     wall.settle()
     assert wall.heard.qsize() == 1100
-    assert len(wall.echoes._allowances) == 1024
+    assert len(wall.echoes._buckets) == 1024

@@ -11,6 +11,7 @@ from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerEr
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
+from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
@@ -51,7 +52,7 @@ class Rig:
         """Adds a model to the served ones."""
         served = model(name=name)
         self.served_models.set_current(
-            ServedModel(served, Batcher(served, self.replier, self.admission, lambda *_: None))
+            ServedModel(served, Batcher(served, self.replier, self.admission, Postprocessor(self.replier)))
         )
 
     def send(self, payload: bytes, properties: Properties | None = None, name: str = "tiny") -> None:

@@ -188,7 +188,7 @@ def test_a_budget_of_hours_keeps_nothing_that_has_left() -> None:
     for _ in range(1000):
         admission.offer(_request(budget_ms=80_000_000))
         _take(admission)
-    assert len(admission._endings) < 50
+    assert len(admission._deadlines) < 50
 
 
 def test_a_closed_queue_lets_nobody_in_and_hands_out_what_it_has() -> None:
@@ -273,7 +273,7 @@ def test_nothing_is_lost_no_bound_exceeded_and_no_camera_disordered(
         order = [place[id(request)] for request in taken if (request.vehicle, request.camera) == key]
         assert order == sorted(order)
     assert admission._bytes == 0
-    assert not admission._lines
+    assert not admission._queues
 
 
 @given(st.integers(2, 8), st.integers(8, 64), st.randoms(use_true_random=False))

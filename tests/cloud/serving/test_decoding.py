@@ -176,9 +176,9 @@ def test_whole_frames_of_any_size_become_the_models_input(resize: Resize) -> Non
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"crop_top": 2}, "geometry is not what crop, letterbox, stretch make of 40×30"),
-        ({"paste_height": 1, "paste_width": 1}, "geometry is not what crop"),
-        ({"crop_height": 1, "crop_width": 1}, "geometry is not what crop"),
+        ({"crop_top": 2}, "geometry is not the result of crop, letterbox, stretch for 40×30"),
+        ({"paste_height": 1, "paste_width": 1}, "geometry is not the result of crop"),
+        ({"crop_height": 1, "crop_width": 1}, "geometry is not the result of crop"),
         ({"source_height": 41}, r"or the whole frame, 41×30×3 by its geometry"),
         ({"source_height": 4000, "source_width": 3000}, "or the whole frame, 4000×3000×3"),
         ({"source_height": 60_000, "source_width": 60_000}, "source is 60000×60000"),
@@ -229,7 +229,7 @@ def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
         bench.places.expected_latency_ns = 600 * 10**9
         late = bench.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
         assert isinstance(late, MaskMessage)
-        assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")
+        assert (late.status, late.reason) == (Status.EXPIRED, "inference would end after the deadline")
         assert isinstance(bench.decode(pack_frame(_frame())), Request)
 
 
@@ -245,7 +245,7 @@ def test_a_model_or_version_that_is_not_served_is_refused() -> None:
         del behind["version"]
         refusal = bench.decode(msgpack.packb(behind | {"version": "1"}))
         assert isinstance(refusal, MaskMessage)
-        assert "tell it before" in refusal.reason
+        assert "must precede the image" in refusal.reason
 
 
 def test_a_place_is_given_back_where_a_frame_is_refused() -> None:

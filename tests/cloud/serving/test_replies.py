@@ -101,6 +101,6 @@ def test_a_mask_larger_than_the_way_back_takes_is_not_sent() -> None:
     """The broker would cut the connection, for every vehicle's frames."""
     answers: list[MaskMessage] = []
     request = _request(answers, replace(FRAME, want=Want("raw")))
-    with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes, more than the 1000 that the way back takes"):
+    with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes exceeds the limit of 1000 for a reply"):
         Replier("w", "cloud/w/s9").result(request, CARD, np.zeros((40, 40), np.uint8))
     assert not answers

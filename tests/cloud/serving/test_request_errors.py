@@ -142,7 +142,7 @@ def test_a_probe_that_raises_costs_one_echo(doors: Doors, monkeypatch: pytest.Mo
 def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """Both control threads answer the next operator."""
     monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
-    monkeypatch.setattr("cloud.frontends.control.Control._listed", raise_once(lambda *_: iter(())))
+    monkeypatch.setattr("cloud.frontends.control.Control._entries", raise_once(lambda *_: iter(())))
     replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.REPLIES.filter(operator="me"), 1, replies.put)
 

@@ -4,6 +4,7 @@ import pytest
 
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
+from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
@@ -15,7 +16,8 @@ def _lane(
     name: str = "tiny", version: str = "1", engine: Engine | None = None, *, owns_model: bool = True
 ) -> ServedModel:
     served = model(name=name, version=version, engine=engine)
-    batcher = Batcher(served, Replier("w", "cloud/w/s9"), Admission(), lambda *_: None)
+    replier = Replier("w", "cloud/w/s9")
+    batcher = Batcher(served, replier, Admission(), Postprocessor(replier))
     return ServedModel(served, batcher, owns_model=owns_model)
 
 

@@ -128,7 +128,7 @@ def _frame(payload: bytes) -> None:
         head=peek(payload),
     )
     assert request.deadline_ns is None or request.deadline_ns > 0
-    if _decoder._is_decoded(request, _lane):
+    if _decoder.decode(request, _lane):
         _lane.batcher.put(request)
     with suppress(MessageError):
         message = unpack_frame(payload)
