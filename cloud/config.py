@@ -53,7 +53,7 @@ class CloudConfig(Section):
     instances: int | None = Field(default=None, ge=1, le=64)  # Concurrent batches per model; None: by its engine.
     warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: from each manifest.
     health_file: Path | None = None  # Updated while the worker is online.
-    control: bool = True  # Whether operators can load and unload models over the broker.
+    control: bool = True  # True if operators can load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Their names; empty: all that the broker admits.
     no_broker: bool = False  # Serve only the gateway.
     http: str | None = None  # HOST:PORT of the HTTP gateway; None: disabled.
@@ -62,7 +62,7 @@ class CloudConfig(Section):
     gateway_tls_key: Path | None = None
     tokens: Path | None = None  # Clients of the gateway; None: anyone.
     images: Path | None = None  # Folder from which /api/detect reads images by path.
-    origins: tuple[str, ...] = ()  # Of web pages that may call the gateway.
+    origins: tuple[str, ...] = ()  # Origins of web pages that may call the gateway.
     allowed_hosts: tuple[str, ...] = ()  # Names in the Host header, besides localhost.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)

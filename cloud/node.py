@@ -47,12 +47,12 @@ class WorkerSettings:
     group: str = topics.GROUP
     qos: int = topics.FRAMES.qos
     max_frames: int = 64  # Waiting frames; further ones are refused as `overloaded`.
-    max_bytes: int = 256 << 20  # Of waiting frames.
+    max_bytes: int = 256 << 20  # Total size of waiting frames.
     max_pixels: int = 1 << 25  # Per image.
     decoders: int = 1  # Threads.
     encoders: int = 1  # Postprocessing threads.
     max_wait_ms: float = 0.0  # The longest wait of a batch for more frames.
-    takes_control: bool = True  # Whether operators can load and unload models over the broker.
+    takes_control: bool = True  # True if operators can load and unload models over the broker.
     operators: tuple[str, ...] = ()  # Names of these operators; empty: all that the broker admits.
     gateway: GatewaySettings | None = None  # None: frames arrive only over the broker.
     drain_s: float = _DRAIN_S  # The longest wait for each stage when the worker stops.

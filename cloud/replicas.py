@@ -98,7 +98,7 @@ class _Replica:
         return thread
 
     def is_online(self, folder: Path) -> bool:
-        """Whether the process runs and updates its health file in `folder`."""
+        """True if the process runs and updates its health file in `folder`."""
         return self.process is not None and self.is_ready and is_fresh(_health_file(folder, self.name))
 
     def handle_end(self) -> tuple[int, float]:
@@ -179,7 +179,7 @@ class Replicas:
         self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # The variable overrides the file.
         self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
         self._listeners: list[threading.Thread] = []
-        self._was_ready = False  # Whether all replicas have been ready at the same time.
+        self._was_ready = False  # True if all replicas have been ready at the same time.
         self._health = HealthFile(settings.health_file)
         self._undrained: list[str] = []  # Replicas that failed while draining, with the reason.
         self._stopped = threading.Event()

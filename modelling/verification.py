@@ -94,7 +94,7 @@ def _compared(repository: Repository, model: Model, state: Verification, placeme
     floor = model.manifest.agreement_floor
     if share < floor:
         told = (
-            f"{100 * share:.3f} % of its labels are those of {held.beside(state.name)}, its floor is {100 * floor:g} %"
+            f"{100 * share:.3f} % of its labels are those of {held.label(state.name)}, its floor is {100 * floor:g} %"
         )
         return replace(state, agreement=share, failure=told)
     return replace(state, agreement=share, checks=(*state.checks, "agreement"))

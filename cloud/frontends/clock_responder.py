@@ -51,7 +51,9 @@ class ClockResponder:
         """`node` is the name of this process in stamps."""
         self._worker = worker
         self._node = node
-        self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()  # By vehicle, the most recent one last.
+        self._buckets: OrderedDict[str, _TokenBucket] = (
+            OrderedDict()
+        )  # Buckets by vehicle; the most recent one is the last.
         self._lock = threading.Lock()
         self._refused = Counts()
 

@@ -98,7 +98,7 @@ class MqttFrontend:
 
     @property
     def is_online(self) -> bool:
-        """Whether frames reach this worker: it is connected and serves at least one model."""
+        """True if frames reach this worker: it is connected and serves at least one model."""
         return self._state is NodeState.ONLINE and self._bus.is_connected and bool(self._subscribed)
 
     def open(self, bus: Bus) -> None:

@@ -78,11 +78,13 @@ class Admission:
         self.max_frames = max_frames
         self._max_bytes = max_bytes
         self._condition = threading.Condition()
-        self._queues: dict[str, _VehicleQueue] = {}  # By vehicle; no queue is empty.
-        self._turns: dict[str, int] = {}  # By vehicle; set when it arrives or is served, the lowest is next.
+        self._queues: dict[str, _VehicleQueue] = {}  # Queues by vehicle, none of them empty.
+        self._turns: dict[
+            str, int
+        ] = {}  # The lowest turn is next; a vehicle gets one when it arrives and when it is served.
         self._next_turn = itertools.count()
         self._tickets = itertools.count()
-        self._waiting: dict[int, _Entry] = {}  # By ticket.
+        self._waiting: dict[int, _Entry] = {}  # All waiting frames by ticket.
         self._deadlines: list[tuple[int, int]] = []  # A heap of deadlines and tickets, also of frames that have left.
         self._bytes = 0
         self._closed = False

@@ -85,9 +85,9 @@ class Batcher:
         self._reserved = 0
         self._closed = False
         self._abandoned = False
-        self._last_had_company = True  # Whether the last batch had several frames.
+        self._last_had_company = True  # True if the last batch had several frames.
         self._instances = model.instances
-        self._running: dict[int, _RunningBatch] = {}  # By thread.
+        self._running: dict[int, _RunningBatch] = {}  # Batches in the engine by thread.
         self._decoding = LatencyEstimator()
         self._inference = BatchLatencyEstimator(self._max_size)
         self._circuit_breaker = circuit_breaker or CircuitBreaker()
@@ -147,7 +147,7 @@ class Batcher:
 
     @property
     def _is_finished(self) -> bool:
-        """Whether no more frames can arrive."""
+        """True if no more frames can arrive."""
         return self._closed and not self._reserved
 
     def _busy_ns(self) -> int:
@@ -202,14 +202,14 @@ class Batcher:
         return round(_SAFETY_FACTOR * self._reply_after_ns(size)) + _WAKE_UP_NS
 
     def _may_more_come(self) -> bool:
-        """Whether waiting may pay: frames are on their way, or the last batch had several.
+        """Checks if waiting may pay: frames are on their way, or the last batch had several.
 
         A lone vehicle with one frame in flight therefore waits once for nothing, and not again.
         """
         return bool(self._reserved or (not self._closed and (self._admission.depth or self._last_had_company)))
 
     def _latest_starts_ns(self) -> list[int]:
-        """For each waiting frame with a deadline, the latest start of a batch that meets it with one more frame."""
+        """The latest start of a batch, with one more frame, for each waiting frame with a deadline."""
         needed_ns = self._safe_reply_after_ns(len(self._decoded) + 1)
         return [request.deadline_ns - needed_ns for request in self._decoded if request.deadline_ns is not None]
 
@@ -229,7 +229,7 @@ class Batcher:
                 self._replier.refuse(request, Status.FAILED, f"poison: {error}")
 
     def _is_worth_inferring(self, request: Request) -> bool:
-        """Whether a frame can still be used by its client; refuses it if not."""
+        """Checks if a frame can still be used by its client, and refuses it if not."""
         if reason := self._circuit_breaker.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, reason)
         elif not request.is_wanted():

@@ -17,7 +17,7 @@ class Postprocessor:
     """Makes the result of each inferred frame, encodes it and sends the reply."""
 
     def __init__(self, replier: Replier) -> None:
-        self.latency = LatencyEstimator()  # From the end of inference to the reply.
+        self.latency = LatencyEstimator()  # The time from the end of inference to the reply.
         self._replier = replier
         self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
 

@@ -18,7 +18,7 @@ from shared.messages.results import Result
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
 
-# What a client can ask for to get a smaller reply.
+# Options of a request that make its reply smaller.
 _SMALLER = {Task.SEGMENTATION: "another mask codec or size", Task.TENSORS: "fewer outputs or another codec"}
 
 

@@ -47,7 +47,7 @@ class Request:
     batch_size: int = 0
     refuse: Callable[["Request", Refusal], None] = _no_refuse  # Sends a refusal without blocking `submit`.
     reply_with_outputs: Callable[[MaskMessage, Outputs], None] | None = None  # Replaces `reply` for raw model outputs.
-    is_wanted: Callable[[], bool] = lambda: True  # Whether the client still waits for the result.
+    is_wanted: Callable[[], bool] = lambda: True  # True if the client still waits for the result.
     on_finished: Callable[[], None] | None = None  # Called once, after the reply or when the request is dropped.
 
     @property
@@ -63,11 +63,11 @@ class Request:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the deadline has passed."""
+        """True if the deadline has passed."""
         return not self.can_finish_in(lambda: 0)
 
     def can_finish_in(self, duration_ns: Callable[[], int]) -> bool:
-        """Whether work of this duration ends before the deadline; `duration_ns` is not called if there is none."""
+        """True if work of this duration ends before the deadline; `duration_ns` is called only if there is a deadline."""
         deadline_ns = self.deadline_ns
         return deadline_ns is None or clock.now_ns() + duration_ns() <= deadline_ns
 

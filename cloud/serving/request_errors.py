@@ -36,7 +36,7 @@ class RequestErrors:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether fewer than `UNHEALTHY_ERRORS` occurred within the last minute."""
+        """True if fewer than `UNHEALTHY_ERRORS` occurred within the last minute."""
         with self._lock:
             return self._within_minute(clock.now_ns()) < UNHEALTHY_ERRORS
 

@@ -92,7 +92,7 @@ class ServedModels:
         return tuple(served.card for served in self.all)
 
     def is_current(self, served: ServedModel) -> bool:
-        """Whether this version serves frames that name no version."""
+        """True if this version serves frames that name no version."""
         return self._snapshot.is_current(served)
 
     def find(self, model: str, version: str | None) -> ServedModel:

@@ -16,7 +16,7 @@ class Submission:
     def __init__(self, admission: Admission, circuit_breaker: CircuitBreaker) -> None:
         self.admission = admission
         self._circuit_breaker = circuit_breaker
-        self._in_flight: Counter[str] = Counter()  # By model name; zero counts are deleted: clients choose the names.
+        self._in_flight: Counter[str] = Counter()  # Zero counts are deleted, because clients choose the model names.
         self._condition = threading.Condition()
 
     def submit(self, request: Request) -> None:

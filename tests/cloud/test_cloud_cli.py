@@ -59,7 +59,7 @@ def test_an_isolated_engine_is_sampled_beside_its_worker_and_within_its_limits(
             pause.wait(0.1)
         (pid,) = sampled()
         assert psutil.Process(int(pid)).ppid() == worker.pid
-    with pytest.raises(WorkerError, match="its data may take 64 MiB: give more"):
+    with pytest.raises(WorkerError, match="its memory limit is 64 MiB, which may be too low"):
         Worker(
             mosquitto_url, models=repository, model="tiny", flags=["--isolate", "--isolate-memory-mb", "64"]
         ).__exit__()

@@ -83,7 +83,9 @@ def test_infinities_at_the_same_place_are_equal() -> None:
 def test_answers_of_another_model_are_told() -> None:
     """Rather than a number that compares what cannot be compared."""
     reference = {"depth": np.ones((1, 4), np.float32)}
-    with pytest.raises(AgreementError, match="it gives depth 1×3, the reference depth 1×4: they are not one model's"):
+    with pytest.raises(
+        AgreementError, match="its outputs are depth 1×3, those of the reference depth 1×4: the models are different"
+    ):
         largest_difference(reference, {"depth": np.ones((1, 3), np.float32)})
     with pytest.raises(AgreementError, match="it gives pose 1×4, the reference depth 1×4"):
         largest_difference(reference, {"pose": reference["depth"]})

@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None:
     """Rather than another precision in silence."""
     _add(workshop)
-    with pytest.raises(SkylaneError, match="model m: no engine can be taken"):
+    with pytest.raises(SkylaneError, match="model m: no engine is suitable"):
         select_engine(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
 
 
@@ -169,7 +169,7 @@ def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: P
     """Replicas start at once: measured beside each other, each would select_engine by chance."""
     _add(workshop)
     found: list[bool] = []
-    with engine_cache.alone():
+    with engine_cache.measurement_lock():
         others = [
             threading.Thread(target=lambda: found.append(select_engine(workshop.repository, "m").remembered))
             for _ in range(2)

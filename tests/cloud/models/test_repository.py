@@ -125,7 +125,7 @@ def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: A
     [
         ({"input": {"hieght": 3}}, r"m/model\.yaml: input\.hieght: unknown key: did you mean height\?"),
         ({"fromat": "frozen_graph"}, "fromat: unknown key: did you mean format"),
-        ({"format": "frozen_grap"}, "format: no format 'frozen_grap': did you mean frozen_graph"),
+        ({"format": "frozen_grap"}, "format: unknown format 'frozen_grap': did you mean frozen_graph"),
         ({"name": "n"}, "name: is 'n', but the folder is 'm'"),
         ({"sha256": "abc"}, "sha256: "),
         ({"file": "../model.pb"}, "file: .*inside the model's folder"),
@@ -260,7 +260,7 @@ def test_the_default_repository_is_the_environments_else_the_users(
 def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
     """TensorFlow's own message would name tensors that no user knows."""
     workshop.add("m", _graph(workshop))
-    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m takes uint8 N×8×12×3, given"):
+    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m needs uint8 N×8×12×3, got"):
         model.predict(images)
 
 
@@ -311,7 +311,7 @@ def test_a_batch_baked_into_the_graph_is_set_free_where_more_is_asked_for(worksh
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
     with workshop.repository.load("m", max_batch=4) as free, workshop.repository.load("m", max_batch=1) as model:
         assert (free.max_batch_size, model.max_batch_size) == (4, 1)
-        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        assert "fixed batch of 1, run one by one" in model.describe()
         np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
 
 
@@ -325,7 +325,7 @@ def test_a_batch_stays_baked_where_a_larger_one_would_mix_its_pictures(workshop:
     graph = workshop.graph(answer, batch=1)
     workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
     with workshop.repository.load("m", max_batch=4) as model:
-        assert "batch of 1 baked into the graph" in model.describe()
+        assert "fixed batch of 1" in model.describe()
 
 
 def test_errors_of_models_are_errors_that_users_can_mend() -> None:

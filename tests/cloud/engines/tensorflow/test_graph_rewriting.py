@@ -106,7 +106,7 @@ def test_a_batch_that_cannot_be_set_free_is_run_one_by_one_and_told(workshop: An
     workshop.add("m", graph.as_graph_def(), **_MANIFEST)
     with workshop.repository.load("m") as model:
         assert model.max_batch_size == 1
-        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        assert "fixed batch of 1, run one by one" in model.describe()
         wanted = [picture[..., 0] > picture[..., 0].mean() for picture in pictures]
         np.testing.assert_array_equal(model.predict(pictures), wanted)
 
@@ -126,7 +126,7 @@ def test_dropout_left_on_is_told_by_the_warm_up(workshop: Any) -> None:
         assert model.warnings == ()
         model.warm_up(3)
         assert "dropout or noise is on" in model.warnings[0]
-        assert "WARNING: the same picture gave two different answers" in model.describe()
+        assert "WARNING: the same image gave two different results" in model.describe()
 
 
 def test_a_score_that_is_no_number_is_an_error_of_its_frame(workshop: Any, pictures: Any) -> None:
