@@ -32,10 +32,10 @@ def _control(broker: Broker, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_an_operator_loads_looks_and_unloads(
+def test_models_are_loaded_listed_and_unloaded(
     place: Place, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the command line, while the worker serves; each step says what it did."""
+    """Each command prints its effect."""
     for arguments, told in (
         (("list",), "available"),
         (("ready",), "worker w: ready"),
@@ -51,8 +51,8 @@ def test_an_operator_loads_looks_and_unloads(
     assert place.answer().model_version == "2"
 
 
-def test_a_program_gets_json(place: Place, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Alone on the standard output."""
+def test_json_output(place: Place, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """The standard output has only the JSON document."""
     assert place.ready.is_set()
     assert _control(mosquitto_broker, "w", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
@@ -75,30 +75,26 @@ def test_a_program_gets_json(place: Place, mosquitto_broker: Broker, capsys: pyt
     ],
 )
 @pytest.mark.usefixtures("place")
-def test_what_cannot_be_done_is_told_in_a_line(
+def test_errors_are_one_line(
     mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], ends: tuple[int, str]
 ) -> None:
-    """And the exit code says it to a script."""
+    """The exit code is not 0."""
     code, told = ends
     assert _control(mosquitto_broker, *arguments) == code
     lines = capsys.readouterr().err.splitlines()
     assert told in (lines[-1] if lines else "")
 
 
-def test_a_worker_that_takes_no_control_says_so_at_once(
-    mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """MQTT 5 tells that nobody listens; nobody waits for a timeout."""
+def test_disabled_control_is_reported_at_once(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """MQTT 5 reports that a message has no subscriber, so that the command needs no timeout."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
     with open_place(Shelf(tiny=("1",)), bus=bus, takes_control=False):
         assert _control(mosquitto_broker, "w", "list") == 1
     assert "worker w does not accept control requests (--no-control)" in capsys.readouterr().err
 
 
-def test_a_worker_that_does_not_answer_is_given_up(
-    mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After the time that was given; what was asked may still be done, which the message says."""
+def test_a_missing_reply_ends_in_a_timeout(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """The worker may still carry out the request, which the message says."""
     with MqttBus(Address.parse(mosquitto_broker.url), f"test-{uuid4().hex[:6]}") as frozen:
         topic, status = topics.WORKER_STATUS.of(worker="ice"), pack_status(NodeStatus(NodeState.ONLINE, "s1"))
         frozen.subscribe(topics.CONTROL.filter(worker="ice"), 1, lambda _: None)
@@ -108,8 +104,8 @@ def test_a_worker_that_does_not_answer_is_given_up(
     assert "worker ice did not reply to list within 0.2 s, but may still carry it out" in told
 
 
-def test_what_a_repository_says_is_no_colours() -> None:
-    """What is wrong with a model is told with its files' words: brackets in them ended the table with an error."""
+def test_brackets_in_errors_are_printed() -> None:
+    """Rich would read them as markup."""
     entry = ModelEntry("tiny", "1", ModelState.BROKEN, detail="[/] is no list of [names]")
     shown = StringIO()
     Console(file=shown, width=200).print(_models(ControlReply("n1", "w", models=(entry,))))

@@ -35,7 +35,7 @@ def replace_session(frame_id: Any, session: str) -> Any:
 
 
 def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:
-    """A vehicle that was restarted is a line, a frame is not."""
+    """A restart of a vehicle is logged, a frame is not."""
     log = FrameEventLog()
     for sequence in range(5):
         log.replied(_request(sequence), _answer(sequence, Status.ANSWERED))
@@ -46,7 +46,7 @@ def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> No
     ]
 
 
-def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_status(logged: Any) -> None:
+def test_refusals_are_logged_with_a_rate_limit(logged: Any) -> None:
     """A vehicle that floods the worker must not flood its log."""
     log = FrameEventLog()
     for sequence in range(100):
@@ -65,8 +65,8 @@ def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_s
     assert (rejected["event"], unreadable["event"]) == ("frame rejected", "frame unreadable")
 
 
-def test_a_summary_says_by_how_much_the_counts_have_grown(logged: Any) -> None:
-    """Nothing where nothing has happened: an idle worker's log stays empty."""
+def test_the_summary_has_the_growth_of_the_counts(logged: Any) -> None:
+    """An idle worker logs no summary."""
     summary = CountSummary(period_s=0.0)
     summary.update({"answered": 3})
     summary.update({"answered": 3})

@@ -8,7 +8,7 @@ from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages.frame import MaskMessage, Status
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus, Properties
+from shared.mqtt.bus import Ack, Bus, MemoryBus, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.cloud.shelf import WAIT_S, Place, Shelf, open_place
@@ -20,8 +20,8 @@ def _states(place: Place) -> dict[tuple[str, str], str]:
     return {(entry.model, entry.version): entry.state for entry in place.told(Verb.LIST).models}
 
 
-def test_a_list_tells_what_is_served_and_what_could_be() -> None:
-    """An operator chooses from it."""
+def test_a_list_has_the_served_and_the_available_versions() -> None:
+    """The list shows which versions can be loaded."""
     with open_place(Shelf(**TWO)) as place:
         assert _states(place) == {("tiny", "1"): "current", ("tiny", "2"): "available", ("other", "1"): "available"}
         (entry, _) = place.told(Verb.LIST, "tiny").models
@@ -29,7 +29,7 @@ def test_a_list_tells_what_is_served_and_what_could_be() -> None:
 
 
 def test_metadata_and_readiness_can_be_asked_for() -> None:
-    """Of what is served, and of what could be loaded."""
+    """Both work for served versions, metadata also for versions that can be loaded."""
     with open_place(Shelf(**TWO)) as place:
         assert place.told(Verb.READY).is_ready
         assert place.told(Verb.READY, "tiny").is_ready
@@ -52,7 +52,7 @@ def bus(request: pytest.FixtureRequest) -> Bus | None:
 
 
 def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | None) -> None:
-    """What was sent before gets the old version or the new one, what is sent after the new one; the old one is freed."""
+    """Frames sent before the load get the old or the new version, later ones the new one; the old one is freed."""
     with open_place(Shelf(**TWO), bus=bus) as place:
         stop = threading.Event()
         sent: list[int] = []
@@ -82,8 +82,8 @@ def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | Non
     assert versions == sorted(versions)
 
 
-def test_a_load_is_in_nobodys_way() -> None:
-    """It takes seconds: frames are answered meanwhile, and lists too, which say that it is under way."""
+def test_a_load_blocks_neither_frames_nor_lists() -> None:
+    """A load takes seconds; the list shows that it is in progress."""
     with open_place(Shelf(**TWO)) as place:
         place.shelf.gate.clear()
         nonce = place.ask(Verb.LOAD, "other")
@@ -95,8 +95,8 @@ def test_a_load_is_in_nobodys_way() -> None:
         assert place.replies.get(timeout=WAIT_S).nonce == nonce
 
 
-def test_a_new_model_is_announced_and_answers() -> None:
-    """Vehicles learn of it when its frames are taken."""
+def test_a_new_model_is_announced_and_served() -> None:
+    """The announcement follows when its frames are received."""
     with open_place(Shelf(**TWO)) as place:
         assert [card.name for card in place.statuses.get(timeout=WAIT_S).cards] == ["tiny"]
         place.told(Verb.LOAD, "other")
@@ -105,8 +105,8 @@ def test_a_new_model_is_announced_and_answers() -> None:
         assert (place.answer().model, _states(place)["other", "1"]) == ("other", "current")
 
 
-def test_a_version_that_is_kept_answers_whoever_names_it() -> None:
-    """And the operator can go back to it without loading it again."""
+def test_a_kept_version_serves_frames_that_name_it() -> None:
+    """An operator can make it current again without loading it."""
     with open_place(Shelf(**TWO)) as place:
         place.told(Verb.LOAD, "tiny", "2", keep=True)
         for version, answered_by in ((None, "2"), ("1", "1"), ("2", "2")):
@@ -119,8 +119,8 @@ def test_a_version_that_is_kept_answers_whoever_names_it() -> None:
         assert _states(place)["tiny", "2"] == "available"
 
 
-def test_a_load_that_fails_leaves_all_as_it_was() -> None:
-    """And whoever asked learns why."""
+def test_a_failed_load_changes_nothing() -> None:
+    """The reply has the reason."""
     with open_place(Shelf(**TWO)) as place:
         place.shelf.broken.add(("tiny", "2"))
         assert place.told(Verb.LOAD, "tiny", "2").error == "tiny cannot be run"
@@ -130,8 +130,8 @@ def test_a_load_that_fails_leaves_all_as_it_was() -> None:
         assert place.node.counts["control_refused_failed"] == 2
 
 
-def test_an_unloaded_model_answers_what_it_holds_then_refuses() -> None:
-    """A frame that a vehicle still sends here is told what is served instead."""
+def test_an_unloaded_model_serves_accepted_frames_and_refuses_later_ones() -> None:
+    """A refusal lists the served models."""
     shelf = Shelf(**TWO)
     with open_place(shelf, (("tiny", "1"), ("other", "1"))) as place:
         for sequence in range(30):
@@ -152,7 +152,7 @@ def test_an_unloaded_model_answers_what_it_holds_then_refuses() -> None:
 
 
 def test_a_worker_without_a_repository_serves_what_it_was_given() -> None:
-    """A bench's worker thinks nothing and has no files."""
+    """Benchmarks run workers with models in memory."""
     shelf = Shelf(**TWO)
     with open_place(shelf, with_loader=False) as place:
         assert place.told(Verb.LOAD, "tiny", "2").error.startswith("this worker has no repository")
@@ -162,8 +162,8 @@ def test_a_worker_without_a_repository_serves_what_it_was_given() -> None:
     assert not shelf.engines["tiny", "1"].closed.is_set()  # It is whoever's who gave it.
 
 
-def test_a_model_that_may_not_be_served_twice_is_not_loaded() -> None:
-    """MQTT 3.1.1 cannot share: both workers would answer every frame."""
+def test_without_shared_subscriptions_a_model_of_another_worker_is_not_loaded() -> None:
+    """Both workers would reply to every frame."""
     shelf = Shelf(**TWO)
     rival = NodeStatus(NodeState.ONLINE, "s8", 1, (shelf.card("other"),))
     with MemoryBus() as bus:
@@ -175,7 +175,7 @@ def test_a_model_that_may_not_be_served_twice_is_not_loaded() -> None:
 
 
 def test_one_version_can_be_unloaded_alone() -> None:
-    """Its memory is wanted; frames of the other version must not notice."""
+    """Frames of the other version are not affected."""
     with open_place(Shelf(**TWO)) as place:
         place.told(Verb.LOAD, "tiny", "2", keep=True)
         place.told(Verb.UNLOAD, "tiny", "2")
@@ -185,8 +185,8 @@ def test_one_version_can_be_unloaded_alone() -> None:
         assert place.answer().reason == "tiny version 2 is not served here: ask for tiny version 1"
 
 
-def test_a_worker_that_stops_while_it_loads_frees_what_comes_too_late() -> None:
-    """And tells whoever waits for it."""
+def test_a_model_that_is_loaded_after_the_stop_is_freed() -> None:
+    """The operator gets an error."""
     shelf = Shelf(**TWO)
     with open_place(shelf) as place:
         shelf.gate.clear()
@@ -226,8 +226,8 @@ def _send(place: Place, verb: str, payload: bytes, properties: Properties | None
     ],
     ids=["foreign response topic", "a path", "unknown verb"],
 )
-def test_what_may_not_be_asked_is_refused_and_counted(send: Callable[[Place], None], reason: str, error: str) -> None:
-    """Traffic unharmed."""
+def test_invalid_requests_are_refused_and_counted(send: Callable[[Place], None], reason: str, error: str) -> None:
+    """Frames are not affected."""
     with open_place(Shelf(**TWO)) as place:
         send(place)
         assert place.replies.get(timeout=WAIT_S).error.startswith(error)
@@ -236,16 +236,16 @@ def test_what_may_not_be_asked_is_refused_and_counted(send: Callable[[Place], No
         assert place.answer().model_version == "1"
 
 
-def test_an_operator_who_is_not_on_the_list_gets_nothing_done() -> None:
-    """The broker says who may speak at all; the worker may be stricter."""
+def test_other_operators_are_refused() -> None:
+    """The list of operators restricts those that the broker admits."""
     with open_place(Shelf(**TWO), operators=("anna",)) as place:
         assert place.told(Verb.LOAD, "tiny", "2").error == "operator 'ops' may not control this worker"
         assert not place.shelf.began.is_set()
         assert place.node.counts == {"control_refused_operator": 1}
 
 
-def test_what_cannot_be_read_is_counted() -> None:
-    """There is nobody to answer."""
+def test_unreadable_requests_are_counted() -> None:
+    """No reply can be sent to them."""
     with open_place(Shelf(**TWO)) as place:
         _send(place, "list", b"\xc1")
         _send(place, "list", bytes(1 << 20))
@@ -253,20 +253,18 @@ def test_what_cannot_be_read_is_counted() -> None:
         assert place.node.counts == {"control_refused_unreadable": 2}
 
 
-def test_an_order_that_the_broker_kept_is_counted_and_not_carried_out() -> None:
-    """It would be obeyed again by every worker of that name that starts, long after whoever gave it has gone."""
-    with open_place(Shelf(**TWO)) as place:
-        order = Delivery(
-            topics.CONTROL.of(worker="w", verb="load"), pack_request(REQUEST), 0, Properties(), retained=True
-        )
-        control = place.node._control
-        assert control is not None
-        control._received(order)
-        assert place.node.counts == {"control_refused_retained": 1}
+def test_retained_requests_are_counted_and_ignored() -> None:
+    """The broker would deliver such a request to every worker with this name that starts later."""
+    with MemoryBus() as bus:
+        bus.shares_subscriptions = True
+        bus.publish(topics.CONTROL.of(worker="w", verb="load"), pack_request(REQUEST), qos=1, retained=True)
+        with open_place(Shelf(**TWO), bus=bus) as place:
+            place.told(Verb.LIST)
+            assert place.node.counts == {"control_refused_retained": 1}
 
 
 def test_loads_that_pile_up_are_refused() -> None:
-    """A queue without an end would be a way to fill the memory."""
+    """The queue of changes is bounded."""
     with open_place(Shelf(**TWO)) as place:
         place.shelf.gate.clear()
         place.ask(Verb.LOAD, "other")
@@ -278,8 +276,8 @@ def test_loads_that_pile_up_are_refused() -> None:
         assert {place.replies.get(timeout=WAIT_S).error for _ in range(5)} == {""}
 
 
-def test_a_worker_may_take_no_control_at_all() -> None:
-    """Nobody listens then, and the broker says so to whoever asks."""
+def test_control_can_be_disabled() -> None:
+    """The broker reports to the operator that the request has no subscriber."""
     with open_place(Shelf(**TWO), takes_control=False) as place:
         acks: list[Ack] = []
         acknowledged = threading.Event()

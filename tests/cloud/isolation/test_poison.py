@@ -11,7 +11,7 @@ from tests.cloud.isolation import nasty
 
 @pytest.mark.parametrize("number", [nasty.RAISE, nasty.BUG, nasty.HANG, nasty.EXIT])
 def test_a_frame_that_breaks_the_model_fails_alone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried twice, then `failed`; those in its batch and those after it are answered, each with its own mask."""
+    """It is tried twice, then refused as `failed`; the other frames of its batch get their own masks."""
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
     engine = nasty.Watched(Path("model"), nasty.manifest(), Placement(), engine="nasty", limits=nasty.PATIENT)
     engine.infer(nasty.pictures(0))

@@ -19,7 +19,7 @@ def _graph(workshop: Any) -> Any:
 
 
 def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
-    """A build in progress, or a README, is no model."""
+    """Other folders and files are ignored."""
     workshop.add("b", b"")
     workshop.add("a", b"")
     (workshop.root / "unfinished").mkdir()
@@ -27,8 +27,8 @@ def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
     assert workshop.repository.names() == ("a", "b")
 
 
-def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any) -> None:
-    """Names come from the wire: they must not lead out of the repository."""
+def test_an_unknown_model_is_an_error_with_a_suggestion(workshop: Any) -> None:
+    """Names are untrusted and must not lead out of the repository."""
     workshop.add("road-small", b"")
     with pytest.raises(UnknownNameError, match="no model 'road-smal': did you mean road-small"):
         workshop.repository.load("road-smal")
@@ -37,8 +37,8 @@ def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any
             workshop.repository.load(name)
 
 
-def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: Any) -> None:
-    """Vehicles follow the card, and a card must not need the model's file."""
+def test_a_card_is_made_from_the_manifest(workshop: Any) -> None:
+    """The model file may be missing."""
     folder = workshop.add(
         "m",
         b"",
@@ -54,8 +54,8 @@ def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: 
     assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
 
 
-def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the list of models would else have a worker read YAML for seconds, again and again."""
+def test_a_manifest_is_read_again_only_if_it_was_changed(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing many models would take seconds."""
     folder = workshop.add("m", b"", version=3)
     read: list[Path] = []
 
@@ -73,8 +73,8 @@ def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monke
     assert repository.card("m").version == "4"
 
 
-def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: Any) -> None:
-    """The repository is mounted alone in a container."""
+def test_a_label_file_must_be_in_the_repository(workshop: Any) -> None:
+    """A container mounts only the repository."""
     (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
     workshop.add("m", b"", labels=[], labels_file="../street.yaml")
     assert workshop.repository.card("m").labels.names == ("road",)
@@ -84,8 +84,8 @@ def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: A
 
 
 @pytest.mark.parametrize("engine", ["tensorflow", "openvino"])
-def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: str) -> None:
-    """As those of the manifest do: a class without a name is a mistake, wherever the names are kept."""
+def test_labels_of_a_file_must_cover_the_classes(workshop: Any, engine: str) -> None:
+    """The same check applies to labels in the manifest."""
     (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
     graph = workshop.graph(lambda scores: scores)
     workshop.add("m", graph, labels=[], labels_file="../street.yaml", output={"kind": "scores"})
@@ -94,7 +94,7 @@ def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: 
 
 
 def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
-    """Where the graph itself takes the arg max, nothing but a run tells how many classes there are."""
+    """If the graph has the arg max, only a run shows the number of classes."""
     labels = [{"name": "road", "colour": [1, 2, 3]}]
     graph = workshop.graph(lambda scores: tf.ones_like(tf.argmax(scores, -1)))
     workshop.add("m", graph, labels=labels)
@@ -112,8 +112,8 @@ def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
         (tf.as_string, "is string: only numbers can be sent"),
     ],
 )
-def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: Any, answer: Any, problem: str) -> None:
-    """Not by the first vehicle that asks."""
+def test_an_unsupported_tensor_is_an_error_at_load(workshop: Any, answer: Any, problem: str) -> None:
+    """Otherwise the first vehicle would find it."""
     outputs = {"mean": {"tensor": "prediction:0", "kind": "tensor"}}
     workshop.add("m", workshop.graph(answer), task="tensors", outputs=outputs, output=None)
     with pytest.raises(SkylaneError, match=problem), workshop.repository.load("m") as model:

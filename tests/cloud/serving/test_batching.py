@@ -5,8 +5,8 @@ from shared.stages import Stage
 from tests.cloud.batching_rig import WAIT_S, Gated, Line
 
 
-def test_what_waits_is_inferred_together_and_each_gets_its_own_mask() -> None:
-    """While the engine is busy a batch gathers; a mask that went to another frame would be the worst fault of all."""
+def test_waiting_frames_form_a_batch_and_get_their_own_masks() -> None:
+    """The batch fills while the engine is busy."""
     line = Line(Gated(), max_size=4, decoders=6)
     line.put(line.request(0))
     line.start()
@@ -18,8 +18,8 @@ def test_what_waits_is_inferred_together_and_each_gets_its_own_mask() -> None:
     assert [request.batch_size for request, _ in line.done] == [1, 4, 4, 4, 4, 2, 2]
 
 
-def test_an_unexpected_error_of_the_engine_leaves_the_place_free() -> None:
-    """The frame is answered `failed`, and the next one is inferred."""
+def test_an_unexpected_error_of_the_engine_fails_one_frame() -> None:
+    """The next frame is inferred."""
     line = Line(Gated(error=ValueError("a bug"), poison=(0,)))
     line.engine.gate.set()
     line.put(line.request(0))
@@ -29,8 +29,8 @@ def test_an_unexpected_error_of_the_engine_leaves_the_place_free() -> None:
     assert line.numbers() == [1]
 
 
-def test_no_more_frames_wait_decoded_than_a_batch_takes() -> None:
-    """What waits here has left the fair queue; a place that gets free wakes the queue."""
+def test_the_slots_are_limited_by_the_batch_size() -> None:
+    """Decoded frames have left the fair queue; a released slot can be reserved again."""
     line = Line(Gated(), max_size=2)
     assert [line.batcher.reserve() for _ in range(3)] == [True, True, False]
     line.batcher.release()
@@ -38,8 +38,8 @@ def test_no_more_frames_wait_decoded_than_a_batch_takes() -> None:
     assert not line.batcher.reserve()
 
 
-def test_the_stamps_of_a_batch_are_those_of_its_inference() -> None:
-    """Not of the handing on: the last frame of a batch must not look slower than the first."""
+def test_all_frames_of_a_batch_have_the_same_inference_time() -> None:
+    """The last frame of a batch must not look slower than the first."""
     line = Line(Gated(), max_size=4)
     line.put(*(line.request(number) for number in range(4)))
     line.start()
@@ -51,8 +51,8 @@ def test_the_stamps_of_a_batch_are_those_of_its_inference() -> None:
     assert all(request.image is None for request, _ in line.done)
 
 
-def test_a_batch_baked_into_the_graph_is_the_batch() -> None:
-    """A manifest that promises more must not make the log say more."""
+def test_a_fixed_batch_size_of_the_engine_limits_batches() -> None:
+    """The manifest may allow more."""
     line = Line(Gated(batch_size=1), max_size=4, decoders=2)
     line.put(line.request(0), line.request(1))
     line.start()
@@ -61,8 +61,8 @@ def test_a_batch_baked_into_the_graph_is_the_batch() -> None:
     assert [request.batch_size for request, _ in line.done] == [1, 1]
 
 
-def test_a_batch_waits_for_what_is_being_decoded() -> None:
-    """Throughput for latency, by choice."""
+def test_a_batch_waits_for_frames_that_are_being_decoded() -> None:
+    """`max_wait_ms` trades latency for throughput."""
     line = Line(Gated(), max_size=2, max_wait_ms=WAIT_S * 1000)
     line.engine.gate.set()
     line.put(line.request(0))
@@ -73,8 +73,8 @@ def test_a_batch_waits_for_what_is_being_decoded() -> None:
     assert line.engine.sizes == [2]
 
 
-def test_a_wait_in_vain_is_not_repeated() -> None:
-    """A lone vehicle with one frame in flight would pay for it with every frame."""
+def test_a_wait_without_effect_is_not_repeated() -> None:
+    """A lone vehicle with one frame in flight would wait with every frame."""
     line = Line(Gated(), max_size=2, max_wait_ms=1)
     line.engine.gate.set()
     line.put(line.request(0))
@@ -88,8 +88,8 @@ def test_a_wait_in_vain_is_not_repeated() -> None:
     assert line.engine.sizes == [1, 1]
 
 
-def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:
-    """Company is never worth an answer."""
+def test_a_batch_does_not_wait_beyond_a_deadline() -> None:
+    """The earliest deadline in the batch ends the wait."""
     line = Line(Gated(), max_size=2, max_wait_ms=3_600_000)
     line.engine.gate.set()
     line.put(line.request(0, budget_ms=2000))
@@ -103,8 +103,8 @@ def test_a_batch_waits_no_longer_than_the_budget_of_any_frame_in_it() -> None:
     assert len(line.done) + len(line.refused) == 1
 
 
-def test_an_end_within_the_wait_infers_what_is_there() -> None:
-    """A drain must not wait for frames that cannot come."""
+def test_closing_ends_the_wait() -> None:
+    """A drain must not wait for frames that cannot arrive."""
     line = Line(Gated(), max_size=8, max_wait_ms=3_600_000)
     line.put(line.request(0))
     assert line.batcher.reserve()
@@ -114,8 +114,8 @@ def test_an_end_within_the_wait_infers_what_is_there() -> None:
     assert line.numbers() == [0]
 
 
-def test_a_close_waits_for_the_frames_that_are_being_decoded() -> None:
-    """A version that is swapped for another loses none; nobody gets a place on it any more."""
+def test_closing_waits_for_frames_that_are_being_decoded() -> None:
+    """A version that is replaced loses no frame, but gives no more slots."""
     line = Line(Gated())
     assert line.batcher.reserve()
     line.engine.gate.set()
@@ -127,8 +127,8 @@ def test_a_close_waits_for_the_frames_that_are_being_decoded() -> None:
     assert line.numbers() == [0]
 
 
-def test_frames_whose_budget_is_used_up_are_not_inferred() -> None:
-    """The others of the batch are."""
+def test_expired_frames_are_not_inferred() -> None:
+    """The other frames of the batch are."""
     line = Line(Gated(), max_size=3)
     long_ago_ns = clock.now_ns() - 3_600 * 10**9
     line.put(
@@ -142,7 +142,7 @@ def test_frames_whose_budget_is_used_up_are_not_inferred() -> None:
 
 
 def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
-    """The engine's time goes to frames that can still be answered."""
+    """The time of the engine goes to frames that can meet their deadline."""
     line = Line(Gated(), max_size=2)
     line.batcher._inference.add(1, 3_600 * 10**9)
     assert line.batcher.expected_latency_ns >= 3_600 * 10**9
@@ -153,8 +153,8 @@ def test_frames_that_would_be_inferred_too_late_are_not_inferred() -> None:
     assert line.answers() == [(0, Status.EXPIRED, "inference would end after the deadline")]
 
 
-def test_a_batch_is_cut_where_more_would_make_a_frame_late() -> None:
-    """The frames of one vehicle must not wait for those of another past their budget; fewer then leave the fair queue."""
+def test_a_batch_is_cut_to_meet_a_deadline() -> None:
+    """A larger batch would end after the deadline of one of its frames."""
     line = Line(Gated(), max_size=4)
     line.batcher._inference.add(1, 1_000 * 10**9)
     line.batcher._inference.add(4, 360_000 * 10**9)
@@ -166,8 +166,8 @@ def test_a_batch_is_cut_where_more_would_make_a_frame_late() -> None:
     assert line.engine.sizes == [2, 2]
 
 
-def test_after_a_cut_fewer_frames_wait_decoded() -> None:
-    """What waits decoded is served as it came, whosever it is: a greedy vehicle's frames would stand before all others."""
+def test_after_a_cut_fewer_slots_are_free() -> None:
+    """Decoded frames are served in order of arrival, so that those of a greedy vehicle would be first."""
     line = Line(Gated(), max_size=4)
     line.batcher._inference.add(1, 1_000 * 10**9)
     line.batcher._inference.add(4, 360_000 * 10**9)
@@ -179,8 +179,8 @@ def test_after_a_cut_fewer_frames_wait_decoded() -> None:
     assert line.engine.sizes[0] == 1
 
 
-def test_the_time_from_inference_to_answer_counts() -> None:
-    """A result that is ready when its budget has ended was inferred in vain."""
+def test_the_latency_of_postprocessing_counts() -> None:
+    """A result that is ready after its deadline is useless."""
     line = Line(Gated())
     line.postprocessor.latency.add(3_600 * 10**9)
     line.put(line.request(0, budget_ms=60_000))
@@ -190,7 +190,7 @@ def test_the_time_from_inference_to_answer_counts() -> None:
 
 
 def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
-    """On its second try, alone; those beside it in the batch are answered."""
+    """The second attempt is made with each frame alone."""
     line = Line(Gated(error=InferenceError("out of range"), poison=(1,)), max_size=3)
     line.put(*(line.request(number) for number in range(3)))
     line.start()
@@ -200,8 +200,8 @@ def test_a_model_that_fails_on_a_frame_fails_that_frame_alone() -> None:
     assert line.answers() == [(1, Status.FAILED, "poison: out of range")]
 
 
-def test_a_model_that_cannot_be_asked_is_asked_once() -> None:
-    """Its server is away or slow: each frame alone would wait for it once more, and none of them is to blame."""
+def test_an_unavailable_model_is_tried_once() -> None:
+    """Its server is down or slow, which is not the fault of any frame."""
     line = Line(Gated(error=UnavailableError("the model's server cannot be reached")), max_size=3)
     line.put(*(line.request(number) for number in range(3)))
     line.start()
@@ -210,8 +210,8 @@ def test_a_model_that_cannot_be_asked_is_asked_once() -> None:
     assert line.answers() == [(number, Status.FAILED, "the model's server cannot be reached") for number in range(3)]
 
 
-def test_a_frame_is_tried_twice_at_most() -> None:
-    """What fails twice would fail for ever, at the cost of all others."""
+def test_a_frame_is_tried_at_most_twice() -> None:
+    """A third attempt would only delay other frames."""
     line = Line(Gated(error=InferenceError("out of range")))
     line.put(line.request(0))
     line.start()
@@ -220,8 +220,8 @@ def test_a_frame_is_tried_twice_at_most() -> None:
     assert line.answers() == [(0, Status.FAILED, "poison: out of range")]
 
 
-def test_a_frame_behind_which_none_waits_is_finished_by_the_engines_thread() -> None:
-    """To wake another thread takes longer than the work; with frames behind it, the engine must go on."""
+def test_the_last_waiting_frame_is_processed_by_the_engine_thread() -> None:
+    """Waking another thread takes longer than the work; with more frames waiting, the engine must continue."""
     line = Line(Gated())
     line.put(line.request(1))
     line.start()

@@ -21,7 +21,7 @@ def answer(status: Status = Status.ANSWERED) -> MaskMessage:
 
 
 def test_a_batch_of_three_is_one_execution() -> None:
-    """Frames and batches apart tell how well a worker batches."""
+    """Frames and batches are counted separately."""
     tally = ServingStats()
     for _ in range(3):
         tally.add(request(batch_size=3), answer())
@@ -30,8 +30,8 @@ def test_a_batch_of_three_is_one_execution() -> None:
     assert told.stages_ns == {Stage.DEQUEUED: 15, Stage.INFERRED: 21, Stage.REPLIED: 6}
 
 
-def test_strangers_names_are_not_remembered_without_end() -> None:
-    """Anybody may name a model that is not there, and a new one each time."""
+def test_the_number_of_unknown_model_names_is_bounded() -> None:
+    """Clients can invent model names."""
     tally = ServingStats()
     for number in range(1000):
         tally.add(request(f"model-{number}"), answer(Status.REJECTED))

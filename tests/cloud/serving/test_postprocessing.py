@@ -54,8 +54,8 @@ def _answers(
 
 
 @pytest.mark.parametrize("codec", list(mask_codecs.MASK_CODECS))
-def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
-    """In every codec, in every pixel."""
+def test_a_mask_is_unchanged_by_its_codec(codec: str) -> None:
+    """All pixels are equal after decoding."""
     answers = _answers(*[(Want(codec), plan(Resize.CROP, 80, 120, *SIZE))] * 5)
     assert len(answers) == 5
     for answer in answers:
@@ -65,8 +65,8 @@ def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
         assert stages == ["received", "inferred", "postprocessed", "mask_encoded", "replied"]
 
 
-def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
-    """What the model never saw is 255."""
+def test_a_mask_in_the_size_of_the_frame() -> None:
+    """Pixels that the model did not see are 255."""
     geometry = plan(Resize.CROP, 80, 200, *SIZE)
     (answer,) = _answers((Want("zstd", "frame"), geometry))
     assert answer.shape == (80, 200)
@@ -75,8 +75,8 @@ def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
     assert (mask == UNSEEN).any()
 
 
-def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> None:
-    """A wish of one vehicle must not end the thread that answers all."""
+def test_a_result_that_is_too_large_is_rejected() -> None:
+    """The next frame gets its result."""
     large = (Want("raw", "frame"), plan(Resize.STRETCH, 500, 500, *SIZE))
     small = (Want("raw"), plan(Resize.CROP, *SIZE, *SIZE))
     rejected, answered = _answers(large, small, max_reply_bytes=3000)
@@ -84,8 +84,8 @@ def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> Non
     assert "ask for another mask codec or size" in rejected.reason
 
 
-def test_every_task_is_answered_in_its_own_form() -> None:
-    """With no mask's shape where there is no mask."""
+def test_each_task_has_its_own_result() -> None:
+    """Only a mask has a shape."""
     plain = plan(Resize.CROP, *SIZE, *SIZE)
     said = {}
     for task in (Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS):
@@ -101,15 +101,15 @@ def test_every_task_is_answered_in_its_own_form() -> None:
     np.testing.assert_array_equal(tensors.values["depth"], np.ones((3, 4), np.float16))
 
 
-def test_tensors_larger_than_the_way_back_are_rejected() -> None:
-    """Who asked learns what to ask for instead."""
+def test_tensors_that_are_too_large_are_rejected() -> None:
+    """The reason says how to get a smaller reply."""
     (answer,) = _answers((Want("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, max_reply_bytes=100)
     assert answer.status is Status.REJECTED
     assert "ask for fewer outputs or another codec" in answer.reason
 
 
-def test_a_tensor_that_cannot_travel_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the thread that answers all lives on."""
+def test_a_tensor_with_an_unsupported_type_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next frame gets its result."""
     monkeypatch.setitem(OUTPUTS, Task.TENSORS, {"depth": np.array(["text"]), "flow": np.arange(5)})
     plain = plan(Resize.CROP, *SIZE, *SIZE)
     refused, answered = _answers((Want(), plain), (Want(outputs=("flow",)), plain), task=Task.TENSORS)
