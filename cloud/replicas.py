@@ -27,7 +27,7 @@ from shared.runtime.health_file import HealthFile, is_fresh
 from shared.runtime.machine import usable_cores
 from shared.runtime.processes import end
 
-_MAX_BACKOFF_S = 30.0
+_BACKOFF_CAP_S = 30.0
 _BACKOFF_RESET_S = 60.0  # Run time after which the backoff starts again at its first value.
 _DRAIN_S = 90.0
 _POLL_S = 0.2
@@ -111,7 +111,7 @@ class _Replica:
             self._backoff_s = self._first_backoff_s
         backoff_s = self._backoff_s
         self.next_start_s = now_s + backoff_s
-        self._backoff_s = min(_MAX_BACKOFF_S, 2 * backoff_s)
+        self._backoff_s = min(_BACKOFF_CAP_S, 2 * backoff_s)
         return code, backoff_s
 
     def terminate(self) -> None:

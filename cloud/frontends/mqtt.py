@@ -261,7 +261,7 @@ class MqttFrontend:
             refuse=self._refuse,
         )
         try:
-            request.head = peek(delivery.payload)
+            request.header = peek(delivery.payload)
             if delivery.properties.response_topic in (None, reply_topic):
                 self._submission.submit(request)
             else:

@@ -155,7 +155,7 @@ class Door:
                 times={Stage.RECEIVED: received_ns},
                 max_reply_bytes=max_reply_bytes,
                 correlation=message.id,
-                head=FrameHead(due_ns, message.budget_ms, message.version, message.attempt),
+                header=FrameHead(due_ns, message.budget_ms, message.version, message.attempt),
                 message=message,
                 refuse=self._refuse,
                 reply_with_outputs=reply if heads else None,

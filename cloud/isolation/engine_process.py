@@ -105,8 +105,8 @@ def _serve(engine: Engine, channel: EngineChannel) -> None:
             heads, size = _layout(outputs)
             is_new = results is None or results.size < size
             results = _replaced(SharedMemory.of_size(size) if is_new else None, results)
-            for head, dtype, shape, offset in heads:
-                results.array(dtype, shape, offset)[...] = outputs[head]
+            for name, dtype, shape, offset in heads:
+                results.array(dtype, shape, offset)[...] = outputs[name]
         except SkylaneError as error:
             channel.send({"kind": "failed", "problem": str(error)})
         except BaseException as error:
@@ -130,10 +130,10 @@ def _replaced(new: SharedMemory | None, old: SharedMemory | None) -> SharedMemor
 def _layout(outputs: Outputs) -> tuple[list[tuple[str, str, tuple[int, ...], int]], int]:
     """Returns name, dtype, shape and offset of each output in shared memory, and the total size in bytes."""
     heads, end = [], 0
-    for head, values in outputs.items():
+    for name, values in outputs.items():
         if values.dtype.kind not in "biuf":
-            raise SkylaneError(f"output {head} has type {values.dtype}: only numbers can be shared with the worker")
-        heads.append((head, values.dtype.str, values.shape, end))
+            raise SkylaneError(f"output {name} has type {values.dtype}: only numbers can be shared with the worker")
+        heads.append((name, values.dtype.str, values.shape, end))
         end += -(-values.nbytes // _ALIGNMENT) * _ALIGNMENT
     return heads, max(end, _ALIGNMENT)
 

@@ -108,7 +108,7 @@ class EngineProcess:
         try:
             # The next batch overwrites the shared memory while these outputs are still in use.
             return {
-                head: self._results.array(dtype, shape, offset).copy() for head, dtype, shape, offset in reply["heads"]
+                name: self._results.array(dtype, shape, offset).copy() for name, dtype, shape, offset in reply["heads"]
             }
         except SharedMemoryError as error:
             raise InferenceError(str(error)) from error

@@ -41,7 +41,7 @@ def agreement(manifest: Manifest, reference: Outputs, given: Outputs) -> float:
             return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
         case Task.DETECTION:
             return _object_agreement(manifest, reference, given)
-    return min(_number_agreement(reference[head], given[head]) for head in reference)
+    return min(_number_agreement(reference[name], given[name]) for name in reference)
 
 
 def largest_difference(reference: Outputs, given: Outputs) -> float:
@@ -51,14 +51,14 @@ def largest_difference(reference: Outputs, given: Outputs) -> float:
         AgreementError: names or shapes of the outputs differ.
     """
     _check_comparable(reference, given)
-    return max(float(np.max(_differences(reference[head], given[head]), initial=0.0)) for head in reference)
+    return max(float(np.max(_differences(reference[name], given[name]), initial=0.0)) for name in reference)
 
 
 def _check_comparable(reference: Outputs, given: Outputs) -> None:
-    wanted, found = ({head: values.shape for head, values in sorted(outputs.items())} for outputs in (reference, given))
+    wanted, found = ({name: values.shape for name, values in sorted(outputs.items())} for outputs in (reference, given))
     if wanted != found:
         actual, expected = (
-            ", ".join(f"{head} {'×'.join(map(str, shape))}" for head, shape in shapes.items())[:200]
+            ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items())[:200]
             for shapes in (found, wanted)
         )
         raise AgreementError(f"its outputs are {actual}, those of the reference {expected}: the models are different")
@@ -77,7 +77,7 @@ def _object_agreement(manifest: Manifest, reference: Outputs, given: Outputs) ->
     matched = total = 0
     for number in range(len(reference["scores"])):
         ours, theirs = (
-            objects({head: values[number] for head, values in outputs.items()}, geometry, manifest)
+            objects({name: values[number] for name, values in outputs.items()}, geometry, manifest)
             for outputs in (reference, given)
         )
         total += len(ours.boxes) + len(theirs.boxes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # The repository imports this module.
 
 _IMAGES = 4
 _WARM_UP_ROUNDS = 3  # The first runs allocate and tune.
-_MAX_SLOWDOWN = 3.0  # Candidates that are slower than the fastest by this factor in the warm-up are not measured.
+_SLOWDOWN_CUTOFF = 3.0  # Candidates that are slower than the fastest by this factor in the warm-up are not measured.
 _ROUNDS = 11
 
 
@@ -149,7 +149,7 @@ def _measure(repository: "Repository", selection: _Selection) -> EngineChoice:
             )
         runs = {key: partial(models[key].infer, shown[:1]) for key in (held, *(key for key in shares if key != held))}
         warm_ms = {candidate: min(each) for candidate, each in race(runs, _WARM_UP_ROUNDS).items()}
-        limit_ms = _MAX_SLOWDOWN * min(warm_ms.values())
+        limit_ms = _SLOWDOWN_CUTOFF * min(warm_ms.values())
         runs = {key: run for key, run in runs.items() if key == held or warm_ms[key] <= limit_ms}
         # The minimum would favour an engine that is fast only once.
         took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS).items()}

@@ -244,14 +244,14 @@ class Manifest(Section):
             raise ValueError(
                 f"the outputs of a detection are {', '.join(_DETECTION_KINDS)}, not {', '.join(self.outputs)}"
             )
-        for head, section in self.heads.items():
-            kinds = single.kinds if single else _DETECTION_KINDS.get(head, (OutputKind.TENSOR,))
+        for name, section in self.heads.items():
+            kinds = single.kinds if single else _DETECTION_KINDS.get(name, (OutputKind.TENSOR,))
             if self.task is Task.TENSORS:
                 kinds = (OutputKind.TENSOR,)
-                if not re.fullmatch(NAME, head):
-                    raise ValueError(f"outputs: {head[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
+                if not re.fullmatch(NAME, name):
+                    raise ValueError(f"outputs: {name[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
             if section.kind not in kinds:
-                raise ValueError(f"output {head}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
+                raise ValueError(f"output {name}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
         return self
 
     @property

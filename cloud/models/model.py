@@ -149,7 +149,7 @@ class Model:
         if len(images) == size or (len(images) < size and self._engine.batch_size is None):
             return self._run(images)
         parts = [self._part(images[start : start + size], size) for start in range(0, len(images), size)]
-        return {head: np.concatenate([part[head] for part in parts]) for head in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def warm_up(self, runs: int | None = None) -> list[float]:
         """Runs the smallest batch `runs` times, by default as given in the manifest; returns the milliseconds of each.
@@ -215,7 +215,7 @@ class Model:
                 self._warnings = (NOT_DETERMINISTIC,)
             self._check(outputs, size)
             self._output_types = {
-                head: OutputType(values.dtype.name, values.shape[1:]) for head, values in outputs.items()
+                name: OutputType(values.dtype.name, values.shape[1:]) for name, values in outputs.items()
             }
             last = outputs
         return took_ms
@@ -226,11 +226,11 @@ class Model:
         Raises:
             OutputError: an output does not have `size` rows, or a mask has a class without a name.
         """
-        for head, values in outputs.items():
+        for name, values in outputs.items():
             if values.ndim == 0 or len(values) != size:
                 given = "×".join(map(str, values.shape)) or "a single number"
                 raise OutputError(
-                    f"{self.card.name}: output {head!r} has shape {given} for {size} images: its first dimension must be {size}"
+                    f"{self.card.name}: output {name!r} is {given} for {size} images: its first dimension must be {size}"
                 )
         named = len(self.manifest.labels)
         highest = int(outputs["mask"].max()) if "mask" in outputs else -1
@@ -245,4 +245,4 @@ class Model:
             return self._run(np.ascontiguousarray(images))
         padded = np.zeros((size, *self.input_shape), np.uint8)
         padded[: len(images)] = images
-        return {head: values[: len(images)] for head, values in self._run(padded).items()}
+        return {name: values[: len(images)] for name, values in self._run(padded).items()}

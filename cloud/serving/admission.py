@@ -35,7 +35,7 @@ class _Entry:
     @property
     def order(self) -> tuple[int, int]:
         """The sort key among the cameras of a vehicle: due time, then arrival; frames without a due time are last."""
-        due_ns = self.request.head.due_ns
+        due_ns = self.request.header.due_ns
         return (MAX_NS if due_ns is None else due_ns, self.ticket)
 
 

@@ -79,7 +79,7 @@ class Batcher:
         self._max_size = model.max_batch_size
         self._decoders = decoders
         self._fitting_size = self._max_size  # Frames that recently fitted into a batch before the first deadline.
-        self._max_wait_ns = round(max_wait_ms * 1e6)
+        self.max_wait_ns = round(max_wait_ms * 1e6)
         self._condition = threading.Condition()
         self._decoded: deque[Request] = deque()
         self._reserved = 0
@@ -89,14 +89,14 @@ class Batcher:
         self._instances = model.instances
         self._running: dict[int, _RunningBatch] = {}  # Batches in the engine by thread.
         self._decoding = LatencyEstimator()
-        self._inference = BatchLatencyEstimator(self._max_size)
+        self.inference_latency = BatchLatencyEstimator(self._max_size)
         self._circuit_breaker = circuit_breaker or CircuitBreaker()
 
     @property
     def expected_latency_ns(self) -> int:
         """The estimated time until a frame that arrives now has its reply."""
         batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
-        queued_ns = -(-batches // self._instances) * self._inference.ns(self._max_size)
+        queued_ns = -(-batches // self._instances) * self.inference_latency.ns(self._max_size)
         return max(self._decoding.ns, self._busy_ns()) + queued_ns + self._reply_after_ns(ahead + 1)
 
     def reserve(self) -> bool:
@@ -155,7 +155,7 @@ class Batcher:
         running = list(self._running.values())
         if len(running) < self._instances:
             return 0
-        idle_ns = min(batch.start_ns + self._inference.ns(batch.size) for batch in running)
+        idle_ns = min(batch.start_ns + self.inference_latency.ns(batch.size) for batch in running)
         return max(0, idle_ns - clock.now_ns())
 
     def _gather(self) -> list[Request]:
@@ -167,7 +167,7 @@ class Batcher:
                 self._condition.wait_for(lambda: (self._decoded and self._has_idle_instance) or self._is_finished)
                 if not self._decoded:
                     return batch
-                latest_ns = clock.now_ns() + self._max_wait_ns
+                latest_ns = clock.now_ns() + self.max_wait_ns
                 while self._decoded and len(self._decoded) < self._max_size and self._may_more_come():
                     wait_ns = min([latest_ns, *self._latest_starts_ns()]) - clock.now_ns()
                     if wait_ns <= 0:
@@ -196,7 +196,7 @@ class Batcher:
 
     def _reply_after_ns(self, size: int) -> int:
         """The estimated time from the start of a batch of this size to its replies."""
-        return self._inference.ns(size) + self._postprocessor.latency.ns
+        return self.inference_latency.ns(size) + self._postprocessor.latency.ns
 
     def _safe_reply_after_ns(self, size: int) -> int:
         return round(_SAFETY_FACTOR * self._reply_after_ns(size)) + _WAKE_UP_NS
@@ -259,7 +259,7 @@ class Batcher:
         for request in batch:
             request.stamp(Stage.INFERRED)
             request.image = None
-        self._inference.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
+        self.inference_latency.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
         for index, request in enumerate(batch):
             request.outputs = {name: values[index] for name, values in outputs.items()}
             if request is batch[-1] and not (self._decoded or self._reserved):

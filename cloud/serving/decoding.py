@@ -67,7 +67,7 @@ class Decoder:
         if not request.is_wanted():
             return CLIENT_GONE
         try:
-            served = self._served_models.find(request.model, request.head.version)
+            served = self._served_models.find(request.model, request.header.version)
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
         if not request.can_finish_in(lambda: served.batcher.expected_latency_ns):
@@ -86,7 +86,7 @@ class Decoder:
 
     def _decode(self, request: Request, card: ModelCard) -> None:
         message = read(request)
-        if message.version != request.head.version:
+        if message.version != request.header.version:
             raise MessageError("the field of the model version must precede the image in the message", message.id)
         check_want(message.want, card)
         _check_image_shape(message, card)

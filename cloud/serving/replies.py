@@ -93,7 +93,7 @@ class Replier:
             return
         refusal = MaskMessage(
             id=request.id,
-            attempt=request.message.attempt if request.message else request.head.attempt,
+            attempt=request.message.attempt if request.message else request.header.attempt,
             status=status,
             worker=self._worker,
             reason=reason[:500],

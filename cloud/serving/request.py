@@ -40,7 +40,7 @@ class Request:
     times: dict[Stage, int]  # Nanoseconds by stage; RECEIVED is the first.
     max_reply_bytes: int
     correlation: FrameId | None = None  # The recipient of a refusal if the payload cannot be read.
-    head: FrameHead = NO_HEAD  # The fields that admission needs before the payload is read.
+    header: FrameHead = NO_HEAD  # The fields that admission needs before the payload is read.
     message: FrameMessage | None = None
     outputs: Outputs | None = None  # The outputs of the model for this frame, without the batch dimension.
     image: Any = None  # The decoded image: uint8 H×W×3 in the colour order of the model.
@@ -58,7 +58,7 @@ class Request:
     @property
     def deadline_ns(self) -> int | None:
         """The deadline, `budget_ms` after the request was received; None if the client set no budget."""
-        budget_ms = self.message.budget_ms if self.message else self.head.budget_ms
+        budget_ms = self.message.budget_ms if self.message else self.header.budget_ms
         return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
 
     @property

@@ -12,7 +12,7 @@ from shared.messages.frame import FrameMessage
 from shared.messages.results import Detections, Result
 
 _MAX_CANDIDATES = 4096  # Limits the time of suppression, which is quadratic.
-_MAX_OVERHANG = 2.0  # Distance of a box edge from the input, relative to its larger side; prevents overflows.
+_OVERHANG = 2.0  # Distance of a box edge from the input, relative to its larger side; prevents overflows.
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
@@ -33,7 +33,7 @@ def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detecti
     candidates = np.flatnonzero(best >= manifest.detection.score_threshold)
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
-    kept = np.clip(corners[candidates], -_MAX_OVERHANG * side, (1 + _MAX_OVERHANG) * side).astype(np.float64)
+    kept = np.clip(corners[candidates], -_OVERHANG * side, (1 + _MAX_OVERHANG) * side).astype(np.float64)
     in_frame = boxes.lay_back(kept, geometry)
     visible = np.flatnonzero((in_frame[:, 2:] > in_frame[:, :2]).all(axis=1))
     anchors = candidates[visible]

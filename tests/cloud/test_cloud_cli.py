@@ -72,15 +72,15 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
     """
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
     answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
-    said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+    statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
     lines: list[str] = []
     with MqttBus(Address.parse(mosquitto_url), f"test-{vehicle}") as bus:
         bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_mask(delivery.payload)))
-        bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: said.put(unpack_status(delivery.payload)))
+        bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: statuses.put(unpack_status(delivery.payload)))
         with Worker(
             mosquitto_url, models=repository, model="tiny", name=name, device="cpu", on_line=lines.append
         ) as worker:
-            online = said.get(timeout=WAIT_S)
+            online = statuses.get(timeout=WAIT_S)
             assert (online.state, online.cards[0].name) == (NodeState.ONLINE, "tiny")
             frame = FrameMessage(
                 id=FrameId(vehicle, "left", "s1", 0),
@@ -98,10 +98,10 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
             os.kill(worker.pid, signal.SIGHUP)
-            assert said.get(timeout=WAIT_S).state is NodeState.STOPPING
+            assert statuses.get(timeout=WAIT_S).state is NodeState.STOPPING
             os.kill(worker.pid, signal.SIGTERM)
             os.kill(worker.pid, signal.SIGHUP)
-            assert said.get(timeout=WAIT_S).state is NodeState.OFFLINE
+            assert statuses.get(timeout=WAIT_S).state is NodeState.OFFLINE
         assert worker._process.returncode == 0
     entries = [entry for line in lines if (entry := read_line(line)) is not None]
     assert len(entries) == len(lines)
@@ -161,7 +161,7 @@ def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         (("--engine", "tensorflwo"), "'tensorflwo' is not one of"),
         (("--precision", "fp8"), "'fp8' is not one of"),
@@ -172,13 +172,13 @@ def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_invalid_options_are_errors(
-    repository: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], told: str
+    repository: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], expected: str
 ) -> None:
     """The message is one line, before the worker is ready."""
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", *flags])
     assert ended.value.code
-    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_an_unknown_engine_in_a_configuration_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,10 +207,10 @@ def test_a_worker_can_be_sampled(repository: Path, tmp_path: Path, capsys: pytes
     config, resources = tmp_path / "cloud.yaml", tmp_path / "resources.csv"
     config.write_text("connect_timeout_s: 0.1\n")
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1", "--worker", "w"]
-    for told in ("127.0.0.1:1", f"{resources} is there already: choose another file"):
+    for expected in ("127.0.0.1:1", f"{resources} is there already: choose another file"):
         with pytest.raises(SystemExit):
             skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
-        assert told in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     nodes = [line.split(",")[1] for line in resources.read_text().splitlines()]
     assert nodes[:3] == ["node", "machine", "worker/w"]
 

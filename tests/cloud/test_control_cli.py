@@ -14,29 +14,29 @@ from shared.messages.control import ControlReply, ModelEntry, ModelState
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from tests.cloud.shelf import Place, Shelf, open_place
+from tests.support.control import FakeRepository, WorkerRig, open_worker
 
 
 @pytest.fixture
-def place(mosquitto_broker: Broker) -> Iterator[Place]:
-    """A worker `w` of two versions and another model, on a broker of its own."""
+def rig(mosquitto_broker: Broker) -> Iterator[WorkerRig]:
+    """A worker `w` with two versions of a model and another model, on a separate broker."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
-    with open_place(Shelf(tiny=("1", "2"), other=("1",)), bus=bus) as opened:
+    with open_worker(FakeRepository(tiny=("1", "2"), other=("1",)), bus=bus) as opened:
         yield opened
 
 
 def _control(broker: Broker, *arguments: str) -> int:
-    """Run the command; its exit code."""
+    """Runs the command and returns its exit code."""
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "control", *arguments, "--broker", broker.url, "--operator", "anna"])
     return int(ended.value.code or 0)
 
 
 def test_models_are_loaded_listed_and_unloaded(
-    place: Place, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]
+    rig: WorkerRig, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command prints its effect."""
-    for arguments, told in (
+    for arguments, expected in (
         (("list",), "available"),
         (("ready",), "worker w: ready"),
         (("ready", "tiny"), "worker w: tiny is ready"),
@@ -46,14 +46,14 @@ def test_models_are_loaded_listed_and_unloaded(
         (("unload", "tiny", "--version", "1"), "worker w: tiny version 1 is unloaded"),
     ):
         assert _control(mosquitto_broker, "w", *arguments) == 0
-        assert told in capsys.readouterr().out
-    place.send(1)
-    assert place.answer().model_version == "2"
+        assert expected in capsys.readouterr().out
+    rig.send(1)
+    assert rig.answer().model_version == "2"
 
 
-def test_json_output(place: Place, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(rig: WorkerRig, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     """The standard output has only the JSON document."""
-    assert place.ready.is_set()
+    assert rig.ready.is_set()
     assert _control(mosquitto_broker, "w", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(model["model"], model["state"]) for model in listed["models"]] == [
@@ -74,21 +74,21 @@ def test_json_output(place: Place, mosquitto_broker: Broker, capsys: pytest.Capt
         (("v", "list"), (1, "skylane: no worker online by the name 'v': choose one of w")),
     ],
 )
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("rig")
 def test_errors_are_one_line(
     mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], ends: tuple[int, str]
 ) -> None:
     """The exit code is not 0."""
-    code, told = ends
+    code, expected = ends
     assert _control(mosquitto_broker, *arguments) == code
     lines = capsys.readouterr().err.splitlines()
-    assert told in (lines[-1] if lines else "")
+    assert expected in (lines[-1] if lines else "")
 
 
 def test_disabled_control_is_reported_at_once(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     """MQTT 5 reports that a message has no subscriber, so that the command needs no timeout."""
     bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
-    with open_place(Shelf(tiny=("1",)), bus=bus, takes_control=False):
+    with open_worker(FakeRepository(tiny=("1",)), bus=bus, takes_control=False):
         assert _control(mosquitto_broker, "w", "list") == 1
     assert "worker w does not accept control requests (--no-control)" in capsys.readouterr().err
 
@@ -100,8 +100,8 @@ def test_a_missing_reply_ends_in_a_timeout(mosquitto_broker: Broker, capsys: pyt
         frozen.subscribe(topics.CONTROL.filter(worker="ice"), 1, lambda _: None)
         frozen.publish(topic, status, qos=1, retained=True)
         assert _control(mosquitto_broker, "ice", "list", "--timeout", "0.2") == 1
-    told = capsys.readouterr().err
-    assert "worker ice did not reply to list within 0.2 s, but may still carry it out" in told
+    expected = capsys.readouterr().err
+    assert "worker ice did not reply to list within 0.2 s, but may still carry it out" in expected
 
 
 def test_brackets_in_errors_are_printed() -> None:

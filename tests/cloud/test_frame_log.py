@@ -1,4 +1,4 @@
-"""What a worker's log says about frames."""
+"""Log lines about frames."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from cloud.frame_log import CountSummary, FrameEventLog
 from cloud.serving.request import Request
 from shared.messages.frame import MaskMessage, Status
-from tests.cloud.channel import frame
+from tests.support.tiny_model import frame
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def _answer(sequence: int, status: Status, session: str = "s1") -> MaskMessage:
 
 
 def replace_session(frame_id: Any, session: str) -> Any:
-    """The same frame of another session."""
+    """A frame of another session."""
     return type(frame_id)(frame_id.vehicle, frame_id.camera, session, frame_id.sequence)
 
 

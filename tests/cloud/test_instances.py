@@ -13,49 +13,49 @@ from cloud.models.loader import ModelLoader
 from cloud.models.model import InstancesError
 from cloud.models.repository import Repository
 from shared import clock
-from tests.cloud.batching_rig import WAIT_S, Gated, Line
-from tests.cloud.channel import Engine, model
 from tests.cloud.engines import tiny as tiny_models
+from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
+from tests.support.tiny_model import Engine, model
 
-_SECOND = 10**9  # In nanoseconds.
+_SECOND_NS = 10**9
 
 
 def test_batches_run_concurrently_up_to_the_number_of_instances() -> None:
     """A single inference leaves cores idle between its operations."""
     both = threading.Barrier(2)
 
-    class Meeting(Gated):
+    class Meeting(GatedEngine):
         def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
             both.wait(WAIT_S)  # Raises if there is only one batch.
             return super().infer(batch)
 
-    line = Line(Meeting(is_reentrant=True), instances=2, decoders=2)
-    line.put(line.request(0), line.request(1))
-    line.start()
-    line.finish()
-    assert sorted(line.numbers()) == [0, 1]
+    rig = BatcherRig(Meeting(is_reentrant=True), instances=2, decoders=2)
+    rig.put(rig.request(0), rig.request(1))
+    rig.start()
+    rig.finish()
+    assert sorted(rig.numbers()) == [0, 1]
 
 
 def test_the_expected_latency_counts_idle_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise frames would be refused as `expired` although an instance is idle."""
     now_ns = 10**12
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns)
-    line = Line(Gated(is_reentrant=True), instances=2)
-    line.start()
-    line.put(line.request(0))
-    assert line.engine.entered.wait(WAIT_S)
-    now_ns += _SECOND  # The duration of one inference.
-    line.engine.gate.set()
-    assert line.postprocessor.finished.acquire(timeout=WAIT_S)
-    line.engine.gate.clear()
+    rig = BatcherRig(GatedEngine(is_reentrant=True), instances=2)
+    rig.start()
+    rig.put(rig.request(0))
+    assert rig.engine.entered.wait(WAIT_S)
+    now_ns += _SECOND_NS  # The duration of one inference.
+    rig.engine.gate.set()
+    assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
+    rig.engine.gate.clear()
     needed_ns = []
     for number in (1, 2):
-        line.engine.entered.clear()
-        line.put(line.request(number))
-        assert line.engine.entered.wait(WAIT_S)
-        needed_ns.append(line.batcher.expected_latency_ns)
-    line.finish()
-    assert needed_ns == [_SECOND, 2 * _SECOND]
+        rig.engine.entered.clear()
+        rig.put(rig.request(number))
+        assert rig.engine.entered.wait(WAIT_S)
+        needed_ns.append(rig.batcher.expected_latency_ns)
+    rig.finish()
+    assert needed_ns == [_SECOND_NS, 2 * _SECOND_NS]
 
 
 def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:

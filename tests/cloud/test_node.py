@@ -15,7 +15,7 @@ from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import MemoryBus
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 
@@ -145,12 +145,12 @@ def test_a_fault_of_the_bus_stops_the_worker() -> None:
 
 def test_a_reconnect_announces_the_worker_again() -> None:
     """A restarted broker has lost its retained messages."""
-    said: list[NodeStatus] = []
+    statuses: list[NodeStatus] = []
     with _serving(model()) as serving:
         serving.bus.subscribe(
-            "skylane/v1/status/worker/w", 1, lambda delivery: said.append(unpack_status(delivery.payload))
+            "skylane/v1/status/worker/w", 1, lambda delivery: statuses.append(unpack_status(delivery.payload))
         )
         serving.node.announce()
         serving.send(1)
         serving.answers.get(timeout=WAIT_S)
-        assert said[1] == replace(said[0], age_ms=said[1].age_ms)  # It may be a millisecond older.
+        assert statuses[1] == replace(statuses[0], age_ms=statuses[1].age_ms)  # It may be a millisecond older.

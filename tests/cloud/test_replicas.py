@@ -221,11 +221,11 @@ def test_replicas_without_a_broker_listen_at_one_port_each(repository: Path) -> 
     port = _neighbours()
     with _running("none", repository, "--no-broker", "--http", f"127.0.0.1:{port}") as command:
         command.wait_for(ALL_READY)
-        told = [
+        found = [
             httpx.get(f"http://127.0.0.1:{port + place}/healthz", verify=False, timeout=WAIT_S).json()
             for place in range(2)
         ]
-        assert [each["worker"] for each in told] == ["w-1", "w-2"]
+        assert [each["worker"] for each in found] == ["w-1", "w-2"]
         assert command.end() == 0, command.lines
 
 

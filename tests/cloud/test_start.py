@@ -99,7 +99,7 @@ def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: st
     entries = [read_line(line) for line in worker.lines]
     assert None not in entries, worker.lines
     assert {entry.fields["node"] for entry in entries if entry} == {"cloud"}
-    # Where the tests run in a container, its limit may be too low for a worker.
+    # The limit of a container that runs the tests may be too low.
     assert not [entry for entry in entries if entry and entry.level != "info" and "pids_limit" not in entry.event]
     if log_format == "json":
         assert all({"time", "level", "message", "worker"} <= json.loads(line).keys() for line in worker.lines)
@@ -151,25 +151,25 @@ from cloud.models.loader import ModelLoader
 from cloud.node import WorkerSettings
 from cloud.models.repository import Repository
 from shared.messages.control import Verb
-from tests.cloud.channel import model
-from tests.cloud.shelf import Place, _memory_bus
+from tests.support.tiny_model import model
+from tests.support.control import WorkerRig, _memory_bus
 
 loader = ModelLoader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
 settings = WorkerSettings(worker="w", session="s9")
 with _memory_bus() as bus:
-    place = Place(bus, loader, [model(name="first")], settings, with_loader=True)
-    assert place.ready.wait(60)
+    rig = WorkerRig(bus, loader, [model(name="first")], settings, with_loader=True)
+    assert rig.ready.wait(60)
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.getuid() == 0:
         os.setuid(65534)  # The limit does not hold for root.
     resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
-    print(place.told(Verb.LOAD, "second").error)
-    place.send(1, "first")
-    print(place.answer().status.value)
+    print(rig.request(Verb.LOAD, "second").error)
+    rig.send(1, "first")
+    print(rig.answer().status.value)
     resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
-    print(place.told(Verb.LOAD, "second").error or "loaded")
-    place.node.stop()
-    place.thread.join()
+    print(rig.request(Verb.LOAD, "second").error or "loaded")
+    rig.node.stop()
+    rig.thread.join()
 """
 
 

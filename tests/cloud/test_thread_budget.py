@@ -24,7 +24,7 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.thread_budget import max_threads
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
+from tests.support.tiny_model import Engine, frame, model
 from tests.cloud.gateway.rig import open_doors
 
 go = threading.Event()

@@ -13,9 +13,9 @@ from cloud.models.repository import Repository
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
-from tests.cloud.channel import frame
 from tests.cloud.engines import remote_servers, tiny
 from tests.cloud.gateway.rig import open_doors
+from tests.support.tiny_model import frame
 
 # What a model of raw tensors gives is not told by the Open Inference Protocol's metadata before it was given.
 CASES = [

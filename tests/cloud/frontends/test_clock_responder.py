@@ -17,7 +17,7 @@ SECOND_NS = 10**9
 
 
 class Rig:
-    """What echoes, on a bus in memory, and what comes back to all vehicles."""
+    """A clock responder on a bus in memory, and its replies to all vehicles."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self.bus = bus
@@ -96,8 +96,8 @@ def test_the_rate_of_probes_is_limited_per_vehicle(rig: Rig, monkeypatch: pytest
         rig.call(pack_probe(Probe("s1", number, 1)), vehicle="flooder")
     rig.call(pack_probe(Probe("s1", 0, 1)))
     rig.settle()
-    heard = [rig.replies.get_nowait()[0] for _ in range(rig.replies.qsize())]
-    assert (heard.count("flooder"), heard.count("car")) == (40, 1)
+    vehicles = [rig.replies.get_nowait()[0] for _ in range(rig.replies.qsize())]
+    assert (vehicles.count("flooder"), vehicles.count("car")) == (40, 1)
     assert rig.responder.refused == {"too_often": 460}
     now_ns += SECOND_NS
     for number in range(50):
@@ -106,10 +106,12 @@ def test_the_rate_of_probes_is_limited_per_vehicle(rig: Rig, monkeypatch: pytest
     assert rig.replies.qsize() == 10
 
 
-def test_the_number_of_rate_limits_is_bounded(rig: Rig) -> None:
-    """Clients can invent vehicle names."""
-    for number in range(1100):
-        rig.call(pack_probe(Probe("s1", 0, 1)), vehicle=f"car-{number}")
+def test_the_number_of_rate_limits_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients can invent vehicle names; the limit of the vehicle that was silent for the longest time is forgotten."""
+    now_ns = clock.now_ns()
+    monkeypatch.setattr(clock, "now_ns", lambda: now_ns)
+    for vehicle in [*["flooder"] * 41, *(f"car-{number}" for number in range(1024)), "flooder"]:
+        rig.call(pack_probe(Probe("s1", 0, 1)), vehicle=vehicle)
     rig.settle()
-    assert rig.replies.qsize() == 1100
-    assert len(rig.responder._buckets) == 1024
+    assert rig.responder.refused == {"too_often": 1}
+    assert rig.replies.qsize() == 40 + 1024 + 1

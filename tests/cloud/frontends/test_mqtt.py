@@ -23,7 +23,7 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpa
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
 from shared.mqtt.bus import Handler, MemoryBus, Properties
 from shared.stages import Stage
-from tests.cloud.channel import frame, model
+from tests.support.tiny_model import frame, model
 
 WAIT_S = 60.0
 FRAME = frame(7)
@@ -268,7 +268,7 @@ def test_a_retry_is_admitted_for_the_model_in_its_topic(rig: Rig) -> None:
     rig.settle()
     assert rig.admission.depth == 1
     request = rig.take()
-    assert (request.vehicle, request.camera, request.model, request.head.attempt) == ("car", "left", "tiny", 2)
+    assert (request.vehicle, request.camera, request.model, request.header.attempt) == ("car", "left", "tiny", 2)
 
 
 def test_a_model_is_announced_only_while_its_frames_are_received(rig: Rig) -> None:

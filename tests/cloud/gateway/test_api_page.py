@@ -7,8 +7,8 @@ from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
 from tests.bench.report.test_browser import browser
-from tests.cloud.channel import model
 from tests.cloud.gateway.rig import open_doors
+from tests.support.tiny_model import model
 
 __all__ = ["browser"]
 

@@ -21,8 +21,8 @@ from cloud.gateway.grpc.stream import MAX_REFUSALS
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CALLS = 8
 READY = "/inference.GRPCInferenceService/ServerReady"

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import model
 
 LIMIT = 1 << 20
 DETECT = b"POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"

@@ -10,7 +10,7 @@ import grpc
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
+from tests.support.tiny_model import Engine, frame, model
 from tests.cloud.gateway.rig import WAIT_S, open_doors
 
 entered = threading.Event()

@@ -18,10 +18,10 @@ from cloud.models.model import Model
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.network.endpoint import is_loopback
-from tests.cloud import channel
-from tests.cloud.channel import HEIGHT, WIDTH
 from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support import tiny_model
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
 WAIT_S = 60.0
@@ -68,7 +68,7 @@ def _face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(name="doors", scope="module")
 def _doors() -> Iterator[Doors]:
-    with open_doors(channel.model(), channel.model(name="other", version="1.2")) as doors:
+    with open_doors(tiny_model.model(), tiny_model.model(name="other", version="1.2")) as doors:
         yield doors
 
 
@@ -133,7 +133,7 @@ def test_the_configuration_tells_load_generators_what_to_send(face: Face, client
 
 def test_statistics_count_what_each_model_did(face: Face) -> None:
     """Load generators read from these where the time went."""
-    with open_doors(channel.model(), channel.model(name="other")) as doors, face.open(doors) as client:
+    with open_doors(tiny_model.model(), tiny_model.model(name="other")) as doors, face.open(doors) as client:
         client.infer("tiny", [face.input("input", noise(3))])
         with pytest.raises(TritonError):
             client.infer("tiny", [face.images(b"not folded")], parameters={"codec": "lz4"})
@@ -290,7 +290,7 @@ def test_shared_memory_is_refused_by_name(face: Face, client: Any) -> None:
 def test_a_clients_own_timeout_is_its_deadline(face: Face) -> None:
     """A caller that waits no more must be told so, and cost the worker nothing more than what has begun."""
     held = import_module("threading").Event()
-    with open_doors(channel.model(lambda: held.wait(WAIT_S) and None)) as doors:
+    with open_doors(tiny_model.model(lambda: held.wait(WAIT_S) and None)) as doors:
         late = {"client_timeout": 0.2} if face.name == "grpc" else {}
         options = {} if face.name == "grpc" else {"network_timeout": 0.2}
         library = face.library
@@ -327,7 +327,7 @@ def test_models_are_not_changed_from_another_machine_without_a_token(face: Face)
     if outside is None:
         pytest.skip("this machine has no address but its loopback")
     everywhere = GatewaySettings(http="0.0.0.0:0", grpc="0.0.0.0:0")
-    with open_doors(channel.model(), gateway=everywhere) as doors:
+    with open_doors(tiny_model.model(), gateway=everywhere) as doors:
         address = f"{outside}:{doors.node.ports[face.name]}"
         with face.library.InferenceServerClient(address) as client:
             assert states(face, client) == {"tiny": "READY"}

@@ -10,8 +10,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
 from tests.cloud.gateway.rig import open_doors
+from tests.support.tiny_model import model
 
 EXAMPLES = 3  # Of each route, as it allows and as it does not; always the same, so a failure is found again.
 

@@ -5,8 +5,8 @@ import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, Placement
 from shared.messages.frame import Status
-from tests.cloud.batching_rig import WAIT_S, Line
 from tests.cloud.isolation import nasty
+from tests.support.batching import WAIT_S, BatcherRig
 
 
 @pytest.mark.parametrize("number", [nasty.RAISE, nasty.BUG, nasty.HANG, nasty.EXIT])
@@ -15,13 +15,13 @@ def test_a_frame_that_breaks_the_model_fails_alone(number: int, monkeypatch: pyt
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
     engine = nasty.Watched(Path("model"), nasty.manifest(), Placement(), engine="nasty", limits=nasty.PATIENT)
     engine.infer(nasty.pictures(0))
-    line = Line(cast("Any", engine), max_size=3, decoders=5)
-    line.put(*(line.request(each) for each in (1, number, 2, 3, 4)))
-    line.start()
-    line.batcher.close()
-    line.threads.join(3 * WAIT_S)
+    rig = BatcherRig(cast("Any", engine), max_size=3, decoders=5)
+    rig.put(*(rig.request(each) for each in (1, number, 2, 3, 4)))
+    rig.start()
+    rig.batcher.close()
+    rig.threads.join(3 * WAIT_S)
     engine.close()
-    assert line.numbers() == [1, 2, 3, 4]
-    ((failed, status, reason),) = line.answers()
+    assert rig.numbers() == [1, 2, 3, 4]
+    ((failed, status, reason),) = rig.answers()
     assert (failed, status) == (number, Status.FAILED)
     assert reason.startswith("poison: ")

@@ -7,7 +7,7 @@ from cloud.isolation.process import ProcessLostError
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
 from shared import clock
 from shared.messages.frame import Status
-from tests.cloud.batching_rig import Gated, Line
+from tests.support.batching import BatcherRig, GatedEngine
 
 S = 10**9
 
@@ -77,15 +77,15 @@ def test_the_number_of_vehicles_is_bounded(time: Time) -> None:
 def test_only_frames_that_end_the_process_count() -> None:
     """After three of them, with two attempts each, the engine gets no more frames of the vehicle."""
     for error, reasons in ((ProcessLostError("died"), 3), (InferenceError("NaN"), 6)):
-        line = Line(Gated(error=error, poison=(7,)), circuit_breaker=CircuitBreaker())
-        line.start()
-        line.engine.gate.set()
+        rig = BatcherRig(GatedEngine(error=error, poison=(7,)), circuit_breaker=CircuitBreaker())
+        rig.start()
+        rig.engine.gate.set()
         for _ in range(6):
-            while not line.batcher.reserve():
+            while not rig.batcher.reserve():
                 pass
-            line.batcher.put(line.request(7))
-        line.finish()
-        statuses = [status for _, status, _ in line.answers()]
+            rig.batcher.put(rig.request(7))
+        rig.finish()
+        statuses = [status for _, status, _ in rig.answers()]
         assert statuses == [Status.FAILED] * reasons + [Status.REJECTED] * (6 - reasons)
-        assert len(line.engine.sizes) == 2 * reasons
-    assert all(reason.startswith("poison: NaN") for *_, reason in line.answers())
+        assert len(rig.engine.sizes) == 2 * reasons
+    assert all(reason.startswith("poison: NaN") for *_, reason in rig.answers())

@@ -99,7 +99,7 @@ class Rig:
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
             max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
-            head=peek(payload),
+            header=peek(payload),
         )
 
 

@@ -33,15 +33,15 @@ OUTPUTS: dict[Task, Mapping[str, Any]] = {
 
 
 def _answers(
-    *wishes: tuple[Want, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
+    *requested: tuple[Want, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
 ) -> list[MaskMessage]:
-    """What the post-processor answers to frames with these wishes."""
+    """Replies to frames with these requested results."""
     answers: list[MaskMessage] = []
     postprocessor = Postprocessor(Replier("w", "cloud/w/s9"))
     model: Any = SimpleNamespace(card=card(task), manifest=manifest(task))
     thread = threading.Thread(target=postprocessor.run)
     thread.start()
-    for want, geometry in wishes:
+    for want, geometry in requested:
         request = Request(
             b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, max_reply_bytes,
             message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
@@ -87,16 +87,16 @@ def test_a_result_that_is_too_large_is_rejected() -> None:
 def test_each_task_has_its_own_result() -> None:
     """Only a mask has a shape."""
     plain = plan(Resize.CROP, *SIZE, *SIZE)
-    said = {}
+    decoded = {}
     for task in (Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS):
         (answer,) = _answers((Want(top_k=1), plain), task=task)
         assert (answer.status, answer.task, answer.shape) == (Status.ANSWERED, task, None)
-        said[task] = results.decode(task, answer.data, answer.codec, None)
-    assert said[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
-    detections = said[Task.DETECTION]
+        decoded[task] = results.decode(task, answer.data, answer.codec, None)
+    assert decoded[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
+    detections = decoded[Task.DETECTION]
     assert isinstance(detections, Detections)
     np.testing.assert_array_equal(detections.boxes, [[20, 5, 40, 30]])
-    tensors = said[Task.TENSORS]
+    tensors = decoded[Task.TENSORS]
     assert isinstance(tensors, Tensors)
     np.testing.assert_array_equal(tensors.values["depth"], np.ones((3, 4), np.float16))
 

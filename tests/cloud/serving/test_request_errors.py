@@ -20,12 +20,12 @@ from cloud.tasks.task import TASKS
 from shared.encoding.protobuf_wire import pack
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
-from shared.messages.control import ControlRequest, Verb, pack_request, unpack_reply
+from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply
 from shared.messages.frame import Status, pack_frame, unpack_mask
 from shared.messages.model_card import Task
 from shared.mqtt.bus import Delivery, Properties
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 PIXELS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
 INFERENCE = {"instances": PIXELS[None].tolist()}
@@ -142,7 +142,7 @@ def test_a_probe_that_raises_gets_no_reply(doors: Doors, monkeypatch: pytest.Mon
 def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """Both control threads serve the next request."""
     monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
-    monkeypatch.setattr("cloud.frontends.control.Control._entries", raise_once(lambda *_: iter(())))
+    monkeypatch.setattr("cloud.frontends.control.ModelEntry", raise_once(ModelEntry))
     replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.REPLIES.filter(operator="me"), 1, replies.put)
 

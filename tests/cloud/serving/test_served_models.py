@@ -9,7 +9,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.runtime.threads import ThreadGroup
-from tests.cloud.channel import Engine, model
+from tests.support.tiny_model import Engine, model
 
 
 def _served(
@@ -37,17 +37,17 @@ def test_frames_without_a_version_use_the_current_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "told"),
+    ("name", "version", "expected"),
     [
         ("huge", None, "huge is not served here: ask for tiny version 1"),
         ("tiny", "7", "tiny version 7 is not served here: ask for tiny version 1"),
     ],
 )
-def test_the_error_for_an_unknown_model_lists_the_served_ones(name: str, version: str | None, told: str) -> None:
+def test_the_error_for_an_unknown_model_lists_the_served_ones(name: str, version: str | None, expected: str) -> None:
     """The vehicle receives it in the reply to its frame."""
     serving = ServedModels()
     serving.set_current(_served())
-    with pytest.raises(MessageError, match=told):
+    with pytest.raises(MessageError, match=expected):
         serving.find(name, version)
 
 

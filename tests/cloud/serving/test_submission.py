@@ -42,7 +42,7 @@ class Rig:
                 times={Stage.RECEIVED: clock.now_ns() - 1_000_000},
                 max_reply_bytes=1000,
                 correlation=FrameId(vehicle, "left", "s1", sequence),
-                head=FrameHead(None, budget_ms),
+                header=FrameHead(None, budget_ms),
                 refuse=self._refuse,
             )
         )

@@ -110,13 +110,13 @@ def test_suppression_of_random_boxes(seed: int, anchors: int, threshold: float) 
     scores = random.uniform(0, 1, (anchors, 3)).astype(np.float32)
     got = _found(corners, scores.reshape(-1, 3), iou_threshold=threshold, max_detections=1000)
     assert (np.diff(got.scores) <= 0).all()
-    told = list(zip(got.boxes, got.class_ids, got.scores, strict=True))
-    for place, (box, class_id, _) in enumerate(told):
-        closest = [_overlap(box, other) for other, its, _ in told[:place] if its == class_id]
+    found = list(zip(got.boxes, got.class_ids, got.scores, strict=True))
+    for place, (box, class_id, _) in enumerate(found):
+        closest = [_overlap(box, other) for other, its, _ in found[:place] if its == class_id]
         assert max(closest, default=0.0) <= threshold + 1e-4
     for box, of_classes in zip(corners, scores, strict=True):
         score, class_id = of_classes.max(), of_classes.argmax()
         if score < 0.3:
             continue
-        better = [_overlap(box, other) for other, its, known in told if its == class_id and known >= score]
+        better = [_overlap(box, other) for other, its, known in found if its == class_id and known >= score]
         assert max(better, default=0.0) > threshold - 1e-4

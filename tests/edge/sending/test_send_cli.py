@@ -19,8 +19,8 @@ from edge.upload.client import NodeLostError
 from edge.upload.grpc_client import SendSettings
 from edge.upload.http_client import HttpCaller
 from shared.imaging.image_files import write_png
-from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 
 @pytest.fixture(name="folder")

@@ -20,9 +20,9 @@ from shared.broker.certificate_authority import Authority
 from shared.imaging import mask_codecs
 from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
 from shared.stages import Stage, Stamp
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 

@@ -27,9 +27,9 @@ from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import MaskMessage, Status, pack_mask
 from shared.messages.topics import FrameId
 from shared.network.endpoint import Endpoint
-from tests.cloud.channel import HEIGHT, WIDTH, frame
 from tests.edge.transports.conftest import WAIT_S, Open, await_problem
 from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server
+from tests.support.tiny_model import HEIGHT, WIDTH, frame
 
 ANSWER = MaskMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
 MASK = base64.urlsafe_b64encode(pack_mask(ANSWER)).decode().rstrip("=")

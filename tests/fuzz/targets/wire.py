@@ -125,7 +125,7 @@ def _frame(payload: bytes) -> None:
         times={Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1 << 20,
         correlation=ID,
-        head=peek(payload),
+        header=peek(payload),
     )
     assert request.deadline_ns is None or request.deadline_ns > 0
     if _decoder.decode(request, _lane):

@@ -23,8 +23,8 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
-from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
 WAIT_S = 60.0
 

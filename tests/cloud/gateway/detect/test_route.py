@@ -18,8 +18,8 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, Engine, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model
 
 PIXELS = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
 

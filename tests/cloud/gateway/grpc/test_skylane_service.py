@@ -13,8 +13,8 @@ from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_mask
 from shared.messages.node_status import NodeState, unpack_status
 from shared.stages import CLOUD_STAGES
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 

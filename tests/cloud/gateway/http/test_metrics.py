@@ -11,8 +11,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.messages import topics
 from shared.messages.frame import pack_frame
 from shared.mqtt.bus import Delivery, Properties
-from tests.cloud.channel import frame, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.tiny_model import frame, model
 
 
 @pytest.fixture(name="doors")

@@ -22,10 +22,10 @@ from cloud.gateway.settings import GatewaySettings
 from shared.broker.certificate_authority import Authority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
-from tests.cloud.channel import model
 from tests.cloud.gateway.detect.test_route import PIXELS, detect, png
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors, watch
 from tests.cloud.gateway.test_hostile_http import DETECT, connect, said, statuses
+from tests.support.tiny_model import model
 
 HTTP = GatewaySettings(http="127.0.0.1:0")
 

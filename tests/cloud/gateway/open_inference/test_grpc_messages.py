@@ -19,8 +19,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest

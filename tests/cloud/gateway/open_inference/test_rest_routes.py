@@ -16,8 +16,8 @@ from cloud.gateway.open_inference.request import InferRequest
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 TOKEN, ROOT = "a-token-of-the-car", "a-token-of-anyone"
 LENGTH = "Inference-Header-Content-Length"

@@ -24,9 +24,9 @@ from shared.imaging.geometry import Resize
 from shared.messages import results
 from shared.messages.frame import Status, Want, pack_frame, unpack_mask
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")

@@ -20,9 +20,9 @@ from shared.imaging.image_codecs import encode
 from shared.messages import results
 from shared.messages.frame import Status, Want, pack_frame, unpack_mask
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.cloud.gateway.rig import open_doors
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0
 HTTP_ALONE = GatewaySettings(http="127.0.0.1:0")

@@ -22,12 +22,12 @@ from shared.messages.frame import FrameMessage, MaskMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
-from tests.cloud.channel import CARD, HEIGHT, WIDTH
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
 
 
-class Gated:
+class GatedEngine:
     """An engine that returns the first channel of each image once its gate is open."""
 
     name = "tensorflow"
@@ -74,7 +74,7 @@ class Gated:
         """See Engine."""
 
 
-def _model(engine: Gated, max_size: int) -> Model:
+def _model(engine: GatedEngine, max_size: int) -> Model:
     manifest = Manifest(
         format="frozen_graph",
         file="none",
@@ -110,10 +110,10 @@ class _Postprocessor(Postprocessor):
         self.put(request, model)
 
 
-class Line:
+class BatcherRig:
     """A batcher with its threads, the inferred frames and the refusals."""
 
-    def __init__(self, engine: Gated, max_size: int = 1, instances: int = 1, **options: Any) -> None:
+    def __init__(self, engine: GatedEngine, max_size: int = 1, instances: int = 1, **options: Any) -> None:
         self.engine = engine
         model = _model(engine, max_size)
         model.instances = self.instances = instances
