@@ -33,7 +33,7 @@ def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detecti
     candidates = np.flatnonzero(best >= manifest.detection.score_threshold)
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
-    kept = np.clip(corners[candidates], -_OVERHANG * side, (1 + _MAX_OVERHANG) * side).astype(np.float64)
+    kept = np.clip(corners[candidates], -_OVERHANG * side, (1 + _OVERHANG) * side).astype(np.float64)
     in_frame = boxes.lay_back(kept, geometry)
     visible = np.flatnonzero((in_frame[:, 2:] > in_frame[:, :2]).all(axis=1))
     anchors = candidates[visible]
