@@ -87,5 +87,5 @@ def test_outputs_of_another_model_are_an_error() -> None:
         AgreementError, match="its outputs are depth 1×3, those of the reference depth 1×4: the models are different"
     ):
         largest_difference(reference, {"depth": np.ones((1, 3), np.float32)})
-    with pytest.raises(AgreementError, match="it gives pose 1×4, the reference depth 1×4"):
+    with pytest.raises(AgreementError, match="its outputs are pose 1×4, those of the reference depth 1×4"):
         largest_difference(reference, {"pose": reference["depth"]})

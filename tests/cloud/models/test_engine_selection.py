@@ -162,7 +162,7 @@ def test_a_converted_model_with_other_outputs_is_refused(workshop: Any) -> None:
     )
     choice = select_engine(workshop.repository, "m")
     assert choice.model == "m"
-    assert any("of m-other" in reason and "not one model's" in reason for reason in choice.refused)
+    assert any("of m-other" in reason and "the models are different" in reason for reason in choice.refused)
 
 
 def test_concurrent_starts_measure_once(workshop: Any, cache: Path) -> None:
