@@ -63,12 +63,12 @@ def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository
         ).__exit__()
 
 
-def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
+def test_a_worker_process_drains_on_termination_signals(
     mosquitto_url: str, repository: Path, workshop: Any, pictures: Any
 ) -> None:
-    """As a terminal ends or a container is stopped: it says that it stops, answers, says that it is gone, and ends with 0.
+    """It announces the stop, serves the accepted frames, reports itself offline, and exits with code 0.
 
-    Asked again while it drains, it goes on draining.
+    A second signal while it drains has no effect.
     """
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
     answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
