@@ -32,13 +32,13 @@ from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.log_lines import READY
 from shared.logs import LogFormat, RateLimitedLogger, configure_logging, get_logger, log_options
-from shared.messages.topics import part_of_name
+from shared.messages.topics import sanitize_name
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.network.broker_options import broker_options
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+from shared.runtime.processes import on_termination_signals
 
 _number = partial(number, CloudConfig)
 
@@ -200,7 +200,7 @@ cloud.add_command(control)
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
     """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
-    worker = settings.worker or part_of_name(f"{socket.gethostname()}-{os.getpid()}")
+    worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, context={"node": "cloud", "worker": worker}
     )
@@ -259,13 +259,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         loader=loader,
     )
     node.bind()  # A port in use must be reported before the models are loaded, which takes minutes.
-    on_end_signals(lambda *_: sys.exit(0))
+    on_termination_signals(lambda *_: sys.exit(0))
     try:
         node.add(_loaded(loader, settings.models))
     except SystemExit:
         _LOG.info("stopped", reason="asked to stop before it was ready")
         raise
-    sampler = Sampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
+    sampler = ResourceSampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
         _run(node, settings, worker, session, sampler)
     _LOG.info("stopped", **dict(sorted(node.counts.items())))
@@ -275,13 +275,13 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
 
 def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> None:
     replicas = Replicas(settings, worker, resources)
-    on_end_signals(lambda *_: replicas.stop())
+    on_termination_signals(lambda *_: replicas.stop())
     replicas.run()
     _LOG.info("stopped")
 
 
-def _run(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: Sampler | None) -> None:
-    on_end_signals(lambda *_: node.stop())
+def _run(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: ResourceSampler | None) -> None:
+    on_termination_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
     summary = CountSummary()
     sampled: dict[str, int] = {}
@@ -296,7 +296,7 @@ def _run(node: CloudNode, settings: CloudConfig, worker: str, session: str, samp
         summary.update(node.counts)
 
     node.serve(bus, on_tick, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
-    on_end_signals(signal.SIG_IGN)  # A second signal must not change the exit code of a drained worker.
+    on_termination_signals(signal.SIG_IGN)  # A second signal must not change the exit code of a drained worker.
 
 
 def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cloud.serving.request import Request
 from shared import clock
 from shared.logs import RateLimitedLogger, get_logger
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 
 _MAX_SESSIONS = 1024  # Known sessions of vehicles; beyond this limit, the least recent one is forgotten.
 _LOG = get_logger("cloud")
@@ -22,7 +22,7 @@ class FrameEventLog:
         self._joined = RateLimitedLogger(_LOG)
         self._refused = RateLimitedLogger(_LOG)
 
-    def replied(self, request: Request, message: MaskMessage) -> None:
+    def replied(self, request: Request, message: ResultMessage) -> None:
         """Logs the first reply to a session of a vehicle, and every refusal."""
         frame_id = message.id
         session = (frame_id.vehicle, frame_id.session)

@@ -8,8 +8,8 @@ from pathlib import Path
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
 from cloud.frontends.mqtt import MqttFrontend
-from cloud.gateway.common.auth import Callers
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
@@ -25,7 +25,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
 from shared.messages import topics
 from shared.mqtt.bus import Bus
@@ -155,14 +155,14 @@ class CloudNode:
         settings = self._settings
         if settings.gateway is None or self._gateway is not None:
             return
-        parts = WorkerParts(
+        parts = WorkerContext(
             worker=settings.worker,
             door=self.door,
-            callers=Callers.read(settings.gateway.tokens),
+            callers=Authenticator.read(settings.gateway.tokens),
             echoes=self._clock_responder,
             control=self._control,
             settings=settings.gateway,
-            limits=PictureLimits(max_pixels=settings.max_pixels),
+            limits=ImageLimits(max_pixels=settings.max_pixels),
             tally=self._replier.stats,
             errors=self._replier.errors,
             refused=self._ignored,
@@ -184,7 +184,7 @@ class CloudNode:
         Raises:
             SkylaneError: the broker cannot share frames with another worker, or another worker has the same name.
         """
-        limits = PictureLimits(max_pixels=self._settings.max_pixels)
+        limits = ImageLimits(max_pixels=self._settings.max_pixels)
         decoder = Decoder(self._admission, self._replier, self.served_models, limits)
         self.bind()
         for model in self._models:

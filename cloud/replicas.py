@@ -19,7 +19,7 @@ import yaml
 
 from cloud.config import CloudConfig, broker_connection
 from shared.errors import SkylaneError
-from shared.log_lines import READY, read_line, reason_in
+from shared.log_lines import READY, failure_reason, read_line
 from shared.logs import RateLimitedLogger, get_logger
 from shared.mqtt.name_guard import client_id
 from shared.network.endpoint import LAST_PORT, Endpoint
@@ -222,7 +222,7 @@ class Replicas:
             name=self._worker,
             on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
         )
-        shares = bus.shares_subscriptions
+        shares = bus.supports_shared_subscriptions
         bus.close()
         if not shares:
             raise ReplicasError(
@@ -268,7 +268,7 @@ class Replicas:
         if line is None:
             self._handle_end(replica)
             return
-        if (reason := reason_in(line)) is not None and reason not in replica.errors:
+        if (reason := failure_reason(line)) is not None and reason not in replica.errors:
             replica.errors.append(reason)
         entry = read_line(line)
         if entry is None:

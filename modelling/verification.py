@@ -33,7 +33,7 @@ def verify(
 ) -> list[Verification]:
     """Check all versions of some models, of all where none is named; `on_model` is told each before.
 
-    Checked are the file's hash, that its tensors are there and fit the manifest, that two runs on the same pictures
+    ValidatedText are the file's hash, that its tensors are there and fit the manifest, that two runs on the same pictures
     agree, and that its labels agree with those of the model it was converted from, or with TensorFlow's where another
     engine runs it, as its `agreement_floor` wants.
 

@@ -24,7 +24,7 @@ from shared.messages.control import (
 )
 from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus, Delivery, Properties
-from shared.runtime.threads import Counts, Handover
+from shared.runtime.threads import BoundedQueue, Counts
 
 _MAX_REQUESTS = 32  # Unread requests.
 _MAX_CHANGES = 4  # Loads and unloads that wait for the current one.
@@ -53,8 +53,8 @@ class Control:
         self._served_models = served_models
         self._model_swap = model_swap
         self.operators = frozenset(operators)
-        self._requests: Handover[Delivery] = Handover(_MAX_REQUESTS)
-        self._changes: Handover[tuple[ControlRequest, Respond]] = Handover(_MAX_CHANGES)
+        self._requests: BoundedQueue[Delivery] = BoundedQueue(_MAX_REQUESTS)
+        self._changes: BoundedQueue[tuple[ControlRequest, Respond]] = BoundedQueue(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
         self._refused = Counts()
         self._log = RateLimitedLogger(get_logger("cloud"))

@@ -17,14 +17,14 @@ from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.messages import topics
-from shared.messages.frame import MASK_CONTENT_TYPE, MaskMessage, Status, pack_mask
+from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId, TopicNameError
-from shared.mqtt.bus import Acknowledged, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameClaim
-from shared.runtime.threads import Handover
+from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will
+from shared.mqtt.name_guard import NameGuard
+from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 
 _MAX_REFUSED = 1024
@@ -75,7 +75,7 @@ class MqttFrontend:
         self._session = session
         self._group = group
         self._qos = qos
-        self._refused: Handover[tuple[Request, Refusal]] = Handover(_MAX_REFUSED)
+        self._refused: BoundedQueue[tuple[Request, Refusal]] = BoundedQueue(_MAX_REFUSED)
         self._refused_bytes = 0
         self._refused_lock = threading.Lock()
         self._state: NodeState | None = None  # None before the first announcement.
@@ -85,7 +85,7 @@ class MqttFrontend:
         self._ever_subscribed: set[str] = set()  # Frames of all other models are for other workers.
         self._ignored: Counter[str] = Counter()  # Written by the network thread only.
         self._handler = replier.errors.guarded("mqtt", self._received)
-        self._claim = NameClaim("worker", worker, session, announce=self.announce, give_up=give_up)
+        self._claim = NameGuard("worker", worker, session, announce=self.announce, give_up=give_up)
 
     @property
     def ignored(self) -> Mapping[str, int]:
@@ -127,7 +127,7 @@ class MqttFrontend:
         """
         capacity = self._submission.admission.max_frames
         payload = pack_status(NodeStatus(NodeState.ONLINE, self._session, capacity, tuple(cards)))
-        problem = f"{len(payload)} bytes" if len(payload) > self._bus.largest_payload - _RESERVED_BYTES else ""
+        problem = f"{len(payload)} bytes" if len(payload) > self._bus.max_payload_bytes - _RESERVED_BYTES else ""
         try:
             unpack_status(payload)
         except MessageError as error:
@@ -156,7 +156,7 @@ class MqttFrontend:
         self._subscribed.discard(model)
         self._unsubscribe([self._filter(model)])
 
-    def announce(self, acknowledged: Acknowledged | None = None) -> None:
+    def announce(self, acknowledged: AckHandler | None = None) -> None:
         """Publishes the state of the worker and its models, unless it has lost its name; repeated at each reconnect."""
         with self._announce_lock:
             if self._state is None or self._claim.is_lost:
@@ -221,7 +221,7 @@ class MqttFrontend:
 
     def _filter(self, model: str) -> str:
         topic_filter = topics.FRAMES.filter(model=model)
-        return topics.shared(self._group, topic_filter) if self._bus.shares_subscriptions else topic_filter
+        return topics.shared(self._group, topic_filter) if self._bus.supports_shared_subscriptions else topic_filter
 
     def _subscribe(self, model: str) -> None:
         self._subscribed.add(model)
@@ -256,7 +256,7 @@ class MqttFrontend:
             model=names["model"],
             reply=partial(self._reply, reply_topic, delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
-            max_reply_bytes=self._bus.largest_payload - _RESERVED_BYTES,
+            max_reply_bytes=self._bus.max_payload_bytes - _RESERVED_BYTES,
             correlation=_correlation(delivery.properties, names),
             refuse=self._refuse,
         )
@@ -289,19 +289,19 @@ class MqttFrontend:
         with self._refused_lock:
             self._refused_bytes += size
 
-    def _reply(self, topic: str, traceparent: str | None, message: MaskMessage) -> None:
+    def _reply(self, topic: str, traceparent: str | None, message: ResultMessage) -> None:
         self._bus.publish(
             topic,
-            pack_mask(message),
+            pack_result(message),
             qos=self._qos,
             properties=Properties(
-                content_type=MASK_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
+                content_type=RESULT_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),
         )
 
     def _check_alone(self, models: Collection[str]) -> None:
         """Without shared subscriptions, two workers of one model would both reply to every frame."""
-        if self._bus.shares_subscriptions:
+        if self._bus.supports_shared_subscriptions:
             return
         others: queue.SimpleQueue[str] = queue.SimpleQueue()
         found = threading.Event()

@@ -16,8 +16,8 @@ from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage
-from shared.messages.frame_header import FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage
+from shared.messages.frame_header import FrameHeader
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId
@@ -27,7 +27,7 @@ from shared.stages import Stage
 class Answered(NamedTuple):
     """The reply to a frame, and the raw outputs of the model if they were requested."""
 
-    message: MaskMessage
+    message: ResultMessage
     outputs: Outputs | None = None
 
 
@@ -155,7 +155,7 @@ class Door:
                 times={Stage.RECEIVED: received_ns},
                 max_reply_bytes=max_reply_bytes,
                 correlation=message.id,
-                header=FrameHead(due_ns, message.budget_ms, message.version, message.attempt),
+                header=FrameHeader(due_ns, message.budget_ms, message.version, message.attempt),
                 message=message,
                 refuse=self._refuse,
                 reply_with_outputs=reply if heads else None,
@@ -195,6 +195,6 @@ class Door:
         self._replier.refuse(request, *refusal)
 
 
-def _set_result(future: Future[Answered], message: MaskMessage, outputs: Outputs | None = None) -> None:
+def _set_result(future: Future[Answered], message: ResultMessage, outputs: Outputs | None = None) -> None:
     with suppress(InvalidStateError):  # The client has cancelled the call.
         future.set_result(Answered(message, outputs))

@@ -11,10 +11,10 @@ from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.stages import Stage
 
 
@@ -26,7 +26,7 @@ class Decoder:
         admission: Admission,
         replier: Replier,
         served_models: ServedModels,
-        limits: PictureLimits,
+        limits: ImageLimits,
     ) -> None:
         self._admission = admission
         self._replier = replier
@@ -88,7 +88,7 @@ class Decoder:
         message = read(request)
         if message.version != request.header.version:
             raise MessageError("the field of the model version must precede the image in the message", message.id)
-        check_want(message.want, card)
+        check_request_options(message.want, card)
         _check_image_shape(message, card)
         _check_mask_size(message, self._limits)
         image = image_codecs.decode(
@@ -151,7 +151,7 @@ def _check_image_shape(message: FrameMessage, card: ModelCard) -> None:
         )
 
 
-def _check_mask_size(message: FrameMessage, limits: PictureLimits) -> None:
+def _check_mask_size(message: FrameMessage, limits: ImageLimits) -> None:
     """Limits the mask of `want.size: frame`, whose size depends only on the geometry in the message.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cloud.serving.request import Request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, durations_ns
 
 TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that they consist of here.
@@ -40,7 +40,7 @@ class ServingStats:
         self._models: defaultdict[tuple[str, str], ModelStats] = defaultdict(ModelStats)
         self._refused: Counter[tuple[str, Status]] = Counter()
 
-    def add(self, request: Request, reply: MaskMessage) -> None:
+    def add(self, request: Request, reply: ResultMessage) -> None:
         """Adds a reply, which may be a refusal."""
         with self._lock:
             if reply.status is not Status.ANSWERED:

@@ -7,7 +7,7 @@ from cloud.serving.request import Request
 from cloud.tasks.task import TASKS
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
-from shared.runtime.threads import Handover
+from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 
 _BACKLOG = 16
@@ -19,7 +19,7 @@ class Postprocessor:
     def __init__(self, replier: Replier) -> None:
         self.latency = LatencyEstimator()  # The time from the end of inference to the reply.
         self._replier = replier
-        self._handover: Handover[tuple[Request, Model]] = Handover(_BACKLOG)
+        self._handover: BoundedQueue[tuple[Request, Model]] = BoundedQueue(_BACKLOG)
 
     def put(self, request: Request, model: Model) -> None:
         """Queues an inferred frame for a postprocessing thread; blocks while the queue is full."""

@@ -12,7 +12,7 @@ from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import results
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
 from shared.runtime.threads import Counts
@@ -91,7 +91,7 @@ class Replier:
             self.log.unreadable(request, reason)
             request.finish()
             return
-        refusal = MaskMessage(
+        refusal = ResultMessage(
             id=request.id,
             attempt=request.message.attempt if request.message else request.header.attempt,
             status=status,
@@ -115,8 +115,8 @@ class Replier:
 
     def _answered(
         self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer
-    ) -> MaskMessage:
-        return MaskMessage(
+    ) -> ResultMessage:
+        return ResultMessage(
             id=message.id,
             attempt=message.attempt,
             status=Status.ANSWERED,
@@ -140,7 +140,7 @@ class Replier:
         own = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
 
-    def _finish(self, request: Request, reply: MaskMessage) -> None:
+    def _finish(self, request: Request, reply: ResultMessage) -> None:
         self._counts.add(reply.status.value)
         self.stats.add(request, reply)
         self.log.replied(request, reply)

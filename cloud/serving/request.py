@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from cloud.engines.engine import Outputs
 from shared import clock
 from shared.encoding.compression import Buffer
-from shared.messages.frame import FrameMessage, MaskMessage, Status
-from shared.messages.frame_header import NO_HEAD, FrameHead
+from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
@@ -36,17 +36,19 @@ class Request:
     vehicle: str  # Authenticated by the broker or by the gateway.
     camera: str
     model: str
-    reply: Callable[[MaskMessage], None]  # Sends the reply to the client.
+    reply: Callable[[ResultMessage], None]  # Sends the reply to the client.
     times: dict[Stage, int]  # Nanoseconds by stage; RECEIVED is the first.
     max_reply_bytes: int
     correlation: FrameId | None = None  # The recipient of a refusal if the payload cannot be read.
-    header: FrameHead = NO_HEAD  # The fields that admission needs before the payload is read.
+    header: FrameHeader = EMPTY_HEADER  # The fields that admission needs before the payload is read.
     message: FrameMessage | None = None
     outputs: Outputs | None = None  # The outputs of the model for this frame, without the batch dimension.
     image: Any = None  # The decoded image: uint8 H×W×3 in the colour order of the model.
     batch_size: int = 0
     refuse: Callable[["Request", Refusal], None] = _no_refuse  # Sends a refusal without blocking `submit`.
-    reply_with_outputs: Callable[[MaskMessage, Outputs], None] | None = None  # Replaces `reply` for raw model outputs.
+    reply_with_outputs: Callable[[ResultMessage, Outputs], None] | None = (
+        None  # Replaces `reply` for raw model outputs.
+    )
     is_wanted: Callable[[], bool] = lambda: True  # True if the client still waits for the result.
     on_finished: Callable[[], None] | None = None  # Called once, after the reply or when the request is dropped.
 

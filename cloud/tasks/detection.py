@@ -34,7 +34,7 @@ def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detecti
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
     kept = np.clip(corners[candidates], -_OVERHANG * side, (1 + _OVERHANG) * side).astype(np.float64)
-    in_frame = boxes.lay_back(kept, geometry)
+    in_frame = boxes.to_source(kept, geometry)
     visible = np.flatnonzero((in_frame[:, 2:] > in_frame[:, :2]).all(axis=1))
     anchors = candidates[visible]
     chosen = visible[_suppress(kept[visible], best[anchors], class_ids[anchors], manifest.detection)]

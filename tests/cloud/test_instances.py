@@ -13,7 +13,7 @@ from cloud.models.loader import ModelLoader
 from cloud.models.model import InstancesError
 from cloud.models.repository import Repository
 from shared import clock
-from tests.cloud.engines import tiny as tiny_models
+from tests.support import tiny_models
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
 from tests.support.tiny_model import Engine, model
 

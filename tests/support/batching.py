@@ -18,7 +18,7 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
@@ -118,7 +118,7 @@ class BatcherRig:
         model = _model(engine, max_size)
         model.instances = self.instances = instances
         self.done: list[tuple[Request, npt.NDArray[np.uint8]]] = []
-        self.refused: list[MaskMessage] = []
+        self.refused: list[ResultMessage] = []
         self.threads = ThreadGroup(lambda: None)
         self.admission = Admission()
         replier = Replier("w", "cloud/w/s9")

@@ -12,7 +12,7 @@ from cloud.node import CloudNode, WorkerSettings
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages import topics
 from shared.messages.control import ControlReply, ControlRequest, Verb, pack_request, unpack_reply
-from shared.messages.frame import MaskMessage, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.mqtt.bus import Bus, MemoryBus, Properties
@@ -69,12 +69,12 @@ class WorkerRig:
         self.repository = repository
         loader: Any = repository if with_loader else None
         self.node = CloudNode(served, settings, loader=loader)
-        self.answers: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[ControlReply] = queue.SimpleQueue()
         self.ready = threading.Event()
         self._nonces = count()
-        bus.subscribe(topics.MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_mask(delivery.payload)))
+        bus.subscribe(topics.MASKS.filter(), 1, lambda delivery: self.answers.put(unpack_result(delivery.payload)))
         bus.subscribe(
             topics.WORKER_STATUS.filter(), 1, lambda delivery: self.statuses.put(unpack_status(delivery.payload))
         )
@@ -93,7 +93,7 @@ class WorkerRig:
             properties=Properties(correlation=str(frame(sequence).id).encode()),
         )
 
-    def answer(self) -> MaskMessage:
+    def answer(self) -> ResultMessage:
         """Waits for the next reply to a frame."""
         return self.answers.get(timeout=WAIT_S)
 
@@ -115,7 +115,7 @@ class WorkerRig:
 @contextmanager
 def _memory_bus() -> Iterator[MemoryBus]:
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         yield bus
 
 

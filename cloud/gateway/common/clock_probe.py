@@ -2,12 +2,12 @@
 
 from cloud.frontends.clock_responder import ProbeRefusal
 from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from shared.encoding.compression import Buffer
 from shared.messages.clock_probes import MAX_PROBE_BYTES
 
 
-def echo(parts: WorkerParts, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
+def echo(parts: WorkerContext, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
     """The packed echo of a vehicle's packed probe.
 
     Raises:

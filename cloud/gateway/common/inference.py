@@ -23,10 +23,10 @@ from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
-from shared.messages.topics import part_of_name
-from shared.stages import CLOUD_STAGES, durations_ns, times_of
+from shared.messages.topics import sanitize_name
+from shared.stages import CLOUD_STAGES, durations_ns, stage_times
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -58,7 +58,7 @@ class Reply(NamedTuple):
 
     card: ModelCard
     outputs: Mapping[str, Tensor]  # N first.
-    first: MaskMessage  # Of the first picture; a vehicle's answer, without data.
+    first: ResultMessage  # Of the first picture; a vehicle's answer, without data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ def ask(door: Door, call: Call) -> Asked:
     return Asked(door, card, heads, futures, call.max_reply_bytes, is_vehicle=False)
 
 
-def stages_ms(message: MaskMessage) -> dict[str, float]:
+def stages_ms(message: ResultMessage) -> dict[str, float]:
     """How long each of the worker's stages of a frame took, in milliseconds."""
-    times = times_of((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
     return {stage.value: taken / 1e6 for stage, taken in durations_ns(times).items()}
 
 
-def server_timing(message: MaskMessage) -> str:
+def server_timing(message: ResultMessage) -> str:
     """The same as HTTP's `Server-Timing` has it."""
     return ", ".join(f"{stage};dur={taken:.3f}" for stage, taken in stages_ms(message).items())
 
@@ -224,7 +224,7 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         known = ", ".join(image_codecs.IMAGE_CODECS)
         raise RefusedError(Kind.INVALID, f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
-        id=door.new_id(part_of_name(call.caller), call.door),
+        id=door.new_id(sanitize_name(call.caller), call.door),
         model=call.model,
         version=call.version,
         layout=card.layout,
@@ -234,7 +234,7 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         frame_stamp_ns=0,
         data=data,
         budget_ms=call.budget_ms,
-        want=Want(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        want=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
 

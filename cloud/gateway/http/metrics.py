@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
 
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import read, response
 from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
@@ -57,7 +57,7 @@ _SUMS = (
 class WorkerCollector(Collector):
     """Reads a worker's counts whenever it is asked."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerContext) -> None:
         self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
@@ -114,7 +114,7 @@ class WorkerCollector(Collector):
         yield GaugeMetricFamily("skylane_ready", "1 while the worker takes frames, 0 when it is stopping", is_online)
 
 
-def router(parts: WorkerParts) -> APIRouter:
+def router(parts: WorkerContext) -> APIRouter:
     """`/metrics`."""
     registry = CollectorRegistry()
     registry.register(WorkerCollector(parts))

@@ -7,7 +7,7 @@ from typing import Any
 
 from cloud.gateway.common.errors import RefusedError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.submission import Door
 from cloud.serving.model_stats import TRITON_STAGES, ModelStats
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
@@ -88,7 +88,7 @@ def config(door: Door, model: str, version: str | None) -> Told:
     }
 
 
-def statistics(parts: WorkerParts, model: str, version: str | None) -> Told:
+def statistics(parts: WorkerContext, model: str, version: str | None) -> Told:
     """ModelStatisticsResponse: of all that is served, of a model, or of its version; frames of all doors count.
 
     Raises:

@@ -6,7 +6,7 @@ import pytest
 from shared.broker.broker import Broker
 from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import Ack, Bus, MemoryBus, Properties
 from shared.mqtt.paho_bus import MqttBus
@@ -56,7 +56,7 @@ def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | Non
     with open_worker(FakeRepository(**TWO), bus=bus) as rig:
         stop = threading.Event()
         sent: list[int] = []
-        got: list[MaskMessage] = []
+        got: list[ResultMessage] = []
 
         def drive() -> None:
             while not stop.is_set():
@@ -254,7 +254,7 @@ def test_unreadable_requests_are_counted() -> None:
 def test_retained_requests_are_counted_and_ignored() -> None:
     """The broker would deliver such a request to every worker with this name that starts later."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         bus.publish(topics.CONTROL.of(worker="w", verb="load"), pack_request(REQUEST), qos=1, retained=True)
         with open_worker(FakeRepository(**TWO), bus=bus) as rig:
             rig.request(Verb.LIST)

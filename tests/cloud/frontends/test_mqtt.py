@@ -17,7 +17,7 @@ from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
@@ -41,9 +41,9 @@ class Rig:
         self.add()
         submission = Submission(self.admission, CircuitBreaker())
         self.frontend = MqttFrontend(submission, self.replier, self.served_models, worker="w", session="s9")
-        self.replies: queue.SimpleQueue[MaskMessage] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: list[NodeStatus] = []
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.replies.put(unpack_mask(delivery.payload)))
+        bus.subscribe(MASKS.filter(), 1, lambda delivery: self.replies.put(unpack_result(delivery.payload)))
         bus.subscribe(
             WORKER_STATUS.of(worker="w"), 1, lambda delivery: self.statuses.append(unpack_status(delivery.payload))
         )
@@ -76,7 +76,7 @@ class Rig:
 def _bus() -> Iterator[MemoryBus]:
     """A bus with shared subscriptions."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True
+        bus.supports_shared_subscriptions = True
         yield bus
 
 
@@ -167,7 +167,7 @@ def test_retained_frames_are_ignored(bus: MemoryBus) -> None:
 class _PromiscuousBus(MemoryBus):
     """A broker that delivers every message to every subscription."""
 
-    shares_subscriptions = True
+    supports_shared_subscriptions = True
 
     def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:
         """See MemoryBus."""

@@ -24,9 +24,9 @@ from shared import clock
 from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want, pack_frame
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
 from shared.messages.frame_header import peek
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
@@ -57,7 +57,7 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
 class Slots:
     """The slots of a batcher."""
 
-    def __init__(self, out: "queue.SimpleQueue[Request | MaskMessage]") -> None:
+    def __init__(self, out: "queue.SimpleQueue[Request | ResultMessage]") -> None:
         self.put = out.put
         self.expected_latency_ns = 0
         self.free = 1
@@ -77,13 +77,13 @@ class Rig:
 
     def __init__(self) -> None:
         self.admission = Admission()
-        self.out: queue.SimpleQueue[Request | MaskMessage] = queue.SimpleQueue()
+        self.out: queue.SimpleQueue[Request | ResultMessage] = queue.SimpleQueue()
         self.slots = Slots(self.out)
         serving = ServedModels()
         serving.set_current(ServedModel(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.slots)))
-        self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, PictureLimits(max_pixels=1 << 16))
+        self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, ImageLimits(max_pixels=1 << 16))
 
-    def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | MaskMessage:
+    def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | ResultMessage:
         """Returns the request with its image, or the refusal."""
         self.admission.offer(self.request(payload, received_ns=received_ns))
         return self.out.get(timeout=WAIT_S)
@@ -150,9 +150,9 @@ def test_the_size_of_a_mask_is_limited() -> None:
     """A small message can claim that its image was cut from a huge frame, whose mask would be as large."""
     huge = replace(_frame(), geometry=plan(Resize.STRETCH, 300, 300, HEIGHT, WIDTH))
     with _rig() as rig:
-        answer = rig.decode(pack_frame(replace(huge, want=Want(size="frame"))))
+        answer = rig.decode(pack_frame(replace(huge, want=RequestOptions(size="frame"))))
         assert isinstance(rig.decode(pack_frame(huge)), Request)  # The mask of the model's size is small.
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.REJECTED
     assert "a mask of 300×300 would have more than 65536 pixels" in answer.reason
 
@@ -192,7 +192,7 @@ def test_a_geometry_that_no_resize_makes_is_rejected(change: dict[str, int], rea
     whole = msgpack.unpackb(pack_frame(_whole(40, 30)))
     with _rig() as rig:
         refusal = rig.decode(msgpack.packb(whole | {"geometry": whole["geometry"] | change}))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert refusal.status is Status.REJECTED
         assert re.search(reason, refusal.reason), refusal.reason
         assert isinstance(rig.decode(pack_frame(_whole(40, 30))), Request)
@@ -207,7 +207,7 @@ def test_the_size_of_a_whole_frame_is_checked_before_decoding() -> None:
     )
     with _rig() as rig:
         refusal = rig.decode(pack_frame(huge))
-    assert isinstance(refusal, MaskMessage)
+    assert isinstance(refusal, ResultMessage)
     assert "at most 65536 pixels" in refusal.reason
 
 
@@ -216,7 +216,7 @@ def test_the_deadline_counts_from_the_arrival() -> None:
     with _rig() as rig:
         frame = replace(_frame(), budget_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
         late = rig.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
-        assert isinstance(late, MaskMessage)
+        assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "the deadline passed while the frame waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
@@ -228,7 +228,7 @@ def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
     with _rig() as rig:
         rig.slots.expected_latency_ns = 600 * 10**9
         late = rig.decode(pack_frame(replace(_frame(), budget_ms=500_000)))
-        assert isinstance(late, MaskMessage)
+        assert isinstance(late, ResultMessage)
         assert (late.status, late.reason) == (Status.EXPIRED, "inference would end after the deadline")
         assert isinstance(rig.decode(pack_frame(_frame())), Request)
 
@@ -239,12 +239,12 @@ def test_an_unknown_model_or_version_is_rejected() -> None:
         assert isinstance(rig.decode(pack_frame(replace(_frame(), version="1"))), Request)
         for change in ({"version": "2"}, {"version": 7}):
             refusal = rig.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
-            assert isinstance(refusal, MaskMessage)
+            assert isinstance(refusal, ResultMessage)
             assert refusal.status is Status.REJECTED
         behind = msgpack.unpackb(pack_frame(_frame()))
         del behind["version"]
         refusal = rig.decode(msgpack.packb(behind | {"version": "1"}))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert "must precede the image" in refusal.reason
 
 
@@ -277,7 +277,7 @@ def test_invalid_messages_are_rejected_under_the_id_of_the_sender(change: dict[s
     """The next frame is decoded."""
     with _rig() as rig:
         refusal = rig.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
-        assert isinstance(refusal, MaskMessage)
+        assert isinstance(refusal, ResultMessage)
         assert (refusal.status, str(refusal.id)) == (Status.REJECTED, "car/left/s1/7")
         assert isinstance(rig.decode(pack_frame(_frame())), Request)
 
@@ -299,7 +299,7 @@ def test_a_damaged_message_gets_a_reply_or_is_decoded(data: st.DataObject) -> No
                 damaged[place:place] = data.draw(st.binary(min_size=1, max_size=4))
     with _rig() as rig:
         found = rig.decode(bytes(damaged))
-        if isinstance(found, MaskMessage):
+        if isinstance(found, ResultMessage):
             assert found.status in (Status.REJECTED, Status.EXPIRED)
             assert found.reason
         else:

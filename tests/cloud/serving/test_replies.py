@@ -8,7 +8,7 @@ from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
@@ -35,12 +35,12 @@ FRAME = FrameMessage(
     frame_stamp_ns=0,
     data=b"",
     attempt=2,
-    want=Want("rle"),
+    want=RequestOptions("rle"),
     stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
 )
 
 
-def _request(replies: list[MaskMessage], message: FrameMessage | None = FRAME) -> Request:
+def _request(replies: list[ResultMessage], message: FrameMessage | None = FRAME) -> Request:
     return Request(
         b"", "car", "left", "tiny", replies.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
     )  # fmt: skip
@@ -48,7 +48,7 @@ def _request(replies: list[MaskMessage], message: FrameMessage | None = FRAME) -
 
 def test_a_reply_has_the_mask_and_its_origin() -> None:
     """It repeats geometry and stamps of the message, and has the hash of the model."""
-    replies: list[MaskMessage] = []
+    replies: list[ResultMessage] = []
     mask = np.arange(96, dtype=np.uint8).reshape(8, 12)
     replier = Replier("w", "cloud/w/s9")
     replier.result(_request(replies), CARD, mask)
@@ -68,7 +68,7 @@ def test_a_reply_has_the_mask_and_its_origin() -> None:
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
 def test_a_refusal_has_a_reason(status: Status) -> None:
     """The reason is cut at the limit of the message."""
-    replies: list[MaskMessage] = []
+    replies: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
     replier.refuse(_request(replies), status, "because " * 1000)
     (reply,) = replies
@@ -80,7 +80,7 @@ def test_a_refusal_has_a_reason(status: Status) -> None:
 
 def test_an_unreadable_message_is_refused_by_its_correlation_data() -> None:
     """The sender is known although the stamps are not."""
-    replies: list[MaskMessage] = []
+    replies: list[ResultMessage] = []
     request = _request(replies, None)
     request.correlation = FRAME.id
     Replier("w", "cloud/w/s9").refuse(request, Status.REJECTED, "broken")
@@ -90,7 +90,7 @@ def test_an_unreadable_message_is_refused_by_its_correlation_data() -> None:
 
 def test_a_frame_without_an_id_is_counted() -> None:
     """No reply can be sent to it."""
-    replies: list[MaskMessage] = []
+    replies: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
     replier.refuse(_request(replies, None), Status.REJECTED, "broken")
     assert not replies
@@ -99,8 +99,8 @@ def test_a_frame_without_an_id_is_counted() -> None:
 
 def test_a_mask_above_the_limit_is_not_sent() -> None:
     """The broker would close the connection, and with it stop the frames of all vehicles."""
-    replies: list[MaskMessage] = []
-    request = _request(replies, replace(FRAME, want=Want("raw")))
+    replies: list[ResultMessage] = []
+    request = _request(replies, replace(FRAME, want=RequestOptions("raw")))
     with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes exceeds the limit of 1000 for a reply"):
         Replier("w", "cloud/w/s9").result(request, CARD, np.zeros((40, 40), np.uint8))
     assert not replies

@@ -10,8 +10,8 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
 from cloud.serving.submission import Submission
 from shared import clock
-from shared.messages.frame import MaskMessage, Status
-from shared.messages.frame_header import FrameHead
+from shared.messages.frame import ResultMessage, Status
+from shared.messages.frame_header import FrameHeader
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
@@ -24,7 +24,7 @@ class Rig:
 
     admission: Admission
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
-    replies: list[MaskMessage] = field(default_factory=list)
+    replies: list[ResultMessage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.submission = Submission(self.admission, self.circuit_breaker)
@@ -42,7 +42,7 @@ class Rig:
                 times={Stage.RECEIVED: clock.now_ns() - 1_000_000},
                 max_reply_bytes=1000,
                 correlation=FrameId(vehicle, "left", "s1", sequence),
-                header=FrameHead(None, budget_ms),
+                header=FrameHeader(None, budget_ms),
                 refuse=self._refuse,
             )
         )
@@ -61,7 +61,7 @@ class Rig:
         self.replier.refuse(request, *refusal)
 
 
-def _raise(_: MaskMessage) -> None:
+def _raise(_: ResultMessage) -> None:
     raise ConnectionError
 
 

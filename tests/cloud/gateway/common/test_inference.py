@@ -23,7 +23,7 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import Doors, open_gateway
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
 WAIT_S = 60.0
@@ -49,7 +49,7 @@ def _gate() -> _Gate:
 
 @pytest.fixture(name="doors")
 def _doors(gate: _Gate) -> Iterator[Doors]:
-    with open_doors(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0"), max_frames=4) as doors:
+    with open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0"), max_frames=4) as doors:
         yield doors
 
 
@@ -238,7 +238,7 @@ def test_an_answer_is_told_to_be_of_the_version_that_gave_it(
         decoded.release()
 
     monkeypatch.setattr(Batcher, "put", put_and_tell)
-    with open_doors(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
+    with open_gateway(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
         gate.opened.clear()
         node, door = doors.node, doors.node.door
         first = ask(door, _call({INPUT: _pixels(1)}))
