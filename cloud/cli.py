@@ -1,4 +1,4 @@
-"""`skylane cloud`: the cloud node."""
+"""`skylane cloud`: the command line of the cloud node."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from typing import Any
 
 import click
 
-from cloud.config import CloudConfig, connection_of, gateway_settings
+from cloud.config import CloudConfig, broker_connection, gateway_settings
 from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
-from cloud.frame_log import Summary
+from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
 from cloud.gateway.gateway import check
-from cloud.isolation.engine import Limits
-from cloud.models.loader import Loader
+from cloud.isolation.engine import IsolationLimits
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.models.repository import Repository, default_root
 from cloud.node import CloudNode, WorkerSettings
@@ -52,7 +52,7 @@ class NothingServedError(SkylaneError):
 
 @click.group()
 def cloud() -> None:
-    """The cloud node: answer frames with masks."""
+    """The cloud node: runs models on frames and replies with their results."""
 
 
 cloud.add_command(control)
@@ -62,7 +62,7 @@ cloud.add_command(control)
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A YAML file; flags win over it.",
+    help="A YAML file with settings; flags override it.",
 )
 @broker_options
 @click.option("--models", "repository", type=click.Path(file_okay=False, path_type=Path), help="The model repository.")
@@ -70,105 +70,135 @@ cloud.add_command(control)
     "--model",
     "models",
     multiple=True,
-    help="Serve this model; again for more. One that cannot be loaded ends the start; of a whole repository the others "
-    "are served. [all of the repository]",
+    help="Model to serve (repeatable). If one of them cannot be loaded, the worker does not start; without this option, it "
+    "serves all models of the repository that can be loaded.",
 )
-@click.option("--device", help="auto, cpu or gpu:N. [auto]")
+@click.option("--device", help="Device of the models: auto, cpu or gpu:N. [auto]")
 @click.option(
     "--engine",
     type=click.Choice([AUTO, *ENGINES]),
-    help="What runs the models; auto: the fastest here whose labels agree. [as the model's manifest says]",
+    help="Engine that runs the models; auto: the fastest on this host with the same labels. [from the model's manifest]",
 )
 @click.option(
     "--precision",
     type=click.Choice([precision.value for precision in Precision]),
-    help="What is computed in. [as the model's manifest says]",
+    help="Precision of the computation. [from the model's manifest]",
 )
-@click.option("--threads", type=_number("threads"), help="Within an operation. [as the engine chooses]")
-@click.option("--isolate", is_flag=True, default=None, help="Run each engine in a process of its own.")
+@click.option("--threads", type=_number("threads"), help="Threads within an operation. [chosen by the engine]")
+@click.option("--isolate", is_flag=True, default=None, help="Run each engine in a separate process.")
 @click.option(
-    "--isolate-hang-s", type=_number("isolate_hang_s"), help="Replace that process when a batch takes longer. [10]"
+    "--isolate-hang-s",
+    type=_number("isolate_hang_s"),
+    help="Seconds after which the process of a hanging batch is replaced. [10]",
 )
 @click.option(
     "--isolate-start-s",
     type=_number("isolate_start_s"),
-    help="Give it up when it takes longer to open the model. [180]",
+    help="Seconds that opening a model in that process may take. [180]",
 )
 @click.option(
-    "--isolate-memory-mb", type=_number("isolate_memory_mb"), help="What its data may take, MiB. [what the machine has]"
+    "--isolate-memory-mb",
+    type=_number("isolate_memory_mb"),
+    help="Memory limit of the data of that process in MiB. [no limit]",
 )
-@click.option("--replicas", type=_number("replicas"), help="Worker processes on this host, NAME-1 and so on. [1]")
+@click.option(
+    "--replicas", type=_number("replicas"), help="Number of worker processes on this host, named NAME-1, NAME-2, … [1]"
+)
 @click.option(
     "--worker",
     metavar="NAME",
-    help="This worker's name. [the host's, with the process number]",
+    help="Name of this worker. [host name and process id]",
 )
-@click.option("--group", metavar="NAME", help="Workers of one group share the frames. [skylane]")
-@click.option("--qos", type=_number("qos"), help="Of frames and masks. [1]")
+@click.option("--group", metavar="NAME", help="Group of workers that share the frames. [skylane]")
+@click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and masks. [1]")
 @click.option(
-    "--max-frames", type=_number("max_frames"), help="Frames that may wait; more are answered `overloaded`. [64]"
+    "--max-frames",
+    type=_number("max_frames"),
+    help="Frames that may wait; further ones are refused as `overloaded`. [64]",
 )
-@click.option("--max-bytes", type=_number("max_bytes"), help="Bytes of frames that may wait, the same way. [268435456]")
+@click.option("--max-bytes", type=_number("max_bytes"), help="Bytes of frames that may wait. [268435456]")
 @click.option(
-    "--max-pixels", type=_number("max_pixels"), help="Of one picture; what is larger is `rejected`. [33554432]"
+    "--max-pixels", type=_number("max_pixels"), help="Pixels of an image; larger ones are `rejected`. [33554432]"
 )
-@click.option("--max-wait-ms", type=_number("max_wait_ms"), help="How long a batch may wait for more frames. [0]")
 @click.option(
-    "--max-batch", type=_number("max_batch"), help="Frames inferred together at most. [as the model's manifest says]"
+    "--max-wait-ms", type=_number("max_wait_ms"), help="Milliseconds that a batch may wait for more frames. [0]"
 )
+@click.option("--max-batch", type=_number("max_batch"), help="Frames in a batch at most. [from the model's manifest]")
 @click.option(
     "--instances",
     type=_number("instances"),
-    help="Batches that a model infers at a time. [2 by TensorFlow on several cores, else 1]",
+    help="Batches that a model infers at the same time. [2 with TensorFlow on several cores, else 1]",
 )
 @click.option(
     "--warm-up",
     "warm_up_runs",
     type=_number("warm_up_runs"),
-    help="Runs before ready; 0 leaves it cold. [as the manifest says]",
+    help="Warm-up runs before the worker is ready. [from the model's manifest]",
 )
 @click.option("--decoders", type=_number("decoders"), help="Decoding threads. [1]")
-@click.option("--encoders", type=_number("encoders"), help="Threads that make results and encode them. [1]")
+@click.option("--encoders", type=_number("encoders"), help="Postprocessing threads, which make and encode results. [1]")
 @health_file_option
-@click.option("--control/--no-control", default=None, help="Let operators load and unload models. [yes]")
-@click.option("--operator", "operators", multiple=True, help="Who may; again for more. [whom the broker lets through]")
-@click.option("--http", help="HOST:PORT of REST: TensorFlow Serving's, the Open Inference Protocol, pictures. [none]")
 @click.option(
-    "--grpc", help="HOST:PORT of gRPC: Skylane's own, TensorFlow Serving's, the Open Inference Protocol. [none]"
-)
-@click.option("--no-broker", is_flag=True, default=None, help="Answer at those doors alone.")
-@click.option("--gateway-tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="PEM, for those doors.")
-@click.option("--gateway-tls-key", type=click.Path(dir_okay=False, path_type=Path), help="PEM, of that certificate.")
-@click.option(
-    "--tokens", type=click.Path(dir_okay=False, path_type=Path), help="Who may call: a NAME TOKEN a line. [anyone]"
+    "--control/--no-control", default=None, help="Let operators load and unload models over the broker. [yes]"
 )
 @click.option(
-    "--images", type=click.Path(file_okay=False, path_type=Path), help="What /api/detect reads by path. [nothing]"
+    "--operator",
+    "operators",
+    multiple=True,
+    help="Operator allowed to load and unload models (repeatable). [all that the broker admits]",
 )
-@click.option("--origin", "origins", multiple=True, help="Web pages from here may call (CORS); again for more. [none]")
+@click.option(
+    "--http", help="HOST:PORT of the HTTP gateway: TensorFlow Serving, Open Inference Protocol, images. [none]"
+)
+@click.option(
+    "--grpc", help="HOST:PORT of the gRPC gateway: Skylane, TensorFlow Serving, Open Inference Protocol. [none]"
+)
+@click.option("--no-broker", is_flag=True, default=None, help="Serve only the gateway, without a broker.")
+@click.option(
+    "--gateway-tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate of the gateway (PEM)."
+)
+@click.option(
+    "--gateway-tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Private key of that certificate (PEM)."
+)
+@click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of the clients that may call the gateway, one NAME TOKEN per line. [anyone]",
+)
+@click.option(
+    "--images",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder from which /api/detect reads images by path. [none]",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    help="Origin of web pages that may call the gateway, for CORS (repeatable). [none]",
+)
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
-    help="A name by which HTTP callers may address it, beside IP addresses and localhost; again for more. [none]",
+    help="Host name that HTTP clients may use, besides IP addresses and localhost (repeatable). [none]",
 )
 @click.option(
     "--max-message-bytes",
     type=_number("max_message_bytes"),
-    help="Of one call at those doors, and of its answer. [134217728]",
+    help="Bytes of a call to the gateway, and of its reply. [134217728]",
 )
 @click.option(
-    "--max-calls", type=_number("max_calls"), help="Answered at those doors at a time; more are refused. [256]"
+    "--max-calls", type=_number("max_calls"), help="Concurrent calls to the gateway; further ones are refused. [256]"
 )
-@click.option("--supervised", is_flag=True, hidden=True, help="Drain when the standard input ends.")
+@click.option("--supervised", is_flag=True, hidden=True, help="Drain and stop when the standard input ends.")
 @click.option(
     "--resources",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Sample CPU, memory, bytes and GPU of this worker into this CSV file, once a second.",
+    help="CSV file to which CPU, memory, network and GPU use of this worker is written once a second.",
 )
 @log_options
 def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
-    """Subscribe to frames, run the models and answer, until Ctrl-C, SIGTERM or SIGHUP; then drain."""
+    """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     configure_logging(
@@ -181,7 +211,7 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
     except Exception as error:
         if settings.log_format != LogFormat.JSON:
             raise
-        # A log collector takes no other line than JSON.
+        # A log collector can parse only JSON lines.
         _LOG.error("ended by an error", reason=str(error), exc_info=not isinstance(error, SkylaneError))
         sys.exit(1)
 
@@ -228,7 +258,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         ),
         loader=loader,
     )
-    node.bind()  # A taken port must not be found only when the models have been loaded, which takes minutes.
+    node.bind()  # A port in use must be reported before the models are loaded, which takes minutes.
     on_termination_signals(lambda *_: sys.exit(0))
     try:
         node.add(_loaded(loader, settings.models))
@@ -237,7 +267,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         raise
     sampler = ResourceSampler(resources, {f"worker/{worker}": os.getpid()}) if resources else None
     with sampler or nullcontext():
-        _answer(node, settings, worker, session, sampler)
+        _run(node, settings, worker, session, sampler)
     _LOG.info("stopped", **dict(sorted(node.counts.items())))
     for line in sampler.report_lines() if sampler else ():
         _LOG.info("resources used", usage=line)
@@ -250,27 +280,27 @@ def _supervise(settings: CloudConfig, worker: str, resources: Path | None) -> No
     _LOG.info("stopped")
 
 
-def _answer(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: ResourceSampler | None) -> None:
+def _run(node: CloudNode, settings: CloudConfig, worker: str, session: str, sampler: ResourceSampler | None) -> None:
     on_termination_signals(lambda *_: node.stop())
     bus = MemoryBus() if settings.no_broker else _connected(node, settings, worker, session)
-    summary = Summary()
+    summary = CountSummary()
     sampled: dict[str, int] = {}
 
-    def look() -> None:
-        """Samples the processes of isolated engines too, new ones as well, and logs the summary when it is due."""
+    def on_tick() -> None:
+        """Adds new processes of isolated engines to the sampler, and logs the summary."""
         if sampler:
             for engine, pid in node.engine_processes.items():
                 if sampled.get(engine) != pid:
                     sampled[engine] = pid
                     sampler.watch(f"worker/{worker}/{engine}", pid)
-        summary.look(node.counts)
+        summary.update(node.counts)
 
-    node.serve(bus, look, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
-    on_termination_signals(signal.SIG_IGN)  # It has drained: being asked again must not spoil how it ends.
+    node.serve(bus, on_tick, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
+    on_termination_signals(signal.SIG_IGN)  # A second signal must not change the exit code of a drained worker.
 
 
 def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str) -> Bus:
-    return connection_of(settings).open(
+    return broker_connection(settings).open(
         client_id("worker", worker),
         worker_will(worker, session),
         name=worker,
@@ -280,8 +310,8 @@ def _connected(node: CloudNode, settings: CloudConfig, worker: str, session: str
     )
 
 
-def _loader(settings: CloudConfig) -> Loader:
-    return Loader(
+def _loader(settings: CloudConfig) -> ModelLoader:
+    return ModelLoader(
         repository=Repository(settings.repository or default_root()),
         placement=Placement(
             device=settings.device,
@@ -293,7 +323,7 @@ def _loader(settings: CloudConfig) -> Loader:
         warm_up_runs=settings.warm_up_runs,
         engine=settings.engine,
         isolated=settings.isolate,
-        limits=Limits(
+        limits=IsolationLimits(
             settings.isolate_hang_s,
             settings.isolate_start_s,
             None if settings.isolate_memory_mb is None else settings.isolate_memory_mb << 20,
@@ -301,17 +331,17 @@ def _loader(settings: CloudConfig) -> Loader:
     )
 
 
-def _loaded(loader: Loader, wanted: Sequence[str]) -> list[Model]:
-    """Loads the wanted models, all of which must load, or those of the repository that can be loaded."""
+def _loaded(loader: ModelLoader, wanted: Sequence[str]) -> list[Model]:
+    """Loads all named models, or without names all models of the repository that can be loaded."""
     if wanted:
         return [loader.load(name) for name in wanted]
     root = loader.repository.root
     names = loader.repository.names()
     if not names:
-        raise click.UsageError(f"repository {root} holds no model: run 'skylane model build road-small'")
+        raise click.UsageError(f"repository {root} has no models: run 'skylane model build road-small'")
     models = []
     for name in names:
-        with suppress(Exception):  # The loader has logged it; one bad model must not keep the others away.
+        with suppress(Exception):  # The loader has logged the error; the other models are served.
             models.append(loader.load(name))
     if not models:
         reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
@@ -323,4 +353,4 @@ def _version() -> str:
     try:
         return version("skylane")
     except PackageNotFoundError:
-        return "unknown"  # It runs from its sources, not installed.
+        return "unknown"  # The package is not installed.

@@ -1,4 +1,4 @@
-"""What `skylane cloud serve` can be told, by a file and by flags; a flag wins."""
+"""The settings of `skylane cloud serve`, from a YAML file and from flags, which override the file."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ from shared.messages.topics import GROUP, TopicNameError, validate_name
 from shared.network.broker_options import DEFAULT_BROKER, BrokerOptions
 
 _HOST_NAME = r"[A-Za-z0-9._-]{1,255}"
-_ORIGIN = r"https?://[^/\s?#@]+"  # As a browser sends it.
+_ORIGIN = r"https?://[^/\s?#@]+"  # The format of the Origin header of browsers.
 
 
 class CloudConfig(Section):
@@ -29,19 +29,19 @@ class CloudConfig(Section):
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    worker: str | None = None  # None: the host's name and the process number.
+    worker: str | None = None  # None: host name and process id.
     group: str = GROUP
     qos: int = Field(default=1, ge=0, le=1)
-    models: tuple[str, ...] = ()  # Empty: all of the repository.
+    models: tuple[str, ...] = ()  # Empty: all models of the repository.
     repository: Path | None = None
     device: str = "auto"
-    engine: str | None = None  # None: as each model's manifest says; "auto": the fastest on this host.
-    precision: Precision | None = None  # None: as each model's manifest says.
-    threads: int = Field(default=0, ge=0, le=1024)  # Within an operation; 0: as the engine chooses.
-    isolate: bool = False  # Run each engine in a process of its own, which is replaced
-    isolate_hang_s: float = Field(default=10.0, gt=0, le=3600)  # when a batch takes longer,
-    isolate_start_s: float = Field(default=180.0, gt=0, le=3600)  # and given up when opening the model does,
-    isolate_memory_mb: int | None = Field(default=None, ge=64)  # and may take so much; None: what the machine has.
+    engine: str | None = None  # None: from each manifest; "auto": the fastest on this host.
+    precision: Precision | None = None  # None: from each manifest.
+    threads: int = Field(default=0, ge=0, le=1024)  # Within an operation; 0: chosen by the engine.
+    isolate: bool = False  # Run each engine in a separate process.
+    isolate_hang_s: float = Field(default=10.0, gt=0, le=3600)  # Limit for a batch.
+    isolate_start_s: float = Field(default=180.0, gt=0, le=3600)  # Limit for opening a model.
+    isolate_memory_mb: int | None = Field(default=None, ge=64)  # None: no limit.
     replicas: int = Field(default=1, ge=1, le=64)  # Worker processes on this host.
     max_frames: int = Field(default=64, ge=1, le=1 << 16)
     max_bytes: int = Field(default=256 << 20, ge=1 << 20)
@@ -49,36 +49,34 @@ class CloudConfig(Section):
     decoders: int = Field(default=1, ge=1, le=32)
     encoders: int = Field(default=1, ge=1, le=32)
     max_wait_ms: float = Field(default=0.0, ge=0, le=10_000)
-    max_batch: int | None = Field(default=None, ge=1, le=256)  # None: as each model's manifest says.
-    instances: int | None = Field(
-        default=None, ge=1, le=64
-    )  # Batches at a time of a model; None: as its engine chooses.
-    warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: as each model's manifest says.
-    health_file: Path | None = None  # Renewed while the worker is online.
-    control: bool = True  # Let operators load and unload models over the broker.
-    operators: tuple[str, ...] = ()  # Who may; empty: whoever the broker lets through.
-    no_broker: bool = False  # Answer at the gateway's doors alone.
-    http: str | None = None  # HOST:PORT of REST; None: no such door.
-    grpc: str | None = None  # The same of gRPC.
+    max_batch: int | None = Field(default=None, ge=1, le=256)  # None: from each manifest.
+    instances: int | None = Field(default=None, ge=1, le=64)  # Concurrent batches per model; None: by its engine.
+    warm_up_runs: int | None = Field(default=None, ge=0, le=100)  # None: from each manifest.
+    health_file: Path | None = None  # Updated while the worker is online.
+    control: bool = True  # True if operators can load and unload models over the broker.
+    operators: tuple[str, ...] = ()  # Their names; empty: all that the broker admits.
+    no_broker: bool = False  # Serve only the gateway.
+    http: str | None = None  # HOST:PORT of the HTTP gateway; None: disabled.
+    grpc: str | None = None  # HOST:PORT of the gRPC gateway; None: disabled.
     gateway_tls_cert: Path | None = None
     gateway_tls_key: Path | None = None
-    tokens: Path | None = None  # Who may call; None: anyone.
-    images: Path | None = None  # Of which /api/detect reads by path.
-    origins: tuple[str, ...] = ()  # Of web pages that may call.
-    allowed_hosts: tuple[str, ...] = ()  # Names in the Host header of HTTP calls, beside IP addresses and localhost.
+    tokens: Path | None = None  # Clients of the gateway; None: anyone.
+    images: Path | None = None  # Folder from which /api/detect reads images by path.
+    origins: tuple[str, ...] = ()  # Origins of web pages that may call the gateway.
+    allowed_hosts: tuple[str, ...] = ()  # Names in the Host header, besides localhost.
     max_message_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     max_calls: int = Field(default=256, ge=1, le=1024)
-    log_level: str | None = None  # None: as `shared.logs` has it; so for the format.
+    log_level: str | None = None  # None: the default of `shared.logs`.
     log_format: LogFormat | None = None
 
     @model_validator(mode="after")
-    def _has_a_door(self) -> Self:
+    def _has_an_endpoint(self) -> Self:
         if self.no_broker and self.http is None and self.grpc is None:
-            raise ValueError("`no_broker` leaves no door open: give `http` or `grpc`")
+            raise ValueError("`no_broker` leaves no endpoint: set `http` or `grpc`")
         if (self.gateway_tls_cert is None) != (self.gateway_tls_key is None):
-            raise ValueError("`gateway_tls_cert` and `gateway_tls_key` belong together: give both or none")
+            raise ValueError("`gateway_tls_cert` and `gateway_tls_key` belong together: set both or neither")
         if self.http is not None and self.http == self.grpc and not self.http.endswith(":0"):
-            raise ValueError(f"`http` and `grpc` cannot share {self.http}: give each a port of its own")
+            raise ValueError(f"`http` and `grpc` cannot share {self.http}: use two ports")
         return self
 
     @field_validator("worker", "group")
@@ -93,7 +91,7 @@ class CloudConfig(Section):
 
     @field_validator("http", "grpc")
     @classmethod
-    def _doors_are_addresses(cls, address: str | None) -> str | None:
+    def _endpoints_are_valid(cls, address: str | None) -> str | None:
         if address is not None:
             try:
                 endpoint(address)
@@ -103,24 +101,26 @@ class CloudConfig(Section):
 
     @field_validator("gateway_tls_cert", "gateway_tls_key", "tokens")
     @classmethod
-    def _files_are_there(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():  # A pipe could be read but once.
-            raise ValueError(f"{path} is no file")
+    def _files_exist(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():  # A pipe could be read only once.
+            raise ValueError(f"{path} is not a file")
         return path
 
     @field_validator("images")
     @classmethod
     def _images_are_a_folder(cls, path: Path | None) -> Path | None:
         if path is not None and not path.is_dir():
-            raise ValueError(f"{path} is no folder")
+            raise ValueError(f"{path} is not a folder")
         return path
 
     @field_validator("origins")
     @classmethod
-    def _origins_are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+    def _origins_are_valid(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if origin != "*" and not re.fullmatch(_ORIGIN, origin):
-                raise ValueError(f"origin {origin[:80]!r} is none: write https://HOST or http://HOST:PORT, and no path")
+                raise ValueError(
+                    f"origin {origin[:80]!r} is invalid: write https://HOST or http://HOST:PORT, without a path"
+                )
         return origins
 
     @field_validator("allowed_hosts")
@@ -128,7 +128,7 @@ class CloudConfig(Section):
     def _allowed_hosts_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if not re.fullmatch(_HOST_NAME, name):
-                raise ValueError(f"allowed host {name[:80]!r} is no name: write it without scheme, port and path")
+                raise ValueError(f"allowed host {name[:80]!r} is invalid: write a name without scheme, port and path")
         return names
 
     @field_validator("engine")
@@ -154,13 +154,13 @@ class CloudConfig(Section):
         return operators
 
 
-def connection_of(settings: CloudConfig) -> BrokerOptions:
-    """Where the broker is, by the settings."""
+def broker_connection(settings: CloudConfig) -> BrokerOptions:
+    """The settings of the connection to the broker."""
     return BrokerOptions(**settings.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
 
 
 def gateway_settings(settings: CloudConfig) -> GatewaySettings | None:
-    """The doors beside the broker's, by the settings; None where there are none."""
+    """The settings of the gateway; None if it is disabled."""
     if settings.http is None and settings.grpc is None:
         return None
     return GatewaySettings(

@@ -1,4 +1,4 @@
-"""`skylane cloud control`: what an operator asks of a running worker over the broker."""
+"""`skylane cloud control`: sends control requests to a running worker over the broker."""
 
 import json
 import queue
@@ -24,69 +24,77 @@ from shared.mqtt.bus import Ack, Bus, Delivery, Properties
 from shared.network.broker_options import BrokerOptions, broker_options
 from shared.terminal_table import Table
 
-_PATIENCE_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
-_QUICK_S = 10.0
-_RETAINED_WITHIN_S = 2.0  # A broker sends what it retains right after the subscription.
+_CHANGE_TIMEOUT_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
+_QUERY_TIMEOUT_S = 10.0
+_RETAINED_TIMEOUT_S = 2.0  # Wait for retained messages, which a broker sends right after the subscription.
 
 
 class ControlTimeoutError(SkylaneError):
-    """A worker did not answer in time."""
+    """A worker did not reply in time."""
 
 
-class RefusedError(SkylaneError):
-    """A worker said no."""
+class ControlRefusedError(SkylaneError):
+    """A worker refused a request."""
 
 
 @click.command()
 @click.argument("worker", type=topic_name("worker"))
 @click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
 @click.argument("model", type=topic_name("model"), required=False)
-@click.option("--version", callback=check_version, help="Of the model. [to load: the highest; to unload: all of them]")
-@click.option("--keep", is_flag=True, help="Of a load: leave the version that was current loaded, for who names it.")
-@click.option("--timeout", "timeout_s", type=FiniteRange(0.1), help="Seconds. [10; to load 300, to unload 60]")
-@click.option("--operator", type=topic_name("operator"), default="operator", show_default=True, help="Who asks.")
-@click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON alone.")
+@click.option("--version", callback=check_version, help="Version of the model. [load: the highest; unload: all]")
+@click.option("--keep", is_flag=True, help="With load: keep the previous version loaded, for frames that name it.")
+@click.option(
+    "--timeout", "timeout_s", type=FiniteRange(0.1), help="Seconds to wait for the reply. [10; load: 300, unload: 60]"
+)
+@click.option(
+    "--operator",
+    type=topic_name("operator"),
+    default="operator",
+    show_default=True,
+    help="Name of the operator that sends the request.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON.")
 @broker_options
-def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool, **told: Any) -> None:
-    """Ask WORKER to list its models, tell a model's metadata, say whether it is ready, load or unload a MODEL."""
-    asked = Verb(verb)
-    if not told["model"] and asked in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
-        raise click.UsageError(f"name a model: skylane cloud control {told['worker']} {verb} MODEL")
+def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool, **flags: Any) -> None:
+    """Send a request to WORKER: list its models, show the metadata or readiness of a MODEL, load or unload it."""
+    command = Verb(verb)
+    if not flags["model"] and command in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
+        raise click.UsageError(f"name a model: skylane cloud control {flags['worker']} {verb} MODEL")
     request = ControlRequest(
         operator=operator,
         nonce=uuid.uuid4().hex,
-        verb=asked,
-        model=told["model"] or "",
-        version=told["version"],
-        keep=told["keep"],
+        verb=command,
+        model=flags["model"] or "",
+        version=flags["version"],
+        keep=flags["keep"],
     )
-    worker = told["worker"]
-    given = {key: told[key] for key in BrokerOptions.__dataclass_fields__ if told.get(key) is not None}
+    worker = flags["worker"]
+    given = {key: flags[key] for key in BrokerOptions.__dataclass_fields__ if flags.get(key) is not None}
     bus = BrokerOptions(**given).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
     console = Console(stderr=True)
     try:
         _check_online(bus, worker)
         with console.status(f"{worker}: {verb} {request.model}".rstrip()):
-            reply = ask(bus, worker, request, timeout_s or _PATIENCE_S.get(asked, _QUICK_S))
+            reply = ask(bus, worker, request, timeout_s or _CHANGE_TIMEOUT_S.get(command, _QUERY_TIMEOUT_S))
     finally:
         bus.close()
     if as_json:
         click.echo(json.dumps(asdict(reply), indent=2))
     elif not reply.error:
-        _print(asked, request, reply, Console())
+        _print(command, request, reply, Console())
     if reply.error:
-        raise RefusedError(f"worker {worker}: {reply.error}")
-    if asked is Verb.READY and not reply.is_ready:
+        raise ControlRefusedError(f"worker {worker}: {reply.error}")
+    if command is Verb.READY and not reply.is_ready:
         sys.exit(1)
 
 
 def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> ControlReply:
-    """Send a request to a worker and wait for its reply.
+    """Sends a request to a worker and waits for its reply.
 
     Raises:
-        ControlTimeoutError: none came in time, or nobody there takes requests.
+        ControlTimeoutError: no reply arrived in time, or the worker does not receive control requests.
     """
-    came: queue.SimpleQueue[ControlReply | Ack] = queue.SimpleQueue()
+    received: queue.SimpleQueue[ControlReply | Ack] = queue.SimpleQueue()
     reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)
 
     def replied(delivery: Delivery) -> None:
@@ -95,11 +103,11 @@ def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> Con
         except MessageError:
             return
         if reply.nonce == request.nonce and reply.worker == worker:
-            came.put(reply)
+            received.put(reply)
 
     def acknowledged(ack: Ack) -> None:
         if ack.no_subscriber or not ack.accepted:
-            came.put(ack)
+            received.put(ack)
 
     bus.subscribe(reply_topic, topics.REPLIES.qos, replied)
     bus.publish(
@@ -112,28 +120,31 @@ def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> Con
         acknowledged=acknowledged,
     )
     try:
-        answer = came.get(timeout=timeout_s)
+        reply_or_ack = received.get(timeout=timeout_s)
     except queue.Empty:
         raise ControlTimeoutError(
-            f"worker {worker} did not answer {request.verb} within {timeout_s:g} s: what was asked may still be done; "
-            "look with list, or give more --timeout"
+            f"worker {worker} did not reply to {request.verb} within {timeout_s:g} s, but may still carry it out: "
+            "check with list, or increase --timeout"
         ) from None
     finally:
         bus.unsubscribe(reply_topic)
-    if isinstance(answer, Ack):
-        why = "takes no control requests (--no-control)" if answer.no_subscriber else "may not be asked by this user"
-        raise ControlTimeoutError(f"worker {worker} {why}")
-    return answer
+    if isinstance(reply_or_ack, Ack):
+        is_disabled = reply_or_ack.no_subscriber
+        problem = (
+            "does not accept control requests (--no-control)" if is_disabled else "may not be controlled by this user"
+        )
+        raise ControlTimeoutError(f"worker {worker} {problem}")
+    return reply_or_ack
 
 
 def _check_online(bus: Bus, worker: str) -> None:
-    """Wait for what the broker retains of the workers.
+    """Checks that a worker is online by its retained status.
 
     Raises:
-        UnknownNameError: no worker of that name is online; says which are.
+        UnknownNameError: it is not online; the message lists the workers that are.
     """
     online: set[str] = set()
-    heard = threading.Event()
+    found = threading.Event()
 
     def announced(delivery: Delivery) -> None:
         names = topics.WORKER_STATUS.names_in(delivery.topic)
@@ -144,12 +155,12 @@ def _check_online(bus: Bus, worker: str) -> None:
         if names is not None and status.state is NodeState.ONLINE:
             online.add(names["worker"])
             if names["worker"] == worker:
-                heard.set()
+                found.set()
 
     topic_filter = topics.WORKER_STATUS.filter()
     bus.subscribe(topic_filter, topics.WORKER_STATUS.qos, announced)
     try:
-        if not heard.wait(_RETAINED_WITHIN_S):
+        if not found.wait(_RETAINED_TIMEOUT_S):
             raise UnknownNameError("worker online by the name", worker, online)
     finally:
         bus.unsubscribe(topic_filter)
@@ -160,7 +171,7 @@ def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Co
         Verb.LIST: lambda: console.print(_models(reply)),
         Verb.METADATA: lambda: console.print(_metadata(reply)),
         Verb.READY: lambda: click.echo(_readiness(request, reply)),
-        Verb.LOAD: lambda: _echo_entries(reply, f"answers frames after {reply.took_ms or 0:.0f} ms"),
+        Verb.LOAD: lambda: _echo_entries(reply, f"is served after {reply.took_ms or 0:.0f} ms"),
         Verb.UNLOAD: lambda: _echo_entries(reply, "is unloaded"),
     }
     printers[verb]()
@@ -186,7 +197,7 @@ def _metadata(reply: ControlReply) -> Table:
 
 
 def _facts(card: ModelCard) -> dict[str, str]:
-    """What a card says, as a user reads it; what it does not say is left out."""
+    """The non-empty fields of a card as text."""
     facts = {
         "model": card.name,
         "version": card.version,
@@ -204,9 +215,9 @@ def _facts(card: ModelCard) -> dict[str, str]:
 
 
 def _readiness(request: ControlRequest, reply: ControlReply) -> str:
-    what = request.model + (f" version {request.version}" if request.version else "")
-    said = "ready" if reply.is_ready else "not ready"
-    return f"worker {reply.worker}: {f'{what} is {said}' if what else said}"
+    model = request.model + (f" version {request.version}" if request.version else "")
+    state = "ready" if reply.is_ready else "not ready"
+    return f"worker {reply.worker}: {f'{model} is {state}' if model else state}"
 
 
 def _echo_entries(reply: ControlReply, done: str) -> None:

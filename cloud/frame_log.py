@@ -1,4 +1,4 @@
-"""Log lines about frames: vehicles that join, frames that are not answered, and a summary once a minute."""
+"""Log lines about frames: vehicles that join, frames that are refused, and a summary once a minute."""
 
 import threading
 from collections import OrderedDict
@@ -9,12 +9,12 @@ from shared import clock
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.frame import ResultMessage, Status
 
-_MAX_SESSIONS = 1024  # Sessions of vehicles that are remembered; beyond this the one heard least recently is forgotten.
+_MAX_SESSIONS = 1024  # Known sessions of vehicles; beyond this limit, the least recent one is forgotten.
 _LOG = get_logger("cloud")
 
 
-class FrameLog:
-    """Logs what happens to frames. Any thread may call it; the lines are rate-limited by vehicle and reason."""
+class FrameEventLog:
+    """Logs what happens to frames, with a rate limit per vehicle and reason. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class FrameLog:
         self._refused = RateLimitedLogger(_LOG)
 
     def replied(self, request: Request, message: ResultMessage) -> None:
-        """A frame was answered, or refused with a status and a reason."""
+        """Logs the first reply to a session of a vehicle, and every refusal."""
         frame_id = message.id
         session = (frame_id.vehicle, frame_id.session)
         with self._lock:
@@ -46,7 +46,7 @@ class FrameLog:
             )
 
     def unreadable(self, request: Request, reason: str) -> None:
-        """A frame does not even say which frame of its vehicle it is."""
+        """Logs a frame that got no reply because its id is unreadable."""
         self._refused.warning(
             ("unreadable", request.vehicle),
             "frame unreadable",
@@ -57,20 +57,20 @@ class FrameLog:
         )
 
     def ignored(self, reason: str, topic: str) -> None:
-        """A message was neither answered nor refused; `reason` is a key of `MqttFrontend.ignored`."""
+        """Logs a message without a reply; `reason` is a key of `MqttFrontend.ignored`."""
         self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 
-class Summary:
-    """Logs once a period by how much a worker's counts have grown, if they have."""
+class CountSummary:
+    """Logs the growth of a worker's counts periodically."""
 
     def __init__(self, period_s: float = 60.0) -> None:
         self._period_ns = round(period_s * 1e9)
         self._counts: dict[str, int] = {}
         self._logged_ns = clock.now_ns()
 
-    def look(self, counts: Mapping[str, int]) -> None:
-        """Logs the summary if a period has passed since the last one; to be called more often than that."""
+    def update(self, counts: Mapping[str, int]) -> None:
+        """Logs the summary if the period is over and a count has grown."""
         now_ns = clock.now_ns()
         if now_ns - self._logged_ns < self._period_ns:
             return

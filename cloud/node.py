@@ -1,29 +1,29 @@
-"""The cloud node, a worker: wires intake, admission, decoding, batching and post-processing together."""
+"""The cloud node, a worker: connects its frontends, queue, decoders, batchers and postprocessing."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
-from cloud.frontends.frontends import Doors
 from cloud.frontends.mqtt import MqttFrontend
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
-from cloud.models.model_swap import Exchange
+from cloud.models.model_swap import ModelSwap
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.logs import get_logger
@@ -35,122 +35,122 @@ from shared.runtime.threads import ThreadGroup
 _DRAIN_S = 30.0
 _LOG = get_logger("cloud")
 
-Room = tuple[Callable[[], None], Sequence[threading.Thread]]  # How it is closed, and who works in it.
+PipelineStage = tuple[Callable[[], None], Sequence[threading.Thread]]  # Its close function and its threads.
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker works."""
+    """Settings of a worker."""
 
     worker: str
     session: str
     group: str = topics.GROUP
     qos: int = topics.FRAMES.qos
-    max_frames: int = 64  # That wait at a time; more are answered `overloaded`.
-    max_bytes: int = 256 << 20
-    max_pixels: int = 1 << 25  # Of one picture.
-    decoders: int = 1
-    encoders: int = 1  # Threads that make results and encode them.
-    max_wait_ms: float = 0.0  # That a batch may wait for more frames.
-    takes_control: bool = True  # Whether operators may load and unload over the broker, and
-    operators: tuple[str, ...] = ()  # which; empty: whoever the broker lets through.
-    gateway: GatewaySettings | None = None  # None: the broker is the only door.
-    drain_s: float = _DRAIN_S  # For each stage to finish what it holds when the worker stops.
+    max_frames: int = 64  # Waiting frames; further ones are refused as `overloaded`.
+    max_bytes: int = 256 << 20  # Total size of waiting frames.
+    max_pixels: int = 1 << 25  # Per image.
+    decoders: int = 1  # Threads.
+    encoders: int = 1  # Postprocessing threads.
+    max_wait_ms: float = 0.0  # The longest wait of a batch for more frames.
+    takes_control: bool = True  # True if operators can load and unload models over the broker.
+    operators: tuple[str, ...] = ()  # Names of these operators; empty: all that the broker admits.
+    gateway: GatewaySettings | None = None  # None: frames arrive only over the broker.
+    drain_s: float = _DRAIN_S  # The longest wait for each stage when the worker stops.
     health_file: Path | None = None
 
     @property
     def node(self) -> str:
-        """This process's name in stamps."""
+        """The name of this process in stamps."""
         return f"cloud/{self.worker}/{self.session}"
 
 
 class CloudNode:
-    """A worker that answers frames until it is stopped."""
+    """A worker that serves frames until it is stopped."""
 
-    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: Loader | None = None) -> None:
-        """`models` are served from the start.
+    def __init__(self, models: Sequence[Model], settings: WorkerSettings, *, loader: ModelLoader | None = None) -> None:
+        """Builds a worker that serves `models` from the start.
 
-        With a `loader` they came from it, and are closed when they are served no more; without one they are the caller's
-        to close, and operators can load none.
+        With a `loader`, the node closes models that it no longer serves, and operators can load others. Without one, the
+        caller closes the models.
         """
         self._settings = settings
         self._loader = loader
         self._stopped = threading.Event()
-        self._end: SkylaneError | None = None
+        self._stop_reason: SkylaneError | None = None
         self._threads = ThreadGroup(self._stopped.set)
         self._replier = Replier(settings.worker, settings.node)
         self._admission = Admission(settings.max_frames, settings.max_bytes)
         self._postprocessor = Postprocessor(self._replier)
-        self._hold_off = CircuitBreaker()
+        self._circuit_breaker = CircuitBreaker()
+        self._submission = Submission(self._admission, self._circuit_breaker)
         self._health = HealthFile(settings.health_file)
         self._models = models
-        self._serving = Serving()
-        self._intake = MqttFrontend(
-            self._admission,
+        self.served_models = ServedModels()
+        self._mqtt = MqttFrontend(
+            self._submission,
             self._replier,
-            self._serving,
+            self.served_models,
             worker=settings.worker,
             session=settings.session,
             group=settings.group,
             qos=settings.qos,
-            circuit_breaker=self._hold_off,
             give_up=self.end,
         )
-        self.door = Door(  # Where frames enter that came over neither MQTT nor a network.
-            self._admission,
-            self._serving,
-            self._hold_off,
-            session=settings.session,
-            refuse=self._intake.refuse,
+        self.door = Door(self._submission, self._replier, self.served_models, session=settings.session)
+        model_swap = ModelSwap(
+            self.served_models,
+            (self._mqtt, self.door),
+            self._submission,
+            self.start_serving,
+            loader=self._loader,
+            is_stopping=self._stopped.is_set,
         )
-        doors = Doors(self._intake, self.door)
-        exchange = Exchange(self._serving, doors, self._open_lane, self._loader, self._stopped.is_set)
         self._control = (
-            Control(settings.worker, self._serving, exchange, settings.operators, errors=self._replier.errors)
+            Control(settings.worker, self.served_models, model_swap, settings.operators, errors=self._replier.errors)
             if settings.takes_control
             else None
         )
-        self._echoes = Echoes(settings.worker, settings.node)
+        self._clock_responder = ClockResponder(settings.worker, settings.node)
         self._gateway: Gateway | None = None
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Where the gateway's servers listen, by `http` and `grpc`; once bound."""
+        """The ports of the gateway after `bind`, by `http` and `grpc`."""
         return self._gateway.ports if self._gateway else {}
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many frames were answered how or could not be, and how many probes and control requests were refused."""
-        return {**self._replier.counts, **self._refused()}
+        """Number of frames by the status of their reply, and of ignored frames, probes and control requests."""
+        return {**self._replier.counts, **self._ignored()}
 
     @property
     def engine_processes(self) -> Mapping[str, int]:
-        """The processes that engines have to themselves, by `<model>-<version>`: those that lost theirs have a new one."""
-        pids = {"-".join(lane.key): lane.model.pid for lane in self._serving.lanes}
+        """The current process ids of isolated engines, by `<model>-<version>`."""
+        pids = {"-".join(served.key): served.model.pid for served in self.served_models.all}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     def fault(self, error: BaseException) -> None:
-        """Something went wrong in a callback of the bus."""
+        """Ends the node because a callback of the bus raised an exception."""
         self._threads.fault(error)
 
     def announce(self) -> None:
-        """Tell again what is served, after a reconnect."""
-        self._intake.announce()
+        """Repeats the announcement of the served models after a reconnect."""
+        self._mqtt.announce()
 
     def end(self, reason: SkylaneError) -> None:
-        """Have the node drain and end for a reason, which `serve` then raises; any thread may call it."""
-        self._end = reason
+        """Drains and ends the node; `serve` then raises `reason`. Thread-safe."""
+        self._stop_reason = reason
         self._stopped.set()
 
     def stop(self) -> None:
-        """Ask the node to drain and end; may be called from a signal handler."""
+        """Drains and ends the node; may be called by a signal handler."""
         self._stopped.set()
 
     def bind(self) -> None:
-        """Binds the gateway's ports, which takes no time; calls are answered once the node serves.
+        """Binds the ports of the gateway; calls are served once `serve` runs.
 
         Raises:
-            SkylaneError: an address cannot be listened at, or a library is missing.
+            SkylaneError: an address cannot be bound, or a library is missing.
         """
         settings = self._settings
         if settings.gateway is None or self._gateway is not None:
@@ -159,115 +159,107 @@ class CloudNode:
             worker=settings.worker,
             door=self.door,
             callers=Authenticator.read(settings.gateway.tokens),
-            echoes=self._echoes,
+            echoes=self._clock_responder,
             control=self._control,
             settings=settings.gateway,
             limits=ImageLimits(max_pixels=settings.max_pixels),
-            tally=self._replier.tally,
+            tally=self._replier.stats,
             errors=self._replier.errors,
-            refused=self._refused,
+            refused=self._ignored,
         )
         self._gateway = Gateway(parts, self._threads.fault)
 
     def add(self, models: Sequence[Model]) -> None:
-        """Adds models to those that are served from the start; to be called before `serve`."""
+        """Adds models that are served from the start; must be called before `serve`."""
         self._models = (*self._models, *models)
 
     def serve(self, bus: Bus, on_tick: Callable[[], None], on_ready: Callable[[], None] = lambda: None) -> None:
-        """Answer frames until stopped, then drain: finish what was admitted, and say goodbye.
+        """Serves frames until stopped, then finishes the accepted ones and closes the bus.
 
-        `on_tick` is called twice a second, `on_ready` once frames are taken.
+        Args:
+            bus: The connection to the broker.
+            on_tick: Called twice a second.
+            on_ready: Called once frames are accepted.
 
         Raises:
-            SkylaneError: the broker cannot share the work with the worker it already has, or the worker's name is
-                another's.
+            SkylaneError: the broker cannot share frames with another worker, or another worker has the same name.
         """
-        intake, door = self._intake, self.door
-        decoder = Decoder(
-            self._admission,
-            self._replier,
-            self._serving,
-            ImageLimits(max_pixels=self._settings.max_pixels),
-        )
+        limits = ImageLimits(max_pixels=self._settings.max_pixels)
+        decoder = Decoder(self._admission, self._replier, self.served_models, limits)
         self.bind()
-        gateway = self._gateway
         for model in self._models:
-            self._serving.place(self._open_lane(model))
-        self._models = ()  # What is unloaded must be held by nobody.
-        rooms = self._start(intake, decoder)
+            self.served_models.set_current(self.start_serving(model))
+        self._models = ()  # A reference would keep unloaded models in memory.
+        stages = self._start(decoder)
         try:
-            # First, for vehicles probe a worker as soon as it is announced.
-            self._echoes.open(bus, self._replier.errors)
-            intake.open(bus)
+            # Vehicles send probes as soon as the worker is announced.
+            self._clock_responder.open(bus, self._replier.errors)
+            self._mqtt.open(bus)
             if self._control:
                 self._control.open(bus)
-            if gateway:
-                gateway.start()
+            if self._gateway:
+                self._gateway.start()
             on_ready()
             while not self._stopped.wait(0.5):
                 on_tick()
-                self._health.update(is_online=intake.is_online and self._replier.errors.is_healthy)
-            _LOG.info("draining", **({"reason": str(self._end)} if self._end else {}))
-            intake.stop()
+                self._health.update(is_online=self._mqtt.is_online and self._replier.errors.is_healthy)
+            _LOG.info("draining", **({"reason": str(self._stop_reason)} if self._stop_reason else {}))
+            self._mqtt.stop()
         finally:
             self._health.remove()
-            door.stop()
-            # Each room is closed when the one before it is empty, and the door when all is answered.
-            for close, threads in rooms:
+            self.door.stop()
+            for close, threads in stages:
                 close()
                 for thread in threads:
                     thread.join(self._settings.drain_s)
-            if gateway:
-                gateway.close()
-            intake.close()
+            if self._gateway:
+                self._gateway.close()
+            self._mqtt.close()
         self._threads.join(self._settings.drain_s)
-        if self._end is not None:
-            raise self._end
+        if self._stop_reason is not None:
+            raise self._stop_reason
 
-    def _start(self, intake: MqttFrontend, decoder: Decoder) -> list[Room]:
-        """Start all threads; the rooms come back in the order in which frames pass them."""
-        settings = self._settings
-        control: list[Room] = []
-        if self._control:
-            bodies = {"control": self._control.answer, "loading": self._control.change}
-            control = [(self._control.close, [self._threads.start(name, body) for name, body in bodies.items()])]
-        encoders = [self._threads.start(f"postprocess-{i}", self._postprocessor.run) for i in range(settings.encoders)]
-        return [
-            *control,
-            (
-                self._admission.close,
-                [self._threads.start(f"decoder-{i}", decoder.run) for i in range(settings.decoders)],
-            ),
-            (self._serving.close, ()),
-            (self._postprocessor.close, encoders),
-            (intake.close_refusals, [self._threads.start("refusals", intake.run)]),
-        ]
-
-    def _refused(self) -> Mapping[str, int]:
-        """What was refused before it was a frame, by reason."""
-        refused = {f"probe_{reason}": n for reason, n in self._echoes.refused.items()}
-        refused |= {f"frame_{reason}": n for reason, n in self._intake.ignored.items()}
-        if self._control:
-            refused |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
-        return refused
-
-    def _open_lane(self, model: Model) -> Lane:
+    def start_serving(self, model: Model) -> ServedModel:
+        """Starts the threads that run a model; the caller makes it the current version."""
         settings = self._settings
         batcher = Batcher(
             model,
             self._replier,
             self._admission,
-            self._postprocessor.put,
+            self._postprocessor,
             decoders=settings.decoders,
             max_wait_ms=settings.max_wait_ms,
-            finish=self._postprocessor.answer,
-            finishing=self._postprocessor.finishing,
-            circuit_breaker=self._hold_off,
+            circuit_breaker=self._circuit_breaker,
         )
-        lane = Lane(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
+        served = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=settings.drain_s)
         try:
-            lane.start(self._threads)
+            served.start(self._threads)
         except BaseException:
-            lane.close()
+            served.close()
             raise
-        return lane
+        return served
+
+    def _start(self, decoder: Decoder) -> list[PipelineStage]:
+        """Starts all threads; returns the stages in the order in which they must be closed."""
+        start = self._threads.start
+        control: list[PipelineStage] = []
+        if self._control:
+            bodies = {"control": self._control.run_queries, "loading": self._control.run_changes}
+            control = [(self._control.close, [start(name, body) for name, body in bodies.items()])]
+        encoders = [start(f"postprocess-{i}", self._postprocessor.run) for i in range(self._settings.encoders)]
+        decoders = [start(f"decoder-{i}", decoder.run) for i in range(self._settings.decoders)]
+        return [
+            *control,
+            (self._admission.close, decoders),
+            (self.served_models.close, ()),
+            (self._postprocessor.close, encoders),
+            (self._mqtt.close_refusals, [start("refusals", self._mqtt.run)]),
+        ]
+
+    def _ignored(self) -> Mapping[str, int]:
+        """Number of messages that did not become a request, by kind and reason."""
+        ignored = {f"probe_{reason}": n for reason, n in self._clock_responder.refused.items()}
+        ignored |= {f"frame_{reason}": n for reason, n in self._mqtt.ignored.items()}
+        if self._control:
+            ignored |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
+        return ignored

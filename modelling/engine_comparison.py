@@ -167,7 +167,7 @@ def bench(repository: Repository, plan: Plan, on_step: Callable[[int, int, str],
         )
         for cell in models
     )
-    return Result(plan, held.candidate.beside(plan.model), rows, tuple(refused), manifest.task, unjudged)
+    return Result(plan, held.candidate.label(plan.model), rows, tuple(refused), manifest.task, unjudged)
 
 
 def _cells(repository: Repository, plan: Plan) -> list[Cell]:
@@ -235,7 +235,7 @@ def _figure(found: Evaluation | DetectionEvaluation | ClassificationEvaluation) 
 
 
 def _told(cell: Cell, name: str) -> str:
-    told = cell.candidate.beside(name)
+    told = cell.candidate.label(name)
     told += f", {cell.threads} threads" if cell.threads else ""
     return told + (f", batches of {cell.batch}" if cell.batch > 1 else "")
 
@@ -244,7 +244,7 @@ def _row_json(row: Row, name: str) -> dict[str, Any]:
     low, middle, high = (float(value) for value in np.percentile(row.took_ms, (0, 50, 95)))
     candidate = row.cell.candidate
     return {
-        "what": candidate.beside(name),
+        "what": candidate.label(name),
         "model": candidate.model,
         "version": candidate.version,
         "sha256": candidate.sha256,

@@ -8,7 +8,7 @@ from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import reference
 from cloud.models.model import NOT_DETERMINISTIC, Model
 from cloud.models.repository import Repository
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 from shared.config import ConfigError
 from shared.errors import SkylaneError
 
@@ -73,7 +73,7 @@ def _verified(repository: Repository, name: str, version: str, placement: Placem
 
 
 def _compared(repository: Repository, model: Model, state: Verification, placement: Placement) -> Verification:
-    shown = pictures(model.card.height, model.card.width, _PICTURES)
+    shown = warmup_images(model.card.height, model.card.width, _PICTURES)
     first = model.infer(shown)
     if agreement(model.manifest, first, model.infer(shown)) < _STEADY:
         return replace(state, failure=NOT_DETERMINISTIC)
@@ -94,7 +94,7 @@ def _compared(repository: Repository, model: Model, state: Verification, placeme
     floor = model.manifest.agreement_floor
     if share < floor:
         told = (
-            f"{100 * share:.3f} % of its labels are those of {held.beside(state.name)}, its floor is {100 * floor:g} %"
+            f"{100 * share:.3f} % of its labels are those of {held.label(state.name)}, its floor is {100 * floor:g} %"
         )
         return replace(state, agreement=share, failure=told)
     return replace(state, agreement=share, checks=(*state.checks, "agreement"))

@@ -19,7 +19,7 @@ from bench.baselines.mqtt.palette import painted, palette_of
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import tf
 from cloud.models.repository import Repository
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 _WARM_UP = 3
 
@@ -35,7 +35,7 @@ class Stopwatch:
         wrapped = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(graph, name=""), [])
         self._predict = wrapped.prune(manifest.input.tensor, head.tensor)
         self._palette = palette_of(card.labels)
-        self._picture = tf.constant(pictures(card.height, card.width, 1))
+        self._picture = tf.constant(warmup_images(card.height, card.width, 1))
         for _ in range(_WARM_UP):
             self.time({"queued": False})
 

@@ -20,7 +20,7 @@ from bench.harness.samples import spread
 from bench.load.playback import BenchError
 from cloud.models.engine_benchmark import turns
 from cloud.models.repository import Repository
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 from shared.runtime.machine import machine
 
 _PICTURES = 4
@@ -168,7 +168,7 @@ def measure(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="skylane-bench-") as folder:
         shown = Path(folder) / "pictures.npy"
-        np.save(shown, pictures(card.height, card.width, _PICTURES))
+        np.save(shown, warmup_images(card.height, card.width, _PICTURES))
         for group in groups(names):
             on_step(f"of {len(names)} ways: {', '.join(group)}")
             with ExitStack() as opened:

@@ -1,4 +1,4 @@
-"""Echoes: a worker answers the vehicles' probes at once, so that they learn what its clock says."""
+"""Replies to the clock messages of vehicles, which estimate the offset of the worker's clock from them."""
 
 import threading
 from collections import OrderedDict
@@ -16,57 +16,59 @@ from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
 from shared.mqtt.bus import Bus, Delivery
 from shared.runtime.threads import Counts
 
-_BURST = 40.0  # Probes that a vehicle may send at once, and
-_RATE_HZ = 10.0  # how many a second it may go on with: a node sends a burst of 16 and then two a second.
+_BURST = 40.0  # Probes that a vehicle may send at once; a node starts with 16.
+_RATE_HZ = 10.0  # Probes per second afterwards; a node sends two.
 _MAX_VEHICLES = 1024
 
 
 class ProbeRefusal(StrEnum):
-    """Why a probe gets no echo."""
+    """The reason why a probe gets no reply."""
 
     TOO_OFTEN = "too_often"
     UNREADABLE = "unreadable"
 
 
 @dataclass(slots=True)
-class _Allowance:
-    """A token bucket."""
+class _TokenBucket:
+    """The rate limit of one vehicle."""
 
     tokens: float
-    at_ns: int
+    updated_ns: int
 
     def take(self, now_ns: int) -> bool:
-        self.tokens = min(_BURST, self.tokens + (now_ns - self.at_ns) / 1e9 * _RATE_HZ)
-        self.at_ns = now_ns
+        self.tokens = min(_BURST, self.tokens + (now_ns - self.updated_ns) / 1e9 * _RATE_HZ)
+        self.updated_ns = now_ns
         if self.tokens < 1:
             return False
         self.tokens -= 1
         return True
 
 
-class Echoes:
-    """Answers probes on the network thread: there is nothing to wait for, and a queue would only blur the times."""
+class ClockResponder:
+    """Replies on the network thread, because waiting in a queue would add to the measured round trip. Thread-safe."""
 
     def __init__(self, worker: str, node: str) -> None:
-        """`node`: this process's name in stamps."""
+        """`node` is the name of this process in stamps."""
         self._worker = worker
         self._node = node
-        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
-        self._lock = threading.Lock()  # Probes come through several doors.
+        self._buckets: OrderedDict[str, _TokenBucket] = (
+            OrderedDict()
+        )  # Buckets by vehicle; the most recent one is the last.
+        self._lock = threading.Lock()
         self._refused = Counts()
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many probes got no echo: they were `unreadable`, came `too_often` or by a `topic` that names no vehicle."""
+        """Number of probes without a reply, by reason: `unreadable`, `too_often`, or a `topic` without a vehicle."""
         return self._refused.by_name()
 
     def open(self, bus: Bus, errors: RequestErrors) -> None:
-        """Answers probes that arrive over `bus` as long as it is open. `errors` records what fails unexpectedly."""
+        """Replies to probes that arrive over `bus`; `errors` records unexpected exceptions."""
         handler = errors.guarded("probe", partial(self._received, bus))
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, handler)
 
     def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | ProbeRefusal:
-        """The packed echo of a vehicle's packed probe, or why it gets none, which is counted."""
+        """Returns the packed reply to a packed probe, or counts and returns the reason for a refusal."""
         if not self._is_allowed(vehicle, received_ns):
             self._refused.add(ProbeRefusal.TOO_OFTEN)
             return ProbeRefusal.TOO_OFTEN
@@ -91,16 +93,15 @@ class Echoes:
         if names is None:
             self._refused.add("topic")
             return
-        vehicle = names["vehicle"]  # The broker proved it; what the payload says of itself is only given back.
-        echo = self.echo(vehicle, delivery.payload, delivery.received_ns)
-        if isinstance(echo, bytes):
-            bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), echo, qos=topics.ECHOES.qos)
+        vehicle = names["vehicle"]  # Verified by the broker's access control.
+        reply = self.echo(vehicle, delivery.payload, delivery.received_ns)
+        if isinstance(reply, bytes):
+            bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), reply, qos=topics.ECHOES.qos)
 
     def _is_allowed(self, vehicle: str, now_ns: int) -> bool:
-        """Whether a vehicle may probe just now; of too many vehicles, the one that was longest silent is forgotten."""
         with self._lock:
-            allowance = self._allowances.setdefault(vehicle, _Allowance(_BURST, now_ns))
-            self._allowances.move_to_end(vehicle)
-            if len(self._allowances) > _MAX_VEHICLES:
-                self._allowances.popitem(last=False)
-            return allowance.take(now_ns)
+            bucket = self._buckets.setdefault(vehicle, _TokenBucket(_BURST, now_ns))
+            self._buckets.move_to_end(vehicle)
+            if len(self._buckets) > _MAX_VEHICLES:
+                self._buckets.popitem(last=False)
+            return bucket.take(now_ns)

@@ -1,12 +1,12 @@
-"""Control: answers what operators ask of this worker over the broker, beside the frames and never in their way."""
+"""The control frontend: operators list, load and unload models over the broker or the gateway."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from cloud.models.model_swap import Exchange, ModelSwapError
+from cloud.models.model_swap import ModelSwap, ModelSwapError
 from cloud.serving.request_errors import RequestErrors
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
@@ -26,36 +26,35 @@ from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus, Delivery, Properties
 from shared.runtime.threads import BoundedQueue, Counts
 
-_MAX_REQUESTS = 32  # That wait to be read.
-_MAX_CHANGES = 4  # Loads and unloads that wait for the one under way.
+_MAX_REQUESTS = 32  # Unread requests.
+_MAX_CHANGES = 4  # Loads and unloads that wait for the current one.
 
-
-Tell = Callable[[ControlReply], None]  # Takes the reply to whoever asked.
+Respond = Callable[[ControlReply], None]  # Sends the reply to the sender of the request.
 
 
 class Control:
-    """Two threads: one answers at once, one loads and unloads. What it refuses is counted by its reason."""
+    """Serves control requests with two threads: one replies to queries, one loads and unloads models."""
 
     def __init__(
         self,
         worker: str,
-        serving: Serving,
-        exchange: Exchange,
+        served_models: ServedModels,
+        model_swap: ModelSwap,
         operators: Collection[str] = (),
         *,
         errors: RequestErrors | None = None,
     ) -> None:
-        """`operators`: names that may send requests; empty: every name that the broker admits.
+        """`operators` are the names that may send requests; empty: all that the broker admits.
 
-        `errors` records requests that fail unexpectedly.
+        `errors` records unexpected exceptions.
         """
         self._errors = errors or RequestErrors()
         self._worker = worker
-        self._serving = serving
-        self._exchange = exchange
+        self._served_models = served_models
+        self._model_swap = model_swap
         self.operators = frozenset(operators)
         self._requests: BoundedQueue[Delivery] = BoundedQueue(_MAX_REQUESTS)
-        self._changes: BoundedQueue[tuple[ControlRequest, Tell]] = BoundedQueue(_MAX_CHANGES)
+        self._changes: BoundedQueue[tuple[ControlRequest, Respond]] = BoundedQueue(_MAX_CHANGES)
         self._loading: tuple[str, str] | None = None  # Model and version.
         self._refused = Counts()
         self._log = RateLimitedLogger(get_logger("cloud"))
@@ -63,31 +62,31 @@ class Control:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many requests were refused, by the reason: unreadable, busy, operator, response_topic, request, failed."""
+        """Number of refused requests by reason.
+
+        The reasons are unreadable, retained, busy, operator, response_topic, request and failed.
+        """
         return self._refused.by_name()
 
     def open(self, bus: Bus) -> None:
-        """Answer what comes over `bus`."""
+        """Receives requests over `bus`."""
         self._bus = bus
         bus.subscribe(topics.CONTROL.filter(worker=self._worker), topics.CONTROL.qos, self._received)
 
     def ask(self, request: ControlRequest) -> Future[ControlReply]:
-        """Ask through another door than the broker; the reply's `error` says why a request is refused.
-
-        Any thread may call it. `request.operator` is whoever has proved to be that.
-        """
+        """Submits a request whose operator is authenticated; the reply has an `error` if it is refused. Thread-safe."""
         future: Future[ControlReply] = Future()
-        self._take(request, future.set_result)
+        self._handle(request, future.set_result)
         return future
 
     def close(self) -> None:
-        """Take no more requests; those that wait are still answered."""
+        """Accepts no more requests; waiting ones still get replies."""
         if self._bus is not None:
             self._bus.unsubscribe(topics.CONTROL.filter(worker=self._worker))
         self._requests.close()
 
-    def answer(self) -> None:
-        """Read and answer requests until closed; the body of the control thread."""
+    def run_queries(self) -> None:
+        """Reads requests and replies to queries until closed; the body of the control thread."""
         try:
             with self._requests.reader() as get:
                 read = self._errors.guarded("control", self._read)
@@ -96,22 +95,16 @@ class Control:
         finally:
             self._changes.close()
 
-    def change(self) -> None:
-        """Load and unload until closed; the body of the loading thread."""
+    def run_changes(self) -> None:
+        """Loads and unloads models until closed; the body of the loading thread."""
         with self._changes.reader() as get:
             while (item := get()) is not None:
-                request, tell = item
-                try:
-                    tell(self._changed(request))
-                except SkylaneError as error:
-                    self._refuse("failed", request, tell, str(error))
-                except Exception as error:  # noqa: BLE001  The request fails, the worker goes on.
-                    self._fail(request, tell, error)
-                finally:
-                    self._loading = None
+                request, respond = item
+                self._respond(self._change, request, respond)
+                self._loading = None
 
     def _received(self, delivery: Delivery) -> None:
-        if delivery.retained:  # Kept by the broker, an order would be carried out anew at every connect.
+        if delivery.retained:  # The broker would deliver a retained request at every connect.
             self._ignore("retained", delivery.topic)
         elif len(delivery.payload) > MAX_REQUEST_BYTES:
             self._ignore("unreadable", delivery.topic)
@@ -131,62 +124,74 @@ class Control:
                 self._log.warning(
                     ("request", operator), "control request refused", operator=operator, reason=str(error)
                 )
-                self._reply(operator, ControlReply(nonce, self._worker, error=str(error)))
+                self._publish(operator, ControlReply(nonce, self._worker, error=str(error)))
             return
-        tell = partial(self._reply, request.operator)
+        respond = partial(self._publish, request.operator)
         reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)
         if delivery.properties.response_topic not in (None, reply_topic):
-            self._refuse("response_topic", request, tell, f"the response topic must be {reply_topic}")
+            self._refuse("response_topic", request, respond, f"the response topic must be {reply_topic}")
         else:
-            self._take(request, tell)
+            self._handle(request, respond)
 
-    def _take(self, request: ControlRequest, tell: Tell) -> None:
-        """Answer a request, now or when its turn comes."""
+    def _handle(self, request: ControlRequest, respond: Respond) -> None:
+        """Replies to a query now, or queues a change."""
         if self.operators and request.operator not in self.operators:
-            self._refuse("operator", request, tell, f"operator {request.operator!r} may not control this worker")
-        elif request.verb in (Verb.LOAD, Verb.UNLOAD):
-            if not self._changes.offer((request, tell)):
-                self._refuse("busy", request, tell, f"{_MAX_CHANGES} loads and unloads wait already: ask again later")
-        else:
+            self._refuse("operator", request, respond, f"operator {request.operator!r} may not control this worker")
+        elif request.verb not in (Verb.LOAD, Verb.UNLOAD):
+            self._respond(self._query, request, respond)
+        elif not self._changes.offer((request, respond)):
+            self._refuse("busy", request, respond, f"{_MAX_CHANGES} loads and unloads wait already: try again later")
+
+    def _respond(
+        self, make_reply: Callable[[ControlRequest], ControlReply], request: ControlRequest, respond: Respond
+    ) -> None:
+        """Sends the reply to a request; an exception fails only this request."""
+        try:
+            respond(make_reply(request))
+        except SkylaneError as error:
+            self._refuse("failed", request, respond, str(error))
+        except Exception as error:  # noqa: BLE001  The request fails, the worker goes on.
+            self._errors.record("control", error)
             try:
-                tell(self._told(request))
-            except SkylaneError as error:
-                self._refuse("failed", request, tell, str(error))
-            except Exception as error:  # noqa: BLE001  The request fails, the worker goes on.
-                self._fail(request, tell, error)
+                self._refuse(
+                    "failed", request, respond, f"internal error ({type(error).__name__}): see the worker's log"
+                )
+            except Exception as second:  # noqa: BLE001  The reply itself cannot be sent.
+                self._errors.record("control", second)
 
-    def _told(self, request: ControlRequest) -> ControlReply:
-        """What needs no change."""
+    def _query(self, request: ControlRequest) -> ControlReply:
+        """The reply to a request that changes nothing."""
         if request.verb is Verb.LIST:
-            return self._answer_to(request, models=tuple(self._listed(request.model)))
-        lane = self._serving.lane(request.model, request.version) if request.model else None
-        is_ready = lane is not None if request.model else bool(self._serving.models)
-        models = (self._entry(lane),) if lane else ()
+            return self._reply(request, models=tuple(self._entries(request.model)))
+        served = self._served_models.get(request.model, request.version) if request.model else None
+        is_ready = served is not None if request.model else bool(self._served_models.names)
+        models = (self._entry(served),) if served else ()
         if request.verb is Verb.READY:
-            return self._answer_to(request, is_ready=is_ready, models=models)
-        if lane is not None:
-            return self._answer_to(request, is_ready=True, models=models, card=lane.card)
-        loader = self._exchange.loader
+            return self._reply(request, is_ready=is_ready, models=models)
+        if served is not None:
+            return self._reply(request, is_ready=True, models=models, card=served.card)
+        loader = self._model_swap.loader
         if loader is None:
-            self._serving.find(request.model, request.version)  # Which tells what is served instead.
+            self._served_models.find(request.model, request.version)  # Raises an error with the served models.
             raise ModelSwapError("this worker has no repository")
-        return self._answer_to(request, card=loader.repository.card(request.model, request.version))
+        return self._reply(request, card=loader.repository.card(request.model, request.version))
 
-    def _changed(self, request: ControlRequest) -> ControlReply:
+    def _change(self, request: ControlRequest) -> ControlReply:
+        """Loads or unloads a model."""
         if request.verb is Verb.LOAD:
             self._loading = (request.model, request.version or "")
-            lane, took_ms = self._exchange.load(request.model, request.version, keep=request.keep)
-            return self._answer_to(request, is_ready=True, models=(self._entry(lane),), took_ms=took_ms)
-        left = self._exchange.unload(request.model, request.version)
-        entries = (self._entry(lane, ModelState.AVAILABLE) for lane in left)
-        return self._answer_to(request, is_ready=bool(self._serving.models), models=tuple(entries))
+            served, took_ms = self._model_swap.load(request.model, request.version, keep=request.keep)
+            return self._reply(request, is_ready=True, models=(self._entry(served),), took_ms=took_ms)
+        removed = self._model_swap.unload(request.model, request.version)
+        entries = (self._entry(served, ModelState.AVAILABLE) for served in removed)
+        return self._reply(request, is_ready=bool(self._served_models.names), models=tuple(entries))
 
-    def _listed(self, model: str) -> Iterator[ModelEntry]:
-        """What is served, then what could be; of one model where one is named."""
-        served = [lane for lane in self._serving.lanes if model in ("", lane.card.name)]
-        yield from (self._entry(lane) for lane in served)
-        keys = {lane.key for lane in served}
-        loader = self._exchange.loader
+    def _entries(self, model: str) -> Iterator[ModelEntry]:
+        """The served versions, then those of the repository; of all models if the name is empty."""
+        all_served = [served for served in self._served_models.all if model in ("", served.card.name)]
+        yield from (self._entry(served) for served in all_served)
+        keys = {served.key for served in all_served}
+        loader = self._model_swap.loader
         if loader is None:
             return
         repository = loader.repository
@@ -214,13 +219,13 @@ class Control:
                 detail = problem if state is ModelState.BROKEN else ""
                 yield ModelEntry(name, version, state, card.task, sha256=card.sha256, detail=detail)
 
-    def _entry(self, lane: Lane, state: ModelState | None = None) -> ModelEntry:
-        card = lane.card
+    def _entry(self, served: ServedModel, state: ModelState | None = None) -> ModelEntry:
+        card = served.card
         if state is None:
-            state = ModelState.CURRENT if self._serving.is_current(lane) else ModelState.KEPT
+            state = ModelState.CURRENT if self._served_models.is_current(served) else ModelState.KEPT
         return ModelEntry(card.name, card.version, state, card.task, f"{card.engine} {card.precision}", card.sha256)
 
-    def _answer_to(
+    def _reply(
         self,
         request: ControlRequest,
         *,
@@ -231,8 +236,8 @@ class Control:
     ) -> ControlReply:
         return ControlReply(request.nonce, self._worker, is_ready=is_ready, models=models, card=card, took_ms=took_ms)
 
-    def _refuse(self, reason: str, request: ControlRequest, tell: Tell, error: str) -> None:
-        """Counts and logs a refusal, and reports it to the sender of the request."""
+    def _refuse(self, reason: str, request: ControlRequest, respond: Respond, error: str) -> None:
+        """Counts, logs and sends a refusal."""
         self._refused.add(reason)
         self._log.warning(
             (reason, request.operator),
@@ -243,22 +248,14 @@ class Control:
             reason=error,
             **({"version": request.version} if request.version else {}),
         )
-        tell(ControlReply(request.nonce, self._worker, error=error))
+        respond(ControlReply(request.nonce, self._worker, error=error))
 
     def _ignore(self, reason: str, topic: str) -> None:
-        """Counts and logs a request whose sender cannot be answered."""
+        """Counts and logs a request whose sender cannot get a reply."""
         self._refused.add(reason)
         self._log.warning(reason, "control request ignored", reason=reason, topic=topic)
 
-    def _fail(self, request: ControlRequest, tell: Tell, error: Exception) -> None:
-        """Records an unexpected exception and refuses the request that led to it."""
-        self._errors.record("control", error)
-        try:
-            self._refuse("failed", request, tell, f"internal error ({type(error).__name__}): see the worker's log")
-        except Exception as second:  # noqa: BLE001  The reply itself cannot be sent.
-            self._errors.record("control", second)
-
-    def _reply(self, operator: str, reply: ControlReply) -> None:
+    def _publish(self, operator: str, reply: ControlReply) -> None:
         assert self._bus is not None
         self._bus.publish(
             topics.REPLIES.of(operator=operator, nonce=reply.nonce),

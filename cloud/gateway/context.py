@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
-from cloud.serving.model_stats import Tally
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.request_errors import RequestErrors
 from shared.imaging.image_codecs import ImageLimits
 from shared.runtime.threads import Counts
@@ -21,11 +21,11 @@ class WorkerContext:
     worker: str
     door: Door
     callers: Authenticator
-    echoes: Echoes
+    echoes: ClockResponder
     control: Control | None  # None: nobody may load or unload.
     settings: GatewaySettings
     limits: ImageLimits
-    tally: Tally
+    tally: ServingStats
     errors: RequestErrors
     refused: Callable[[], Mapping[str, int]]  # What was refused before it was a frame, by reason.
     calls: Counts = field(default_factory=Counts)  # By "PROTOCOL CODE", answered or refused.

@@ -1,4 +1,4 @@
-"""The channel between a worker and an engine's process: small MessagePack maps, and descriptors of shared memory."""
+"""The channel between a worker and the process of an engine: MessagePack maps and shared memory descriptors."""
 
 import os
 import socket
@@ -14,51 +14,51 @@ _MAX_BYTES = 1 << 17
 
 
 class ChannelClosedError(SkylaneError):
-    """The other process has gone."""
+    """The other process has closed the channel."""
 
 
-class Channel:
-    """One end of a pair of sockets that keep messages apart. Used by one thread at a time."""
+class EngineChannel:
+    """One end of a pair of message-oriented sockets. Not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def send(self, message: Mapping[str, Any], memory: SharedMemory | None = None) -> None:
-        """Send a map, and memory that goes with it.
+        """Sends a map, optionally with shared memory.
 
         Raises:
-            ChannelClosedError: nobody listens any more.
+            ChannelClosedError: the other process has closed the channel.
         """
         try:
             socket.send_fds(self._end, [msgpack.packb(message)], [] if memory is None else [memory.fd])
         except OSError as error:
-            raise ChannelClosedError(f"the other process has gone ({error.strerror})") from error
+            raise ChannelClosedError(f"the other process has ended ({error.strerror})") from error
 
-    def receive(self, patience_s: float | None = None) -> tuple[dict[str, Any], SharedMemory | None]:
-        """Wait for a map, and for the memory that came with it.
+    def receive(self, timeout_s: float | None = None) -> tuple[dict[str, Any], SharedMemory | None]:
+        """Waits for a map and the shared memory that was sent with it.
 
         Raises:
-            ChannelClosedError: nobody will send any more.
-            TimeoutError: nothing came in time.
+            ChannelClosedError: the other process has closed the channel, or sent invalid data.
+            TimeoutError: no message arrived in time.
         """
-        self._end.settimeout(patience_s)
+        self._end.settimeout(timeout_s)
         try:
             data, fds, *_ = socket.recv_fds(self._end, _MAX_BYTES, 1)
         except TimeoutError:
             raise
         except OSError as error:
-            raise ChannelClosedError(f"the other process has gone ({error.strerror})") from error
+            raise ChannelClosedError(f"the other process has ended ({error.strerror})") from error
         if not data:
-            raise ChannelClosedError("the other process has gone")
+            raise ChannelClosedError("the other process has ended")
         for fd in fds:
             os.set_inheritable(fd, False)  # noqa: FBT003 - the standard library's own signature.
         memory = SharedMemory.of_descriptor(fds[0]) if fds else None
         try:
             message: dict[str, Any] = msgpack.unpackb(data)
         except (ValueError, msgpack.UnpackException) as error:
-            raise ChannelClosedError("the other process speaks no sense any more") from error
+            raise ChannelClosedError("the other process sent invalid data") from error
         return message, memory
 
     def close(self) -> None:
-        """The other end hears of it."""
+        """Closes the channel, which the other process notices."""
         self._end.close()

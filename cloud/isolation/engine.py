@@ -1,4 +1,4 @@
-"""An engine whose model runs in a process of its own; a process that is lost is replaced."""
+"""An engine that runs in a separate process, which is replaced when it is lost."""
 
 import time
 from dataclasses import dataclass
@@ -22,29 +22,27 @@ from shared.errors import SkylaneError
 from shared.logs import get_logger
 
 _LOG = get_logger("cloud")
-_HANG_FACTOR = 20  # Times what inference takes: nothing that still works is so slow.
+_HANG_FACTOR = 20  # Multiple of the shortest inference after which a batch counts as hanging.
 
 
 class IsolationError(SkylaneError):
-    """An engine cannot be had in a process of its own."""
+    """An engine cannot be opened in a separate process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What an engine's process may take."""
+class IsolationLimits:
+    """Limits of the process of an engine."""
 
-    hang_s: float = 10.0  # For a batch, or twenty times what it takes when warm: the larger.
-    start_s: float = 180.0  # To open the model, and for the very first batch.
-    memory_bytes: int | None = (
-        None  # Of data; what the model cannot allocate then fails or ends it. None: the machine's.
-    )
+    hang_s: float = 10.0  # Per batch; a batch may always take 20 times the shortest one.
+    start_s: float = 180.0  # Limit for opening the model, and for the first batch.
+    memory_bytes: int | None = None  # Allocations of data beyond this limit fail. None: no limit.
 
 
 class IsolatedEngine:
-    """Any engine, in a child process; pictures and answers pass through shared memory.
+    """Runs any engine in a child process; images and outputs pass through shared memory.
 
-    A batch on which the process raises, hangs, dies or runs out of memory raises InferenceError; a lost process is
-    replaced at once by one that warms itself up, which the next batch waits for. Used by one thread at a time.
+    A batch on which the process raises, hangs, dies or runs out of memory raises InferenceError. A lost process is
+    replaced at once; the next batch waits until the new one is warmed up. Not thread-safe.
     """
 
     def __init__(
@@ -54,16 +52,23 @@ class IsolatedEngine:
         placement: Placement,
         *,
         engine: str | None = None,
-        limits: Limits = Limits(),
+        limits: IsolationLimits = IsolationLimits(),
     ) -> None:
-        """`engine`: a key of ENGINES; None: the format's own.
+        """Opens the engine.
+
+        Args:
+            path: The model file.
+            manifest: Its manifest.
+            placement: The device.
+            engine: A key of ENGINES; None for the default of the format.
+            limits: The limits of the process.
 
         Raises:
-            EngineError, DeviceError: as of the engine itself.
-            IsolationError: its process died over it, or its library is missing.
+            EngineError, DeviceError: the engine raised it.
+            IsolationError: the process died, or the library of the engine is missing.
         """
         self._path = path
-        self.limits = limits  # May be changed between two batches.
+        self.limits = limits  # May be changed between batches.
         self.name = engine or FORMATS[manifest.format]
         entry = ENGINES[self.name]
         self._opening: dict[str, Any] = {
@@ -80,18 +85,18 @@ class IsolatedEngine:
                 "precision": placement.precision,
             },
             "memory_bytes": limits.memory_bytes,
-            "warm_up": 0,  # The first one's is the caller's, who wants to know how long it takes.
+            "warm_up": 0,  # The caller warms up the first process and measures it.
         }
-        self._quickest_s: float | None = None  # Of one picture.
-        self._facts: Any = None  # What the first process said of itself.
+        self._fastest_s: float | None = None  # Shortest inference of one image.
+        self._facts: Any = None  # The properties of the engine in the first process.
         self._process = EngineProcess(self._opening)
         try:
-            facts = self._facts = self._opened(self._process)
+            facts = self._facts = self._wait_until_open(self._process)
         except ProcessLostError as error:
             self._process.kill()
-            bytes_ = limits.memory_bytes
-            bound = "" if bytes_ is None else f"; its data may take {bytes_ >> 20} MiB: give more if that is the reason"
-            raise IsolationError(f"{path}: {error}{bound}") from error
+            limit = limits.memory_bytes
+            hint = "" if limit is None else f"; its memory limit is {limit >> 20} MiB, which may be too low"
+            raise IsolationError(f"{path}: {error}{hint}") from error
         except BaseException:
             self._process.kill()
             raise
@@ -102,23 +107,23 @@ class IsolatedEngine:
 
     @property
     def pid(self) -> int:
-        """The number of the process that runs the model now."""
+        """The id of the current process."""
         return self._process.pid
 
     def infer(self, batch: Images) -> Outputs:
         """See Engine."""
         try:
-            self._opened(self._process)
-            begun_s = time.perf_counter()
-            outputs = self._process.infer(batch, self._patience_s(len(batch)))
+            self._wait_until_open(self._process)
+            started_s = time.perf_counter()
+            outputs = self._process.infer(batch, self._timeout_s(len(batch)))
         except ProcessLostError as error:
             self._replace(error)
             raise
         except (EngineError, DeviceError, IsolationError) as error:
             self._replace(error)
             raise InferenceError(f"the engine's process could not be replaced: {error}") from error
-        took_s = (time.perf_counter() - begun_s) / len(batch)
-        self._quickest_s = min(took_s, self._quickest_s or took_s)
+        took_s = (time.perf_counter() - started_s) / len(batch)
+        self._fastest_s = min(took_s, self._fastest_s or took_s)
         return outputs
 
     def close(self) -> None:
@@ -126,22 +131,22 @@ class IsolatedEngine:
         self._process.close()
 
     def _replace(self, error: SkylaneError) -> None:
-        """Starts another process, which opens the model while the sender of the frame gets the error."""
+        """Starts another process, which opens the model in the background."""
         _LOG.warning("engine restarted", file=self._path.name, engine=self.name, pid=self.pid, reason=str(error))
         self._process.kill()
         self._process = EngineProcess(self._opening)
 
-    def _patience_s(self, size: int) -> float:
-        if self._quickest_s is None:
+    def _timeout_s(self, size: int) -> float:
+        if self._fastest_s is None:
             return self.limits.start_s
-        return max(self.limits.hang_s, _HANG_FACTOR * self._quickest_s * size)
+        return max(self.limits.hang_s, _HANG_FACTOR * self._fastest_s * size)
 
-    def _opened(self, process: EngineProcess) -> Any:
-        facts = process.opened(self.limits.start_s)
+    def _wait_until_open(self, process: EngineProcess) -> Any:
+        facts = process.wait_until_open(self.limits.start_s)
         match facts["kind"]:
             case "open":
                 if self._facts and facts["sha256"] != self._facts["sha256"]:
-                    raise IsolationError(f"{self._path} was changed since it was loaded: load it again")
+                    raise IsolationError(f"{self._path} has changed since it was loaded: load it again")
                 return facts
             case "engine":
                 raise EngineError(self._path, facts["problem"])

@@ -1,6 +1,6 @@
-"""The child: an engine in a process of its own, which does what comes over its channel until that is closed.
+"""The child process: opens an engine and infers the batches that arrive over a channel until that is closed.
 
-Run as `python -m cloud.isolation.engine_process CHANNEL LIFELINE`, two descriptors.
+It is run as `python -m cloud.isolation.engine_process CHANNEL LIFELINE` with two file descriptors.
 """
 
 import fcntl
@@ -19,52 +19,52 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import DeviceError, Engine, EngineEntry, EngineError, Outputs, Placement, Precision
-from cloud.isolation.channel import Channel, ChannelClosedError
+from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory
 from cloud.models.manifest import Manifest
-from cloud.models.tuning import Tuning
+from cloud.models.tuning import TuningMemory
 from shared import registry
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 
-_ALIGNED = 64  # Bytes, as vector instructions like it.
-_FIRST_TO_GO = "500"  # Of 1000: when memory runs out, the kernel ends this process and not the worker.
+_ALIGNMENT = 64  # Bytes, for vector instructions.
+_OOM_SCORE = "500"  # Of 1000: when memory runs out, the kernel kills this process instead of the worker.
 
 
 def main() -> None:
-    """Open the engine that the first message names, then infer whatever comes."""
-    channel, lifeline = Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
+    """Opens the engine in the first message, then serves."""
+    channel, lifeline = EngineChannel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     _die_with_parent(lifeline)
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
     with suppress(ChannelClosedError):
         opening, _ = channel.receive()
-        engine = _opened(opening, channel)
+        engine = _open(opening, channel)
         if engine is not None:
             _serve(engine, channel)
 
 
 def _die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process once nobody holds the other end of a pipe, whatever it is at then."""
+    """Makes the kernel kill this process when the other end of a pipe is closed, even if it hangs."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # It had gone before.
+    if select.select([lifeline], [], [], 0)[0]:  # It is closed already.
         os._exit(1)
 
 
-def _opened(opening: Mapping[str, Any], channel: Channel) -> Engine | None:
-    """The engine, warmed up as it was asked for; None where that failed, which the parent then knows."""
+def _open(opening: Mapping[str, Any], channel: EngineChannel) -> Engine | None:
+    """Opens and warms up the engine; sends an error to the worker and returns None if that fails."""
     if opening["memory_bytes"]:
         resource.setrlimit(resource.RLIMIT_DATA, (opening["memory_bytes"],) * 2)
     name = opening["engine"]
     table = {name: EngineEntry(opening["entry"], opening["extra"], ())}
-    told = opening["placement"]
-    precision = None if told["precision"] is None else Precision(told["precision"])
+    placement = opening["placement"]
+    precision = None if placement["precision"] is None else Precision(placement["precision"])
     manifest = Manifest.model_validate_json(opening["manifest"])
     try:
         engine: Engine = registry.load("engine", table, name)(
-            Path(opening["file"]), manifest, Placement(**{**told, "precision": precision})
+            Path(opening["file"]), manifest, Placement(**{**placement, "precision": precision})
         )
         height, width = manifest.input.height, manifest.input.width
         for size in {engine.batch_size or 1, engine.batch_size or manifest.batching.max_size}:
@@ -84,41 +84,41 @@ def _opened(opening: Mapping[str, Any], channel: Channel) -> Engine | None:
 
 
 def _sha256(file: Path) -> str | None:
-    """The hash of what was opened: a process that comes later, in place of this one, must have opened the same."""
+    """The hash of the opened file, by which the worker checks that a replacement process has opened the same file."""
     try:
         return tree_sha256(file)
     except OSError:
         return None
 
 
-def _serve(engine: Engine, channel: Channel) -> None:
-    """Infer until the channel is closed. A bug in the engine is reported and ends the process."""
-    pictures: SharedMemory | None = None
+def _serve(engine: Engine, channel: EngineChannel) -> None:
+    """Infers until the channel is closed; an unexpected exception is reported and ends the process."""
+    images: SharedMemory | None = None
     results: SharedMemory | None = None
-    tuning = Tuning()
+    tuning_memory = TuningMemory()
     while True:
         message, sent = channel.receive()
-        pictures = _newer(sent, pictures)
+        images = _replaced(sent, images)
         try:
-            outputs = engine.infer(pictures.array(np.uint8, message["shape"]))
-            tuning.inferred(message["shape"][0])
+            outputs = engine.infer(images.array(np.uint8, message["shape"]))
+            tuning_memory.inferred(message["shape"][0])
             heads, size = _layout(outputs)
             is_new = results is None or results.size < size
-            results = _newer(SharedMemory.of_size(size) if is_new else None, results)
-            for head, dtype, shape, offset in heads:
-                results.array(dtype, shape, offset)[...] = outputs[head]
+            results = _replaced(SharedMemory.of_size(size) if is_new else None, results)
+            for name, dtype, shape, offset in heads:
+                results.array(dtype, shape, offset)[...] = outputs[name]
         except SkylaneError as error:
             channel.send({"kind": "failed", "problem": str(error)})
         except BaseException as error:
-            traceback.print_exc()  # Before the report, after which the worker kills this process.
+            traceback.print_exc()  # The worker kills this process after the report.
             channel.send({"kind": "broken", "problem": "".join(traceback.format_exception_only(error)).strip()[:500]})
             raise SystemExit(1) from error
         else:
             channel.send({"kind": "inferred", "heads": heads}, results if is_new else None)
 
 
-def _newer(new: SharedMemory | None, old: SharedMemory | None) -> SharedMemory:
-    """The new memory where there is one, which ends the old one's use."""
+def _replaced(new: SharedMemory | None, old: SharedMemory | None) -> SharedMemory:
+    """Returns the new memory if there is any, and closes the old one."""
     if new is None:
         assert old is not None
         return old
@@ -128,14 +128,14 @@ def _newer(new: SharedMemory | None, old: SharedMemory | None) -> SharedMemory:
 
 
 def _layout(outputs: Outputs) -> tuple[list[tuple[str, str, tuple[int, ...], int]], int]:
-    """Where each head lies in shared memory (name, dtype, shape, offset), and how large that must be."""
+    """Returns name, dtype, shape and offset of each output in shared memory, and the total size in bytes."""
     heads, end = [], 0
-    for head, values in outputs.items():
+    for name, values in outputs.items():
         if values.dtype.kind not in "biuf":
-            raise SkylaneError(f"head {head} is of type {values.dtype}: only numbers can be shared with the worker")
-        heads.append((head, values.dtype.str, values.shape, end))
-        end += -(-values.nbytes // _ALIGNED) * _ALIGNED
-    return heads, max(end, _ALIGNED)
+            raise SkylaneError(f"output {name} has type {values.dtype}: only numbers can be shared with the worker")
+        heads.append((name, values.dtype.str, values.shape, end))
+        end += -(-values.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return heads, max(end, _ALIGNMENT)
 
 
 if __name__ == "__main__":

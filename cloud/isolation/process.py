@@ -1,4 +1,4 @@
-"""An engine's process, seen from the worker."""
+"""The worker's handle of the process of an isolated engine."""
 
 import os
 import signal
@@ -12,36 +12,36 @@ from typing import Any
 import numpy as np
 
 from cloud.engines.engine import Images, InferenceError, Outputs
-from cloud.isolation.channel import Channel, ChannelClosedError
+from cloud.isolation.channel import ChannelClosedError, EngineChannel
 from cloud.isolation.shared_memory import SharedMemory, SharedMemoryError
 from shared.logs import get_logger
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from shared.runtime.processes import terminate
 
-_LEAVING_S = 5.0
-_MAX_LINE = 2000  # Characters of a line that an engine's process writes.
+_EXIT_TIMEOUT_S = 5.0
+_MAX_LINE = 2000  # Characters of a line in the output of the process.
 _LOG = get_logger("cloud")
 
 
 class ProcessLostError(InferenceError):
-    """An engine's process died, ends by a bug, or had to be killed because it did not answer."""
+    """The process of an engine died, raised an unexpected exception, or was killed because it did not reply in time."""
 
 
 class EngineProcess:
-    """A child process that opens an engine as soon as it is started. Used by one thread at a time.
+    """A child process that opens an engine as soon as it is started. Not thread-safe.
 
-    It shares the terminal's Ctrl-C with nobody, so that a worker can drain, and ends with the worker however that ends.
+    It does not receive the terminal's Ctrl-C, so that the worker can drain, and it always ends with the worker.
     """
 
     def __init__(self, opening: Mapping[str, Any]) -> None:
-        """`opening`: what `cloud.isolation.engine_process` must know of the engine. Returns at once; ask `opened`."""
+        """Starts the process without waiting; `opening` is the first message to `cloud.isolation.engine_process`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         their_lifeline, self._lifeline = os.pipe()
-        self._channel = Channel(ours)
-        self._pictures: SharedMemory | None = None
+        self._channel = EngineChannel(ours)
+        self._images: SharedMemory | None = None
         self._results: SharedMemory | None = None
         fds = (theirs.fileno(), their_lifeline)
-        # Not forked: locks and threads of the worker's libraries would come along. What it imports is what we would.
+        # A fork would copy the locks of the worker's libraries.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cloud.isolation.engine_process", *map(str, fds)],
             stdin=subprocess.DEVNULL,
@@ -65,93 +65,93 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
-    def opened(self, patience_s: float) -> Mapping[str, Any]:
-        """Wait until the engine is open: what it says of itself, or (`kind` is not "open") why it cannot.
+    def wait_until_open(self, timeout_s: float) -> Mapping[str, Any]:
+        """Waits until the engine is open; returns its properties, or an error, whose `kind` is not "open".
 
         Raises:
-            ProcessLostError: it died over it, or did not come to an end.
+            ProcessLostError: the process died or did not finish in time.
         """
         if self._facts is None:
-            self._facts, _ = self._answer(patience_s, "opening the model")
+            self._facts, _ = self._receive(timeout_s, "opening the model")
         return self._facts
 
-    def infer(self, batch: Images, patience_s: float) -> Outputs:
-        """As `cloud.engines.engine.Engine.infer`.
+    def infer(self, batch: Images, timeout_s: float) -> Outputs:
+        """Infers a batch, see `cloud.engines.engine.Engine.infer`.
 
         Raises:
-            InferenceError: the model failed on the batch.
-            ProcessLostError: the process died over it, or did not answer in time and was killed.
+            InferenceError: the model failed.
+            ProcessLostError: the process died, or did not reply in time.
         """
-        is_new = self._pictures is None or self._pictures.size < batch.nbytes
+        is_new = self._images is None or self._images.size < batch.nbytes
         if is_new:
-            self._let_go(self._pictures)
-            self._pictures = SharedMemory.of_size(batch.nbytes)
-        assert self._pictures is not None
-        np.copyto(self._pictures.array(np.uint8, batch.shape), batch)
+            self._close_memory(self._images)
+            self._images = SharedMemory.of_size(batch.nbytes)
+        assert self._images is not None
+        np.copyto(self._images.array(np.uint8, batch.shape), batch)
         try:
-            self._channel.send({"shape": batch.shape}, self._pictures if is_new else None)
+            self._channel.send({"shape": batch.shape}, self._images if is_new else None)
         except ChannelClosedError as error:
             raise self._lost("between two batches") from error
-        answer, results = self._answer(patience_s, f"a batch of {len(batch)}")
+        reply, results = self._receive(timeout_s, f"a batch of {len(batch)}")
         if results is not None:
-            self._let_go(self._results)
+            self._close_memory(self._results)
             self._results = results
-        if answer["kind"] == "failed":
-            raise InferenceError(answer["problem"])
-        if answer["kind"] == "broken":
-            raise ProcessLostError(f"the engine's process ended by a bug: {answer['problem']}")
+        if reply["kind"] == "failed":
+            raise InferenceError(reply["problem"])
+        if reply["kind"] == "broken":
+            raise ProcessLostError(f"the engine's process ended by an unexpected error: {reply['problem']}")
         assert self._results is not None
         try:
-            # Copied: the next batch overwrites what is shared, while this one is still being encoded.
+            # The next batch overwrites the shared memory while these outputs are still in use.
             return {
-                head: self._results.array(dtype, shape, offset).copy() for head, dtype, shape, offset in answer["heads"]
+                name: self._results.array(dtype, shape, offset).copy() for name, dtype, shape, offset in reply["heads"]
             }
         except SharedMemoryError as error:
             raise InferenceError(str(error)) from error
 
     def kill(self) -> None:
-        """End it now; nothing is left of it."""
+        """Kills the process and releases its resources."""
         self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """Have it end. Ending twice is no error."""
+        """Ends the process and releases its resources; may be called twice."""
         self._channel.close()
-        terminate(self._process, _LEAVING_S)
+        terminate(self._process, _EXIT_TIMEOUT_S)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        self._let_go(self._pictures)
-        self._let_go(self._results)
-        self._pictures = self._results = None
+        self._close_memory(self._images)
+        self._close_memory(self._results)
+        self._images = self._results = None
 
-    def _answer(self, patience_s: float, doing: str) -> tuple[dict[str, Any], SharedMemory | None]:
+    def _receive(self, timeout_s: float, doing: str) -> tuple[dict[str, Any], SharedMemory | None]:
         try:
-            return self._channel.receive(patience_s)
+            return self._channel.receive(timeout_s)
         except TimeoutError as error:
             raise ProcessLostError(
-                f"the engine's process was killed: {doing} took more than {patience_s:.3g} s"
+                f"the engine's process was killed: {doing} took more than {timeout_s:.3g} s"
             ) from error
         except ChannelClosedError as error:
             raise self._lost(doing) from error
 
     def _lost(self, doing: str) -> ProcessLostError:
-        """What became of a process that answers no more."""
+        """Returns an error with the exit code or signal of the process."""
         try:
-            code = self._process.wait(_LEAVING_S)
+            code = self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return ProcessLostError(f"the engine's process left its channel at {doing}")
+            return ProcessLostError(f"the engine's process closed its channel at {doing}")
         if code < 0:
             name = signal.Signals(-code).name
-            why = " (out of memory, as a rule)" if -code == signal.SIGKILL else ""
+            why = " (usually out of memory)" if -code == signal.SIGKILL else ""
             return ProcessLostError(f"the engine's process was ended by {name}{why} at {doing}")
         return ProcessLostError(f"the engine's process ended with code {code} at {doing}")
 
     def _log_output(self) -> None:
-        """Logs what the process and its libraries write to their standard error, also right before a crash."""
+        """Logs the standard error of the process and its libraries."""
         assert self._process.stderr is not None
         with self._process.stderr as output:
             while line := output.readline(_MAX_LINE):
@@ -159,13 +159,13 @@ class EngineProcess:
                     _LOG.warning("output of an engine's process", pid=self._process.pid, line=line.rstrip())
 
     @staticmethod
-    def _let_go(memory: SharedMemory | None) -> None:
+    def _close_memory(memory: SharedMemory | None) -> None:
         if memory is not None:
             memory.close()
 
 
 def _environment() -> dict[str, str]:
-    """The worker's own, without what lets anybody in anywhere: a model is code, and might look for that."""
+    """The environment of the worker without credentials, because a model is code and may read them."""
     own = {
         name: value for name, value in os.environ.items() if name not in (*BROKER_PASSWORD_VARIABLES, *TOKEN_VARIABLES)
     }

@@ -1,4 +1,4 @@
-"""How far two engines' answers agree: the share of labels that are the same."""
+"""Agreement of the outputs of two engines: the share of equal labels."""
 
 from typing import Any
 
@@ -15,84 +15,85 @@ from shared.messages.model_card import Task
 
 _Array = npt.NDArray[Any]
 
-_MATCH = 0.75  # Two boxes of a class that overlap so much are one object's.
-_CLOSE = 1e-3  # Two numbers of a tensor are equal where they differ by at most so much of its largest.
+_MIN_OVERLAP = 0.75  # Overlap of two boxes of the same class that show the same object.
+_TOLERANCE = 1e-3  # Difference of two equal numbers, relative to the largest one of the tensor.
 
 
 class AgreementError(SkylaneError):
-    """Answers that cannot be held against each other."""
+    """Outputs that cannot be compared."""
 
 
 def agreement(manifest: Manifest, reference: Outputs, given: Outputs) -> float:
-    """The share of labels in `given` that are the reference's, 0 to 1; both are N pictures' outputs, as an engine's.
+    """Returns the share of labels in `given` that equal the reference, 0 to 1; both are outputs for N images.
 
-    Of a segmentation: pixels of the same class. Of a classification: pictures of the same most probable class. Of a
-    detection: objects told by both, over all objects (two matched are two). Of tensors: numbers that are close.
+    A segmentation is compared by the class of each pixel, a classification by the most probable class of each image. In
+    a detection, the share is the number of matched objects in both over the number of all objects. Tensors are compared
+    by each number, within a tolerance; the worst tensor counts.
 
     Raises:
-        AgreementError: they have other heads, or those are of other shapes.
+        AgreementError: names or shapes of the outputs differ.
     """
-    _check_alike(reference, given)
+    _check_comparable(reference, given)
     match manifest.task:
         case Task.SEGMENTATION:
             return float(np.mean(reference["mask"] == given["mask"]))
         case Task.CLASSIFICATION:
             return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
         case Task.DETECTION:
-            return _of_objects(manifest, reference, given)
-    return min(_of_numbers(reference[head], given[head]) for head in reference)
+            return _object_agreement(manifest, reference, given)
+    return min(_number_agreement(reference[name], given[name]) for name in reference)
 
 
 def largest_difference(reference: Outputs, given: Outputs) -> float:
-    """The largest difference of two numbers at the same place, of all heads; of labels it says little.
+    """Returns the largest difference of two corresponding numbers over all outputs.
 
     Raises:
-        AgreementError: as `agreement`.
+        AgreementError: names or shapes of the outputs differ.
     """
-    _check_alike(reference, given)
-    return max(float(np.max(_differences(reference[head], given[head]), initial=0.0)) for head in reference)
+    _check_comparable(reference, given)
+    return max(float(np.max(_differences(reference[name], given[name]), initial=0.0)) for name in reference)
 
 
-def _check_alike(reference: Outputs, given: Outputs) -> None:
-    wanted, found = ({head: values.shape for head, values in sorted(outputs.items())} for outputs in (reference, given))
+def _check_comparable(reference: Outputs, given: Outputs) -> None:
+    wanted, found = ({name: values.shape for name, values in sorted(outputs.items())} for outputs in (reference, given))
     if wanted != found:
-        told, other = (
-            ", ".join(f"{head} {'×'.join(map(str, shape))}" for head, shape in shapes.items())[:200]
+        actual, expected = (
+            ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items())[:200]
             for shapes in (found, wanted)
         )
-        raise AgreementError(f"it gives {told}, the reference {other}: they are not one model's")
+        raise AgreementError(f"its outputs are {actual}, those of the reference {expected}: the models are different")
 
 
 def _differences(reference: _Array, given: _Array) -> npt.NDArray[np.float64]:
-    """How far the numbers at each place lie apart; 0 for two equal infinities."""
+    """The absolute difference of each pair of numbers; 0 for two equal infinities."""
     wanted, found = reference.astype(np.float64), given.astype(np.float64)
     with np.errstate(invalid="ignore"):
         return np.where(wanted == found, 0.0, np.abs(wanted - found))
 
 
-def _of_objects(manifest: Manifest, reference: Outputs, given: Outputs) -> float:
+def _object_agreement(manifest: Manifest, reference: Outputs, given: Outputs) -> float:
     height, width = manifest.input.height, manifest.input.width
     geometry = plan(Resize.STRETCH, height, width, height, width)
     matched = total = 0
     for number in range(len(reference["scores"])):
         ours, theirs = (
-            objects({head: values[number] for head, values in outputs.items()}, geometry, manifest)
+            objects({name: values[number] for name, values in outputs.items()}, geometry, manifest)
             for outputs in (reference, given)
         )
         total += len(ours.boxes) + len(theirs.boxes)
         if len(ours.boxes) and len(theirs.boxes):
             overlaps = pairwise_iou(ours.boxes.astype(np.float64), theirs.boxes.astype(np.float64))
             overlaps[ours.class_ids[:, np.newaxis] != theirs.class_ids[np.newaxis]] = 0.0
-            while overlaps.size and overlaps.max() >= _MATCH:  # Each object is matched once, the best pair first.
+            while overlaps.size and overlaps.max() >= _MIN_OVERLAP:  # The best pair is matched first, each object once.
                 one, other = np.unravel_index(overlaps.argmax(), overlaps.shape)
                 overlaps[one, :] = overlaps[:, other] = 0.0
                 matched += 2
     return matched / total if total else 1.0
 
 
-def _of_numbers(reference: _Array, given: _Array) -> float:
+def _number_agreement(reference: _Array, given: _Array) -> float:
     if not reference.size:
         return 1.0
     sizes = np.abs(reference.astype(np.float64))
     largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
-    return float(np.mean(_differences(reference, given) <= _CLOSE * largest))
+    return float(np.mean(_differences(reference, given) <= _TOLERANCE * largest))

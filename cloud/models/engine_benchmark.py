@@ -1,4 +1,4 @@
-"""Measuring engines beside each other: what can run a model here, how fast each is, and how far its labels agree."""
+"""Benchmark of engines: the candidates that can run a model, the reference for its labels, and timing in rounds."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cloud.engines.engine import ENGINES, FORMATS, Precision
 from shared.errors import SkylaneError
 
-if TYPE_CHECKING:  # The repository chooses engines by measuring them.
+if TYPE_CHECKING:  # The repository imports the engine selection.
     from cloud.models.manifest import Manifest
     from cloud.models.repository import Repository
 
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 REFERENCE_ENGINE = "tensorflow"
 
-# What each engine can compute an FP32 file in; a file of other numbers is computed in those.
+# The precisions in which an engine can run an FP32 file; other files run in their own precision.
 _PRECISIONS = {
     "tensorflow": (Precision.FP32, Precision.BF16),
     "openvino": (Precision.FP32, Precision.BF16, Precision.FP16),
@@ -26,27 +26,27 @@ _NS_IN_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model's version on an engine, in a precision."""
+    """A version of a model on an engine, in a precision."""
 
     model: str
     version: str
-    sha256: str  # Of the model's file.
+    sha256: str  # Hash of the model file.
     engine: str
     precision: Precision
 
-    def beside(self, name: str) -> str:
-        """What it is called among the candidates for model `name`: "openvino bf16", "openvino int8 of road-int8"."""
-        told = f"{self.engine} {self.precision}"
-        return told if self.model == name else f"{told} of {self.model}"
+    def label(self, name: str) -> str:
+        """The label among the candidates for model `name`, such as "openvino bf16" or "openvino int8 of road-int8"."""
+        label = f"{self.engine} {self.precision}"
+        return label if self.model == name else f"{label} of {self.model}"
 
 
 def reference(repository: "Repository", name: str, version: str | None = None) -> Candidate:
-    """What a model's labels are held against: the model that it was converted from, or itself, in FP32, on TensorFlow.
+    """Returns the reference for the labels of a model: the model that it was converted from, or the model itself.
 
-    A file that TensorFlow does not read runs on its format's own engine.
+    It runs on TensorFlow if that reads the file, otherwise on the default engine of the format.
 
     Raises:
-        SkylaneError: there is no such model, or its manifest is wrong.
+        SkylaneError: the model does not exist, or its manifest is invalid.
     """
     manifest = repository.manifest(name, version)
     source = manifest.converted_from
@@ -60,58 +60,58 @@ def reference(repository: "Repository", name: str, version: str | None = None) -
 
 
 def candidates(repository: "Repository", name: str, version: str | None = None) -> list[Candidate]:
-    """Every way to run a model: its file on each engine that reads it, and each model that was converted from it.
+    """Returns all ways to run a model: its file and those of models converted from it, on each engine that reads them.
 
-    Whether the libraries are installed, and the files whole, shows when one is loaded.
+    Missing libraries and damaged files are found only when a candidate is loaded.
 
     Raises:
-        SkylaneError: there is no such model, or its manifest is wrong.
+        SkylaneError: the model does not exist, or its manifest is invalid.
     """
     manifest = repository.manifest(name, version)
-    found = _of_file(name, _version(repository, name, version), manifest)
+    found = _candidates_of(name, _version(repository, name, version), manifest)
     for other in repository.names():
         if other == name:
             continue
         for each, converted in _readable(repository, other):
             source = converted.converted_from
             if source is not None and (source.model, source.sha256) == (name, manifest.sha256):
-                found.extend(_of_file(other, each, converted))
+                found.extend(_candidates_of(other, each, converted))
     return found
 
 
 def turns(keys: Sequence[K], number: int) -> list[K]:
-    """The order in which to run `keys` in a round, so that over the rounds each follows each other one equally often.
+    """Returns the order of `keys` in a round, such that over the rounds each key follows each other one equally often.
 
-    What runs before leaves warm caches, or threads that still spin: a mere rotation would leave it to the same one
-    always. The order is a Williams square's: first, last, second, last but one …, turned by one a round; for an odd
-    number of keys every other time round backwards.
+    A run leaves warm caches and spinning threads to the next one, and a simple rotation would leave them always to the
+    same one. The order is that of a Williams square: first, last, second, last but one …, rotated by one each round; for
+    an odd number of keys, every other cycle is reversed.
     """
     count = len(keys)
-    zigzag = [(place // 2 if place % 2 == 0 else count - 1 - place // 2) for place in range(count)]
-    turned = [keys[(place + number) % count] for place in zigzag]
-    return turned[::-1] if count % 2 and number // count % 2 else turned
+    zigzag = [(index // 2 if index % 2 == 0 else count - 1 - index // 2) for index in range(count)]
+    rotated = [keys[(index + number) % count] for index in zigzag]
+    return rotated[::-1] if count % 2 and number // count % 2 else rotated
 
 
 def race(
     runs: Mapping[K, Callable[[], object]], rounds: int, on_round: Callable[[], None] = lambda: None
 ) -> dict[K, list[float]]:
-    """The milliseconds of each run in each of some rounds; in a round each runs once, in the order of `turns`."""
+    """Returns the milliseconds of each run in each round; in a round, each runs once, in the order of `turns`."""
     took_ms: dict[K, list[float]] = {key: [] for key in runs}
     for number in range(rounds):
         for key in turns(list(runs), number):
-            begun_ns = perf_counter_ns()
+            start_ns = perf_counter_ns()
             runs[key]()
-            took_ms[key].append((perf_counter_ns() - begun_ns) / _NS_IN_MS)
+            took_ms[key].append((perf_counter_ns() - start_ns) / _NS_IN_MS)
         on_round()
     return took_ms
 
 
 def _readable(repository: "Repository", name: str) -> Iterator[tuple[str, "Manifest"]]:
-    """A model's versions and their manifests, but for broken ones, which `skylane model verify` tells."""
+    """Yields the versions of a model with valid manifests; `skylane model verify` reports the others."""
     try:
         versions = repository.versions(name)
     except SkylaneError:
-        return  # A model of one version tells it in its manifest.
+        return  # The version of a model with a single version is in its manifest.
     for version in versions:
         try:
             yield version, repository.manifest(name, version)
@@ -119,7 +119,7 @@ def _readable(repository: "Repository", name: str) -> Iterator[tuple[str, "Manif
             continue
 
 
-def _of_file(name: str, version: str, manifest: "Manifest") -> list[Candidate]:
+def _candidates_of(name: str, version: str, manifest: "Manifest") -> list[Candidate]:
     readers = [engine for engine, entry in ENGINES.items() if manifest.format in entry.formats]
     return [
         _candidate(name, version, manifest, engine, precision)

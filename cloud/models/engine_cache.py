@@ -1,4 +1,4 @@
-"""The file that remembers which engine was the fastest on this host: `engines.json` in the user's cache."""
+"""The cache of engine choices on this host: `engines.json` in the user's cache folder."""
 
 import fcntl
 import json
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CACHE_VARIABLE = "SKYLANE_CACHE"  # The environment variable that names another folder.
-_FORM = 1  # Of the file; one of another form is written anew.
-_MOST = 200  # Choices that are kept, the newest.
+CACHE_VARIABLE = "SKYLANE_CACHE"  # Environment variable with the path of another folder.
+_FORMAT_VERSION = 1  # Files of other versions are replaced.
+_MAX_CHOICES = 200  # The newest ones are kept.
 
 
 def cache_file() -> Path:
-    """`engines.json` in `SKYLANE_CACHE`, else in `skylane/` of the user's cache (XDG)."""
+    """`engines.json` in `SKYLANE_CACHE`, by default in `skylane/` of the XDG cache folder."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named) / "engines.json"
@@ -23,30 +23,30 @@ def cache_file() -> Path:
     return Path(root) / "skylane" / "engines.json"
 
 
-def recall(key: str) -> Mapping[str, Any] | None:
-    """What was remembered for `key`; None where nothing was, or the file cannot be read."""
+def load(key: str) -> Mapping[str, Any] | None:
+    """Returns the stored choice, or None if it is missing or the file is unreadable."""
     found = _choices().get(key)
     return found if isinstance(found, dict) else None
 
 
-def remember(key: str, choice: Mapping[str, Any]) -> None:
-    """Keep a choice. A cache that cannot be written only costs the next start a measurement."""
+def store(key: str, choice: Mapping[str, Any]) -> None:
+    """Stores a choice. Errors are ignored, because the next start can repeat the measurement."""
     path = cache_file()
     held = {**_choices(), key: dict(choice)}
-    kept = dict(list(held.items())[-_MOST:])
+    kept = dict(list(held.items())[-_MAX_CHOICES:])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Workers of one host may write at once: each file is whole, and the last one stays.
+        # Several workers may write at the same time; replacing the file keeps it complete.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".engines-", delete=False) as draft:
-            json.dump({"form": _FORM, "choices": kept}, draft, indent=1)
+            json.dump({"form": _FORMAT_VERSION, "choices": kept}, draft, indent=1)
         Path(draft.name).replace(path)
     except OSError:
         return
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let one process of this user at a time measure; without a lock where the cache cannot be written."""
+def measurement_lock() -> Iterator[None]:
+    """Lets one process of this user measure at a time; without effect if the cache folder is not writable."""
     path = cache_file().with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def alone() -> Iterator[None]:
         yield
         return
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # Falls with the file, or with the process.
+        fcntl.flock(file, fcntl.LOCK_EX)  # Released when the file is closed or the process ends.
         yield
 
 
@@ -64,7 +64,7 @@ def _choices() -> dict[str, Any]:
         document = json.loads(cache_file().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(document, dict) or document.get("form") != _FORM:
+    if not isinstance(document, dict) or document.get("form") != _FORMAT_VERSION:
         return {}
     choices = document.get("choices")
     return choices if isinstance(choices, dict) else {}

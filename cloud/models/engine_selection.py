@@ -1,4 +1,4 @@
-"""`engine: auto`: the fastest engine on this host whose labels are the reference's, measured once and remembered."""
+"""`engine: auto`: selects the fastest engine on this host whose labels agree with the reference, and caches the choice."""
 
 import hashlib
 import json
@@ -14,100 +14,104 @@ from cloud.engines.engine import Images, Outputs, Placement, Precision
 from cloud.models import engine_cache
 from cloud.models.agreement import agreement
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
 from shared.runtime.machine import machine
 
-if TYPE_CHECKING:  # The repository loads by what is chosen here.
+if TYPE_CHECKING:  # The repository imports this module.
     from cloud.models.manifest import Manifest
     from cloud.models.model import Model
     from cloud.models.repository import Repository
 
-_PICTURES = 4
-_WARM_UP = 3  # Runs of each before the rounds: the first ones allocate and tune.
-_HOPELESS = 3.0  # Times the fastest of those: what is slower by so much is not run in the rounds.
+_IMAGES = 4
+_WARM_UP_ROUNDS = 3  # The first runs allocate and tune.
+_SLOWDOWN_CUTOFF = 3.0  # Candidates that are slower than the fastest by this factor in the warm-up are not measured.
 _ROUNDS = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What runs a model on this host, and why."""
+class EngineChoice:
+    """The selected way to run a model on this host, with the measurements behind it."""
 
-    asked: str  # The model that was asked for.
-    model: str  # The one that runs: itself, or one that was converted from it.
+    asked: str  # The requested model.
+    model: str  # The model that runs: the requested one, or one converted from it.
     version: str
     engine: str
     precision: Precision
-    reference: str  # "tensorflow fp32"
-    speed: float  # Times the reference's, by the medians of rounds in turn.
-    agreement: float  # Of labels with the reference, 0 to 1.
-    refused: tuple[str, ...]  # Candidates that could not be taken, with the reason.
-    measured: str  # The day, as 2026-11-21.
-    remembered: bool = False
+    reference: str  # Example: "tensorflow fp32".
+    speed: float  # Relative to the reference, by the medians of the rounds.
+    agreement: float  # Share of labels that equal the reference, 0 to 1.
+    refused: tuple[str, ...]  # Candidates that were not suitable, with the reason.
+    measured: str  # Date, such as 2026-11-21.
+    remembered: bool = False  # True if it comes from the cache.
 
     def __str__(self) -> str:
-        """The line that tells it."""
-        own = "" if self.model == self.asked else f" of {self.model}"
-        told = f"engine auto: {self.engine} {self.precision}{own}, {self.speed:.2f}× {self.reference}, "
-        told += f"{100 * self.agreement:.3f} % of labels; "
-        told += f"remembered from {self.measured}" if self.remembered else "measured now"
-        return told + "".join(f"; refused {reason}" for reason in self.refused)
+        """One line for the log."""
+        source = "" if self.model == self.asked else f" of {self.model}"
+        line = f"engine auto: {self.engine} {self.precision}{source}, {self.speed:.2f}× {self.reference}, "
+        line += f"{100 * self.agreement:.3f} % of labels; "
+        line += f"remembered from {self.measured}" if self.remembered else "measured now"
+        return line + "".join(f"; refused {reason}" for reason in self.refused)
 
 
-def choose(
+def select_engine(
     repository: "Repository",
     name: str,
     version: str | None = None,
     placement: Placement = Placement(),  # noqa: B008 - frozen.
-) -> Choice:
-    """The fastest candidate whose labels agree with the reference as the manifest's `agreement_floor` wants.
+) -> EngineChoice:
+    """Selects the fastest candidate whose agreement with the reference reaches the manifest's `agreement_floor`.
 
-    `placement`: where to run; a precision in it leaves only the candidates that compute in it.
+    Args:
+        repository: The models.
+        name: The model to run.
+        version: Its version, by default the highest one.
+        placement: The device. If it has a precision, only candidates with that precision are considered.
 
     Raises:
-        SkylaneError: there is no such model, its reference cannot be loaded, or no candidate agrees with it.
+        SkylaneError: the model does not exist, its reference cannot be loaded, or no candidate agrees with it.
     """
     found = candidates(repository, name, version)
     if placement.precision is not None:
         found = [each for each in found if each.precision is placement.precision]
     floor = repository.manifest(name, version).agreement_floor
-    question = _Question(name, reference(repository, name, version), found, placement, floor)
-    key = question.key()
-    with engine_cache.alone():  # Replicas that start at once would measure each other, and choose each its own.
-        known = question.answer(engine_cache.recall(key))
+    selection = _Selection(name, reference(repository, name, version), found, placement, floor)
+    key = selection.key()
+    with engine_cache.measurement_lock():  # Replicas that start together would distort the measurements.
+        known = selection.from_cache(engine_cache.load(key))
         if known is not None:
             return known
-        choice = _measured(repository, question)
-        engine_cache.remember(key, asdict(choice))
+        choice = _measure(repository, selection)
+        engine_cache.store(key, asdict(choice))
         return choice
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What is to be chosen from."""
+class _Selection:
+    """The candidates and the conditions of a selection."""
 
     asked: str
-    held: Candidate  # The reference.
-    found: list[Candidate]
+    reference: Candidate
+    candidates: list[Candidate]
     placement: Placement
     floor: float
 
     def key(self) -> str:
-        """What a choice holds for: this host with its libraries, these files, this placement and floor."""
+        """The cache key, which depends on host, library versions, files, placement and floor."""
         document = json.dumps({"host": machine(), **asdict(self)}, sort_keys=True)
         return hashlib.sha256(document.encode()).hexdigest()
 
-    def answer(self, fields: Mapping[str, Any] | None) -> Choice | None:
-        """A remembered choice; None where there is none, or what is there is none of what is asked for here."""
+    def from_cache(self, fields: Mapping[str, Any] | None) -> EngineChoice | None:
+        """Returns the cached choice, or None if it is missing or not one of the candidates."""
         if fields is None:
             return None
-        ways = {(each.model, each.version, each.engine, each.precision): each for each in self.found}
+        by_key = {(each.model, each.version, each.engine, each.precision): each for each in self.candidates}
         try:
-            known = Choice(**fields)
-            way = ways[known.model, known.version, known.engine, Precision(known.precision)]
+            known = EngineChoice(**fields)
+            candidate = by_key[known.model, known.version, known.engine, Precision(known.precision)]
             return replace(
                 known,
-                precision=way.precision,
+                precision=candidate.precision,
                 speed=float(known.speed),
                 agreement=float(known.agreement),
                 refused=tuple(map(str, known.refused)),
@@ -117,43 +121,46 @@ class _Question:
             return None
 
 
-def _measured(repository: "Repository", question: _Question) -> Choice:
-    held, name = question.held, question.asked
+def _measure(repository: "Repository", selection: _Selection) -> EngineChoice:
+    """Loads all candidates, compares their labels with the reference and measures their speed."""
+    held, name = selection.reference, selection.asked
     refused: list[str] = []
     shares: dict[Candidate, float] = {}
     with ExitStack() as opened:
-        own = opened.enter_context(_load(repository, held, question.placement))
+        own = opened.enter_context(_load(repository, held, selection.placement))
         manifest = own.manifest
-        shown = pictures(manifest.input.height, manifest.input.width, _PICTURES)
+        shown = warmup_images(manifest.input.height, manifest.input.width, _IMAGES)
         truth = own.infer(shown)
         models: dict[Candidate, Model] = {held: own}
-        for candidate in question.found:
+        for candidate in selection.candidates:
             try:
                 if candidate != held:
-                    models[candidate] = opened.enter_context(_load(repository, candidate, question.placement))
+                    models[candidate] = opened.enter_context(_load(repository, candidate, selection.placement))
                 share = _share(manifest, own, truth, models[candidate], shown)
-                if share < question.floor:
-                    raise SkylaneError(f"{100 * share:.3f} % of labels, floor {100 * question.floor:g} %")  # noqa: TRY301
+                if share < selection.floor:
+                    raise SkylaneError(f"{100 * share:.3f} % of labels, floor {100 * selection.floor:g} %")  # noqa: TRY301
             except SkylaneError as error:
-                refused.append(f"{candidate.beside(name)} ({error})")
+                refused.append(f"{candidate.label(name)} ({error})")
             else:
                 shares[candidate] = share
         if not shares:
-            raise SkylaneError(f"model {name}: no engine can be taken: {'; '.join(refused) or 'none computes so'}")
+            raise SkylaneError(
+                f"model {name}: no engine is suitable: {'; '.join(refused) or 'none has this precision'}"
+            )
         runs = {key: partial(models[key].infer, shown[:1]) for key in (held, *(key for key in shares if key != held))}
-        warm_ms = {candidate: min(each) for candidate, each in race(runs, _WARM_UP).items()}
-        most_ms = _HOPELESS * min(warm_ms.values())
-        runs = {key: run for key, run in runs.items() if key == held or warm_ms[key] <= most_ms}
-        # The median is what vehicles get: an engine that is fast once and slow ten times is no fast one.
+        warm_ms = {candidate: min(each) for candidate, each in race(runs, _WARM_UP_ROUNDS).items()}
+        limit_ms = _SLOWDOWN_CUTOFF * min(warm_ms.values())
+        runs = {key: run for key, run in runs.items() if key == held or warm_ms[key] <= limit_ms}
+        # The minimum would favour an engine that is fast only once.
         took_ms = {candidate: median(each) for candidate, each in race(runs, _ROUNDS).items()}
     best = min((each for each in shares if each in took_ms), key=lambda candidate: took_ms[candidate])
-    return Choice(
+    return EngineChoice(
         asked=name,
         model=best.model,
         version=best.version,
         engine=best.engine,
         precision=best.precision,
-        reference=held.beside(name),
+        reference=held.label(name),
         speed=took_ms[held] / took_ms[best],
         agreement=shares[best],
         refused=tuple(refused),
@@ -162,13 +169,13 @@ def _measured(repository: "Repository", question: _Question) -> Choice:
 
 
 def _share(manifest: "Manifest", own: "Model", truth: Outputs, model: "Model", shown: Images) -> float:
-    """The share of a candidate's labels that are the reference's.
+    """Returns the share of a candidate's labels that equal the reference.
 
     Raises:
-        SkylaneError: it takes other pictures or names other classes, or it failed.
+        SkylaneError: its input shape or its classes differ, or inference failed.
     """
     if model.input_shape != own.input_shape or model.card.labels != own.card.labels:
-        raise SkylaneError("its input or its labels are others than the reference's")
+        raise SkylaneError("its input or its labels differ from those of the reference")
     return agreement(manifest, truth, model.infer(shown))
 
 

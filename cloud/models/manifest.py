@@ -1,4 +1,4 @@
-"""A model's manifest: `model.yaml`, which says what lies in a model's folder and how to feed and read it."""
+"""The manifest of a model: `model.yaml`, which describes its file, inputs and outputs."""
 
 import re
 from enum import StrEnum
@@ -22,7 +22,7 @@ MAX_SIDE = 16_384  # Pixels; a larger input is a mistake in the manifest.
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 SHA256 = r"^[0-9a-f]{64}$"
 MANIFEST_NAME = "model.yaml"
-REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # What a server speaks that has the model.
+REMOTE_FORMATS = ("open_inference", "tensorflow_serving")  # Protocols of remote model servers.
 
 Colour = tuple[
     Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)], Annotated[int, Field(ge=0, le=255)]
@@ -36,37 +36,36 @@ Version = Annotated[
 
 
 class OutputKind(StrEnum):
-    """What an output tensor holds."""
+    """The content of an output tensor."""
 
-    CLASS_IDS = "class_ids"  # N×H×W or N×H×W×1: the class's number.
-    SCORES = "scores"  # N×H×W×C: a score a class; the highest wins, the lowest id where two are equal.
-    LOGITS = "logits"  # N×C of a picture, N×A×C of boxes: what softmax, or for boxes the sigmoid, makes probabilities.
-    PROBABILITIES = "probabilities"  # The same, in 0..1.
-    BOXES = "boxes"  # N×A×4, as `box_format` says.
-    TENSOR = "tensor"  # Anything with the batch first.
+    CLASS_IDS = "class_ids"  # N×H×W or N×H×W×1: class ids.
+    SCORES = "scores"  # N×H×W×C: scores per class; the highest wins, or the lowest id if equal.
+    LOGITS = "logits"  # N×C for images (before softmax), N×A×C for boxes (before the sigmoid).
+    PROBABILITIES = "probabilities"  # Same shapes, in 0..1.
+    BOXES = "boxes"  # N×A×4, in `box_format`.
+    TENSOR = "tensor"  # Any shape with the batch first.
 
 
 class InputSection(Section):
-    """What the model is fed. Scaling happens in the graph: `(pixel * scale - mean) / std`."""
+    """The input of the model. The engine scales it within the graph: `(pixel * scale - mean) / std`."""
 
-    tensor: str = Field(
-        min_length=1
-    )  # Frozen graph: "input:0". SavedModel: the signature's key. Keras: the input's name.
+    # The tensor of a frozen graph ("input:0"), the key of a SavedModel's signature, or the name of a Keras input.
+    tensor: str = Field(min_length=1)
     dtype: Literal["uint8", "int32", "float16", "float32"] = "uint8"
     height: int = Field(ge=1, le=MAX_SIDE)
     width: int = Field(ge=1, le=MAX_SIDE)
     layout: Layout = Layout.RGB8
     resize: Resize = Resize.CROP
     scale: float = Field(default=1.0, gt=0)
-    mean: Triple | None = None  # In the order of the channels, after `scale`.
+    mean: Triple | None = None  # Per channel, after `scale`.
     std: Triple | None = None
-    constants: dict[str, bool | int | float] = Field(default_factory=dict)  # Other placeholders and what to feed them.
+    constants: dict[str, bool | int | float] = Field(default_factory=dict)  # Values of the other inputs.
 
     @field_validator("layout")
     @classmethod
     def _colour_only(cls, layout: Layout) -> Layout:
         if layout not in (Layout.RGB8, Layout.BGR8):
-            raise ValueError(f"{layout} is no order of colours: use rgb8 or bgr8")
+            raise ValueError(f"{layout} is not a colour layout: use rgb8 or bgr8")
         return layout
 
     @model_validator(mode="after")
@@ -79,14 +78,14 @@ class InputSection(Section):
 
 
 class OutputSection(Section):
-    """Where the answer is read."""
+    """An output of the model."""
 
-    tensor: str = Field(min_length=1)  # As in the input; SavedModel: the signature's output key.
+    tensor: str = Field(min_length=1)  # Same names as in the input; the output key of a SavedModel's signature.
     kind: OutputKind
 
 
 class BoxOrder(StrEnum):
-    """What the four numbers of a box are: corners, or centre and size."""
+    """The order of the four numbers of a box: corners, or centre and size."""
 
     XYXY = "xyxy"
     YXYX = "yxyx"
@@ -94,29 +93,31 @@ class BoxOrder(StrEnum):
 
 
 class BoxFormatSection(Section):
-    """How a detector writes its boxes."""
+    """The format of a detector's boxes."""
 
     order: BoxOrder = BoxOrder.XYXY
-    normalised: bool = False  # In 0..1 of the input's width and height, instead of its pixels.
+    normalised: bool = False  # Relative to the width and height of the input, in 0..1, not in pixels.
 
 
 class DetectionSection(Section):
-    """Which of a detector's boxes are told."""
+    """The selection of a detector's boxes."""
 
     score_threshold: float = Field(default=0.3, ge=0, le=1)
-    iou_threshold: float = Field(default=0.5, ge=0, le=1)  # Of two boxes of one class that overlap more, the better.
+    iou_threshold: float = Field(
+        default=0.5, ge=0, le=1
+    )  # Boxes of one class that overlap more are reduced to the best one.
     max_detections: int = Field(default=100, ge=1, le=MAX_DETECTIONS)
 
 
 class SourceSection(Section):
-    """The model that another one was converted from."""
+    """The model from which this one was converted."""
 
     model: str = Field(pattern=NAME)
     sha256: str = Field(pattern=SHA256)
 
 
 class LabelSection(Section):
-    """A class: its name and its colour, red, green, blue."""
+    """A class: its name and its colour (RGB)."""
 
     name: str = Field(min_length=1, max_length=64)
     colour: Colour
@@ -130,37 +131,37 @@ def _endpoint(address: str) -> str:
 
 
 class RemoteSection(Section):
-    """A model on another server, asked over gRPC. TLS and a token come by the environment (docs/guides/engines.md)."""
+    """A model on another server, called over gRPC. Environment variables set TLS and a token (docs/guides/engines.md)."""
 
     address: Annotated[str, AfterValidator(_endpoint)]  # HOST:PORT
-    model: str = Field(min_length=1, max_length=256)  # As the server calls it.
-    version: Version | None = None  # None: the one that the server takes.
-    timeout_ms: float = Field(default=10_000, gt=0, le=600_000)  # For a batch, there and back.
-    connect_timeout_s: float = Field(default=10, gt=0, le=600)  # For the server to be there when the model is loaded.
+    model: str = Field(min_length=1, max_length=256)  # Its name on the server.
+    version: Version | None = None  # None: chosen by the server.
+    timeout_ms: float = Field(default=10_000, gt=0, le=600_000)  # Round trip of a batch.
+    connect_timeout_s: float = Field(default=10, gt=0, le=600)  # Wait for the server when the model is loaded.
 
 
 class BatchingSection(Section):
-    """How many frames may go through the model at once."""
+    """Limits of a batch."""
 
     max_size: int = Field(default=1, ge=1, le=256)
 
 
 class WarmUpSection(Section):
-    """Runs made before the model is called ready: the first ones allocate, tune and are slow."""
+    """Runs before the model is ready; the first ones are slow because they allocate memory and tune the engine."""
 
     runs: int = Field(default=3, ge=0, le=100)
 
 
-class _SingleHead(NamedTuple):
-    """The one head of a task, and what it may hold."""
+class _SingleOutput(NamedTuple):
+    """The only output of a task, and its allowed kinds."""
 
-    head: str
+    name: str
     kinds: tuple[OutputKind, ...]
 
 
-_SINGLE_HEADS = {
-    Task.SEGMENTATION: _SingleHead("mask", (OutputKind.CLASS_IDS, OutputKind.SCORES)),
-    Task.CLASSIFICATION: _SingleHead("scores", (OutputKind.LOGITS, OutputKind.PROBABILITIES)),
+_SINGLE_OUTPUTS = {
+    Task.SEGMENTATION: _SingleOutput("mask", (OutputKind.CLASS_IDS, OutputKind.SCORES)),
+    Task.CLASSIFICATION: _SingleOutput("scores", (OutputKind.LOGITS, OutputKind.PROBABILITIES)),
 }
 _DETECTION_KINDS = {
     "boxes": (OutputKind.BOXES,),
@@ -171,52 +172,51 @@ _DETECTION_KINDS = {
 class Manifest(Section):
     """`models/<name>/model.yaml`."""
 
-    name: str | None = Field(default=None, pattern=NAME)  # The folder's name, where given.
+    name: str | None = Field(default=None, pattern=NAME)  # If set, it must equal the name of the folder.
     version: Version = "1"
     description: str = ""
     task: Task = Task.SEGMENTATION
     trained: bool = True
     format: str  # One of cloud.engines.engine.FORMATS.
-    engine: str | None = None  # One of cloud.engines.engine.ENGINES, or auto; None: the format's own.
-    precision: Precision = Precision.FP32  # Of the file's numbers, and what they are computed in.
+    engine: str | None = None  # One of cloud.engines.engine.ENGINES, or auto; None: default of the format.
+    precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.
     converted_from: SourceSection | None = None
-    agreement: float | None = Field(default=None, ge=0, le=1)  # Share of labels equal to the source's, when converted.
-    agreement_floor: float = Field(default=0.999, ge=0, le=1)  # What `engine: auto` asks of a candidate.
-    file: str  # Relative to the manifest's folder; a SavedModel's is a folder, a remote model's the manifest itself.
-    sha256: str = Field(
-        pattern=f"{SHA256}|^$"
-    )  # shared.hashing.tree_sha256 of `file`; of what a server says of a remote model, or empty for any.
-    remote: RemoteSection | None = None  # Where the model is, in one of REMOTE_FORMATS.
-    signature: str = "serving_default"  # Of a SavedModel, here or on a server.
+    agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.
+    agreement_floor: float = Field(default=0.999, ge=0, le=1)  # For `engine: auto`.
+    file: str  # Relative to the manifest; the folder of a SavedModel; the manifest itself for a remote model.
+    # shared.hashing.tree_sha256 of `file`; for a remote model the hash of the server's metadata, or empty for any.
+    sha256: str = Field(pattern=f"{SHA256}|^$")
+    remote: RemoteSection | None = None  # Required for REMOTE_FORMATS.
+    signature: str = "serving_default"  # The signature of a SavedModel, local or remote.
     input: InputSection
-    output: OutputSection | None = None  # Of a model with one head.
+    output: OutputSection | None = None  # The output of tasks with one output.
     outputs: dict[str, OutputSection] = Field(
         default_factory=dict, max_length=MAX_TENSORS
-    )  # Of one with several, by head.
+    )  # The outputs of other tasks by name.
     box_format: BoxFormatSection = BoxFormatSection()
-    top_k: int = Field(default=5, ge=1, le=MAX_LABELS)  # Classes that a classification tells.
+    top_k: int = Field(default=5, ge=1, le=MAX_LABELS)  # Classes in the result of a classification.
     detection: DetectionSection = DetectionSection()
-    labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_LABELS)  # The place is the class id.
-    labels_file: str | None = None  # Instead of `labels`: a label file in the repository, relative to this folder.
+    labels: tuple[LabelSection, ...] = Field(default=(), max_length=MAX_LABELS)  # The index is the class id.
+    labels_file: str | None = None  # Alternative to `labels`: a file in the repository, relative to the manifest.
     batching: BatchingSection = BatchingSection()
     warm_up: WarmUpSection = WarmUpSection()
 
     @model_validator(mode="before")
     @classmethod
     def _remote_has_no_file(cls, given: Any) -> Any:
-        """Nothing of a remote model lies here but its manifest."""
+        """Sets the file of a remote model, which has only a manifest here."""
         if isinstance(given, dict) and given.get("remote") is not None:
             return {"file": MANIFEST_NAME, "sha256": "", **given}
         return given
 
     @model_validator(mode="after")
-    def _remote_or_here(self) -> Self:
+    def _remote_fits_format(self) -> Self:
         if (self.format in REMOTE_FORMATS) != (self.remote is not None):
             raise ValueError(
-                f"format {self.format}: give remote, {{address, model}}, with {' or '.join(REMOTE_FORMATS)} alone"
+                f"format {self.format}: remote, {{address, model}}, is for {' or '.join(REMOTE_FORMATS)} only"
             )
         if self.remote is not None and self.file != MANIFEST_NAME:
-            raise ValueError("a remote model has no file here: leave file out, or leave remote out")
+            raise ValueError("a remote model has no local file: remove file or remote")
         if self.remote is None and not self.sha256:
             raise ValueError("sha256 is empty: write the manifest with `skylane model inspect`")
         return self
@@ -234,32 +234,34 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
-    def _heads_of_the_task(self) -> Self:
-        single = _SINGLE_HEADS.get(self.task)
+    def _outputs_fit_task(self) -> Self:
+        single = _SINGLE_OUTPUTS.get(self.task)
         if single and (self.output is None or self.outputs):
-            raise ValueError(f"a {self.task} model has one head: give output, {{tensor, kind}}, and no outputs")
+            raise ValueError(f"a {self.task} model has one output: give output, {{tensor, kind}}, and no outputs")
         if single is None and (self.output is not None or not self.outputs):
-            raise ValueError(f"give outputs, a map of {{tensor, kind}} by head, and no output: task {self.task}")
+            raise ValueError(f"give outputs, a map of {{tensor, kind}} by name, and no output: task {self.task}")
         if self.task is Task.DETECTION and set(self.outputs) != set(_DETECTION_KINDS):
-            raise ValueError(f"outputs of a detection are {', '.join(_DETECTION_KINDS)}, not {', '.join(self.outputs)}")
-        for head, section in self.heads.items():
-            kinds = single.kinds if single else _DETECTION_KINDS.get(head, (OutputKind.TENSOR,))
+            raise ValueError(
+                f"the outputs of a detection are {', '.join(_DETECTION_KINDS)}, not {', '.join(self.outputs)}"
+            )
+        for name, section in self.heads.items():
+            kinds = single.kinds if single else _DETECTION_KINDS.get(name, (OutputKind.TENSOR,))
             if self.task is Task.TENSORS:
                 kinds = (OutputKind.TENSOR,)
-                if not re.fullmatch(NAME, head):
-                    raise ValueError(f"outputs: {head[:80]!r} is no head's name: use 1 to 64 of A-Z a-z 0-9 _ -")
+                if not re.fullmatch(NAME, name):
+                    raise ValueError(f"outputs: {name[:80]!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 _ -")
             if section.kind not in kinds:
-                raise ValueError(f"head {head}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
+                raise ValueError(f"output {name}: kind {section.kind} is not for {self.task}: use {' or '.join(kinds)}")
         return self
 
     @property
     def heads(self) -> dict[str, OutputSection]:
-        """The model's outputs by head: `mask` of a segmentation, `scores` of a classification, else as named."""
-        single = _SINGLE_HEADS.get(self.task)
-        return {single.head: self.output} if single and self.output else dict(self.outputs)
+        """The outputs by name: `mask` for a segmentation, `scores` for a classification, otherwise `outputs`."""
+        single = _SINGLE_OUTPUTS.get(self.task)
+        return {single.name: self.output} if single and self.output else dict(self.outputs)
 
     def with_labels(self, labels: Labels) -> Self:
-        """With these labels in it, wherever they came from."""
+        """Returns a copy with other labels."""
         named = tuple(
             LabelSection(name=name, colour=colour) for name, colour in zip(labels.names, labels.colours, strict=True)
         )
@@ -274,8 +276,8 @@ class Manifest(Section):
         return file
 
     @property
-    def _unread(self) -> list[str]:
-        """The keys that this task and format do not read."""
+    def _unused_keys(self) -> list[str]:
+        """The keys without a meaning for this task and format."""
         readers = {
             "signature": self.format in ("saved_model", "tensorflow_serving"),
             "file": self.remote is None,
@@ -286,10 +288,10 @@ class Manifest(Section):
         return [key for key, is_read in readers.items() if not is_read]
 
     def to_yaml(self) -> str:
-        """As `model.yaml` holds it, defaults told; what is empty, and a signature that nothing reads, is left out."""
+        """Returns the text of `model.yaml` with all defaults, but without empty values and unused keys."""
         document = self.model_dump(mode="json", exclude_none=True)
         document["input"] = {key: value for key, value in document["input"].items() if value != {}}
         document = {key: value for key, value in document.items() if value not in ("", [], {})}
-        for key in self._unread:
+        for key in self._unused_keys:
             del document[key]
         return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)

@@ -11,63 +11,63 @@ import numpy as np
 from cloud.engines.engine import ClassIds, Engine, Images, Outputs, Precision
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
-from cloud.models.tuning import Tuning
-from cloud.models.warmup_images import pictures
+from cloud.models.tuning import TuningMemory
+from cloud.models.warmup_images import warmup_images
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.runtime import malloc
 
-NOT_DETERMINISTIC = "the same picture gave two different answers: dropout or noise is on and cannot be switched off"
+NOT_DETERMINISTIC = "the same image gave two different results: dropout or noise is active and cannot be switched off"
 
 _NS_IN_MS = 1_000_000
-_STEADY = 0.999  # Of labels: threads may sum in another order from run to run.
+_MIN_AGREEMENT = 0.999  # Two runs may differ, because threads sum in different orders.
 
 
 class ImagesError(SkylaneError):
-    """Images that do not fit a model's input."""
+    """Images do not have the shape or type of the model's input."""
 
 
 class OutputError(SkylaneError):
-    """Answers of a model that are not what its manifest says."""
+    """The outputs of a model contradict its manifest."""
 
 
 class InstancesError(SkylaneError):
-    """A model that cannot be run several times at once."""
+    """A model cannot run several batches at the same time."""
 
 
 class OutputType(NamedTuple):
-    """What a head's numbers are, and the shape of one picture's."""
+    """The dtype of an output, and its shape without the batch."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class Model:
-    """A model ready to answer. Used by one thread at a time, unless it `is_reentrant`; close it, or use it in a `with`."""
+    """A loaded model, and a context manager that closes it. Not thread-safe unless `is_reentrant`."""
 
     def __init__(self, manifest: Manifest, card: ModelCard, engine: Engine) -> None:
         self.manifest = manifest
-        sha256 = getattr(engine, "sha256", card.sha256)  # Of a remote model: of what its server says of it.
+        sha256 = getattr(engine, "sha256", card.sha256)  # A remote engine has the hash of the metadata of its server.
         self.card = replace(card, engine=engine.name, precision=engine.precision.value, sha256=sha256)
         self._engine = engine
         self._instances: int = getattr(engine, "instances", 1)
         self._notes: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
-        self._given: Mapping[str, OutputType] = {}
-        self._tuning = Tuning()
+        self._output_types: Mapping[str, OutputType] = {}
+        self._tuning_memory = TuningMemory()
         malloc.trim()
 
     def set_identity(self, name: str, version: str, note: str) -> None:
-        """Answer under another model's name, as one that was converted from it may; `note` says why."""
+        """Serves under the name of the model that it was converted from; `note` is added to the description."""
         self.card = replace(self.card, name=name, version=version)
         self._notes = (*self._notes, note)
 
     @property
     def instances(self) -> int:
-        """How many batches are to be inferred at a time; at first as many as its engine finds best.
+        """Number of batches that run at the same time; the default comes from the engine.
 
         Raises:
-            InstancesError: on being set, where its engine takes one at a time.
+            InstancesError: when set, if the engine can run only one.
         """
         return self._instances
 
@@ -75,25 +75,25 @@ class Model:
     def instances(self, instances: int) -> None:
         if instances > 1 and not self.is_reentrant:
             raise InstancesError(
-                f"{self.card.name} runs on {self.engine_name}{' in a process of its own' if self.pid else ''}, one batch "
-                f"at a time: leave instances at 1 instead of {instances}, or start replicas"
+                f"{self.card.name} runs on {self.engine_name}{' in a separate process' if self.pid else ''}, one batch "
+                f"at a time: set instances to 1 instead of {instances}, or start replicas"
             )
         self._instances = instances
 
     @property
     def is_reentrant(self) -> bool:
-        """Whether several threads may infer at a time."""
+        """True if several threads may infer at the same time."""
         return getattr(self._engine, "is_reentrant", False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What its warm-up found to be wrong with it, a line each."""
+        """Problems that the warm-up found, one line each."""
         return self._warnings
 
     @property
-    def given(self) -> Mapping[str, OutputType]:
-        """What its warm-up found each head to be; none before."""
-        return self._given
+    def output_types(self) -> Mapping[str, OutputType]:
+        """The types of the outputs by name; empty before the warm-up."""
+        return self._output_types
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -102,64 +102,63 @@ class Model:
 
     @property
     def engine_name(self) -> str:
-        """What runs it: a key of `cloud.engines.engine.ENGINES`."""
+        """A key of `cloud.engines.engine.ENGINES`."""
         return self._engine.name
 
     @property
     def precision(self) -> Precision:
-        """What it computes in."""
+        """The precision of the computation."""
         return self._engine.precision
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "gpu:N"."""
+        """The device: "cpu" or "gpu:N"."""
         return self._engine.device
 
     @property
     def pid(self) -> int | None:
-        """The number of the process that its engine has to itself now; None where it runs in this one."""
+        """The id of the process of an isolated engine; None if it runs in this process."""
         return getattr(self._engine, "pid", None)
 
     @property
     def max_batch_size(self) -> int:
-        """The most images that go through the model at once."""
-        baked = self._engine.batch_size
-        return self.manifest.batching.max_size if baked is None else baked
+        """The largest number of images in a batch."""
+        fixed = self._engine.batch_size
+        return self.manifest.batching.max_size if fixed is None else fixed
 
     def predict(self, images: Images) -> ClassIds:
-        """The class of every pixel, uint8 N×H×W, of a segmentation; otherwise as `infer`."""
+        """Returns the class of every pixel of a segmentation: uint8 N×H×W. See `infer`."""
         return self.infer(images)["mask"]
 
     def infer(self, images: Images) -> Outputs:
-        """What the model answers, by the manifest's head, as `cloud.engines.engine.Engine.infer` tells.
+        """Returns the outputs of the model by name, see `cloud.engines.engine.Engine.infer`.
 
-        `images`: uint8 N×H×W×3 in the card's layout, of `input_shape`; any N, a batch baked into the graph or
-        `batching.max_size` decides how many run at once.
+        Args:
+            images: uint8 N×H×W×3 in the layout of the card. N is not limited: larger arrays run in several batches.
 
         Raises:
-            ImagesError: they have another shape or type.
-            InferenceError: the model failed on them.
+            ImagesError: shape or type is wrong.
+            InferenceError: the model failed.
         """
         if images.ndim != 4 or images.shape[1:] != self.input_shape or images.dtype != np.uint8:  # noqa: PLR2004 - N, H, W, C.
             given = "×".join(map(str, images.shape))
             raise ImagesError(
-                f"{self.card.name} takes uint8 N×{self.card.height}×{self.card.width}×3, given {images.dtype} {given}"
+                f"{self.card.name} needs uint8 N×{self.card.height}×{self.card.width}×3, got {images.dtype} {given}"
             )
         size = self._engine.batch_size or self.manifest.batching.max_size
         if len(images) == size or (len(images) < size and self._engine.batch_size is None):
             return self._run(images)
         parts = [self._part(images[start : start + size], size) for start in range(0, len(images), size)]
-        return {head: np.concatenate([part[head] for part in parts]) for head in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def warm_up(self, runs: int | None = None) -> list[float]:
-        """Run on a picture so often, or as often as the manifest says; the milliseconds of each, the first one cold.
+        """Runs the smallest batch `runs` times, by default as given in the manifest; returns the milliseconds of each.
 
-        Where several images may run at once, as many full batches follow, which are not in the list: an engine tunes
-        itself anew for another size.
+        The same number of full batches follow, because an engine tunes itself for each batch size.
 
         Raises:
-            OutputError: its answers are not what its manifest says.
-            InferenceError: it failed.
+            OutputError: the outputs contradict the manifest.
+            InferenceError: the model failed.
         """
         runs = self.manifest.warm_up.runs if runs is None else runs
         smallest = self._engine.batch_size or 1
@@ -171,22 +170,22 @@ class Model:
         return took_ms
 
     def describe(self) -> str:
-        """One line: what runs where, and what is special about it."""
+        """Returns a one-line description for the log."""
         card = self.card
-        told = f"{card.name} {card.version}: {self.manifest.format} on {card.engine} {card.precision}, "
-        told += f"{card.height}×{card.width} {card.layout}, {self.device}"
+        line = f"{card.name} {card.version}: {self.manifest.format} on {card.engine} {card.precision}, "
+        line += f"{card.height}×{card.width} {card.layout}, {self.device}"
         if self._engine.batch_size is not None:
             one_by_one = ", run one by one" if self._engine.batch_size == 1 else ""
-            told += f", batch of {self._engine.batch_size} baked into the graph{one_by_one}"
+            line += f", fixed batch of {self._engine.batch_size}{one_by_one}"
         elif self.max_batch_size > 1:
-            told += f", batches of up to {self.max_batch_size}"
+            line += f", batches of up to {self.max_batch_size}"
         if self._instances > 1:
-            told += f", {self._instances} batches at a time"
-        told += "" if card.trained else ", untrained weights"
-        return "; ".join((told, *self._notes, *(f"WARNING: {each}" for each in self._warnings)))
+            line += f", {self._instances} batches at a time"
+        line += "" if card.trained else ", untrained weights"
+        return "; ".join((line, *self._notes, *(f"WARNING: {each}" for each in self._warnings)))
 
     def close(self) -> None:
-        """Release memory and devices."""
+        """Releases memory and devices."""
         self._engine.close()
         malloc.trim()
 
@@ -199,38 +198,39 @@ class Model:
         self.close()
 
     def _run(self, batch: Images) -> Outputs:
-        """As `Engine.infer`."""
         outputs = self._engine.infer(batch)
-        self._tuning.inferred(len(batch))
+        self._tuning_memory.inferred(len(batch))
         return outputs
 
     def _timed(self, size: int, runs: int) -> list[float]:
-        """The milliseconds of each of some runs on one batch of pictures, which must all give the same."""
-        images = pictures(self.card.height, self.card.width, size)
+        """Runs the same batch several times, checks its outputs and returns the milliseconds of each run."""
+        images = warmup_images(self.card.height, self.card.width, size)
         took_ms = []
         last: Outputs = {}
         for _ in range(runs):
-            started_ns = perf_counter_ns()
+            start_ns = perf_counter_ns()
             outputs = self._run(images)
-            took_ms.append((perf_counter_ns() - started_ns) / _NS_IN_MS)
-            if last and agreement(self.manifest, last, outputs) < _STEADY:
+            took_ms.append((perf_counter_ns() - start_ns) / _NS_IN_MS)
+            if last and agreement(self.manifest, last, outputs) < _MIN_AGREEMENT:
                 self._warnings = (NOT_DETERMINISTIC,)
             self._check(outputs, size)
-            self._given = {head: OutputType(values.dtype.name, values.shape[1:]) for head, values in outputs.items()}
+            self._output_types = {
+                name: OutputType(values.dtype.name, values.shape[1:]) for name, values in outputs.items()
+            }
             last = outputs
         return took_ms
 
     def _check(self, outputs: Outputs, size: int) -> None:
-        """Check that answers to so many pictures fit the manifest, as far as only a run tells.
+        """Checks the outputs for `size` images.
 
         Raises:
-            OutputError: a head has not one answer a picture, or a mask holds a class that has no name.
+            OutputError: an output does not have `size` rows, or a mask has a class without a name.
         """
-        for head, values in outputs.items():
+        for name, values in outputs.items():
             if values.ndim == 0 or len(values) != size:
                 given = "×".join(map(str, values.shape)) or "a single number"
                 raise OutputError(
-                    f"{self.card.name}: output {head!r} is {given} for {size} pictures: its first side must be theirs"
+                    f"{self.card.name}: output {name!r} is {given} for {size} images: its first dimension must be {size}"
                 )
         named = len(self.manifest.labels)
         highest = int(outputs["mask"].max()) if "mask" in outputs else -1
@@ -240,9 +240,9 @@ class Model:
             )
 
     def _part(self, images: Images, size: int) -> Outputs:
-        """Infer a part of a larger batch; where the size is baked, a short last part is filled up and cut."""
+        """Infers a part of a larger array; pads a short last part if the engine has a fixed batch size."""
         if self._engine.batch_size is None or len(images) == size:
             return self._run(np.ascontiguousarray(images))
-        filled = np.zeros((size, *self.input_shape), np.uint8)
-        filled[: len(images)] = images
-        return {head: values[: len(images)] for head, values in self._run(filled).items()}
+        padded = np.zeros((size, *self.input_shape), np.uint8)
+        padded[: len(images)] = images
+        return {name: values[: len(images)] for name, values in self._run(padded).items()}

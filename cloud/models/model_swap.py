@@ -1,19 +1,19 @@
-"""The exchange: loads and unloads models while frames flow, so that none of them is lost or refused meanwhile."""
+"""Loading and unloading of models while the worker serves frames, without losing or refusing any of them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.submission import Submission
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 
-OpenLane = Callable[[Model], Lane]  # Builds a model's lane and starts it.
-
+_DRAIN_S = 10.0  # The longest wait for frames in flight before a model is unloaded.
 _NS_IN_MS = 1_000_000
 _LOG = get_logger("cloud")
 
@@ -22,118 +22,125 @@ class ModelSwapError(SkylaneError):
     """A model cannot be loaded or unloaded now."""
 
 
-class Door(Protocol):
-    """Where frames come in: it must know which models are served."""
+class Frontend(Protocol):
+    """A place where frames enter the worker, which must know the served models."""
 
-    def check(self, cards: Collection[ModelCard]) -> None:
-        """Whether these models can be told of together."""
+    def check_cards(self, cards: Collection[ModelCard]) -> None:
+        """Raises a SkylaneError if these models cannot be announced together."""
 
-    def admit(self, model: str) -> None:
-        """Take a model's frames from now on."""
+    def add_model(self, model: str) -> None:
+        """Accepts frames for a model from now on."""
 
-    def dismiss(self, model: str) -> None:
-        """Take a model's frames no more; returns when those that came have been answered."""
+    def remove_model(self, model: str) -> None:
+        """Accepts no more frames for a model."""
 
     def announce(self) -> None:
-        """Tell what is served now."""
+        """Announces the models that are served now."""
 
 
-class Exchange:
-    """Changes what is served. Called by one thread at a time, which is not one that frames pass."""
+class ModelSwap:
+    """Changes which models are served. Only one thread at a time may call it, and none that handles frames."""
 
     def __init__(
         self,
-        serving: Serving,
-        door: Door,
-        open_lane: OpenLane,
-        loader: Loader | None,
+        served_models: ServedModels,
+        frontends: Sequence[Frontend],
+        submission: Submission,
+        start_serving: Callable[[Model], ServedModel],
+        *,
+        loader: ModelLoader | None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`loader`: None where the worker has no repository, and serves what it was given.
-
-        `is_stopping`: whether the worker ends, so that a model that is still being loaded comes too late.
-        """
-        self._serving = serving
-        self._door = door
-        self._open_lane = open_lane
-        self._loader = loader
+        """`loader` is None for a worker without a repository. `is_stopping` cancels a load that ends too late."""
+        self.loader = loader
+        self._served_models = served_models
+        self._frontends = frontends
+        self._submission = submission
+        self._start_serving = start_serving
         self._is_stopping = is_stopping
 
-    @property
-    def loader(self) -> Loader | None:
-        """What opens models."""
-        return self._loader
+    def load(self, name: str, version: str | None = None, *, keep: bool = False) -> tuple[ServedModel, float]:
+        """Loads and warms up a model, makes it the current version, and unloads the previous one.
 
-    def load(self, name: str, version: str | None = None, *, keep: bool = False) -> tuple[Lane, float]:
-        """Load a model beside what is served, warm it up, and have it take over; what was current is then unloaded.
+        A version of the same file that is served already is not loaded again.
 
-        A version that is served already, of the same file, becomes the current one. `keep`: leave the version that was
-        current loaded, for frames that name it. Returns the lane that is current now, and the milliseconds until then.
+        Args:
+            name: The model.
+            version: The version, by default the highest one.
+            keep: Whether the previous version stays loaded, for frames that name it.
+
+        Returns:
+            The served model, and the milliseconds until it was current.
 
         Raises:
-            SkylaneError: it cannot be loaded; what is served is as it was.
+            SkylaneError: the model cannot be loaded; the served models are unchanged.
         """
-        begun_ns = perf_counter_ns()
-        was_current = self._serving.lane(name, None)
-        lane = self._served_already(name, version)
-        if lane is None:
-            lane = self._opened(name, version)
-        is_new = name not in self._serving.models
-        left = self._serving.place(lane, keep=keep)
+        start_ns = perf_counter_ns()
+        previous = self._served_models.get(name, None)
+        served = self._already_served(name, version) or self._open(name, version)
+        is_new = name not in self._served_models.names
+        replaced = self._served_models.set_current(served, keep=keep)
         if is_new:
             try:
-                self._door.admit(name)
+                for frontend in self._frontends:
+                    frontend.add_model(name)
             except SkylaneError:
-                self._retire(self._serving.remove(name))
+                self._retire(self._served_models.remove(name))
                 raise
-        self._door.announce()
-        took_ms = (perf_counter_ns() - begun_ns) / _NS_IN_MS
-        if was_current is not None and was_current is not lane:
-            _LOG.info("model swapped", model=name, version=lane.key[1], previous=was_current.key[1], kept=keep)
-        self._retire(left)
-        return lane, took_ms
+        self._announce()
+        took_ms = (perf_counter_ns() - start_ns) / _NS_IN_MS
+        if previous is not None and previous is not served:
+            _LOG.info("model swapped", model=name, version=served.key[1], previous=previous.key[1], kept=keep)
+        self._retire(replaced)
+        return served, took_ms
 
-    def unload(self, name: str, version: str | None = None) -> tuple[Lane, ...]:
-        """Answer what is under way with a model, or one version of it, and free it; returns the lanes that it had.
+    def unload(self, name: str, version: str | None = None) -> tuple[ServedModel, ...]:
+        """Unloads one or all versions of a model after the frames in flight; returns the unloaded versions.
 
         Raises:
             ModelSwapError: it is not served.
         """
         try:
-            self._serving.find(name, version)
+            self._served_models.find(name, version)
         except MessageError as error:
             raise ModelSwapError(f"{error}; there is nothing to unload") from error
-        others = [lane for lane in self._serving.lanes if lane.card.name == name and version not in (None, lane.key[1])]
-        if not others:
-            self._door.dismiss(name)
-        left = self._serving.remove(name, version)
-        self._door.announce()
-        self._retire(left)
-        return left
+        if all(version in (None, other.key[1]) for other in self._served_models.all if other.card.name == name):
+            for frontend in self._frontends:
+                frontend.remove_model(name)
+            self._submission.wait_until_idle(name, _DRAIN_S)
+        removed = self._served_models.remove(name, version)
+        self._announce()
+        self._retire(removed)
+        return removed
 
-    def _served_already(self, name: str, version: str | None) -> Lane | None:
-        """The lane of the version that would be loaded, if it is that of the same file."""
-        if self._loader is None:
+    def _announce(self) -> None:
+        for frontend in self._frontends:
+            frontend.announce()
+
+    def _already_served(self, name: str, version: str | None) -> ServedModel | None:
+        if self.loader is None:
             return None
-        card = self._loader.repository.card(name, version)
-        lane = self._serving.lane(name, card.version)
-        return lane if lane is not None and lane.card.sha256 == card.sha256 else None
+        card = self.loader.repository.card(name, version)
+        served = self._served_models.get(name, card.version)
+        return served if served is not None and served.card.sha256 == card.sha256 else None
 
-    def _opened(self, name: str, version: str | None) -> Lane:
-        if self._loader is None:
-            raise ModelSwapError("this worker has no repository: it serves what it was started with")
-        self._door.check((*self._serving.cards(), self._loader.repository.card(name, version)))
-        model = self._loader.load(name, version)
+    def _open(self, name: str, version: str | None) -> ServedModel:
+        if self.loader is None:
+            raise ModelSwapError("this worker has no repository: it serves only the models it was started with")
+        cards = (*self._served_models.cards(), self.loader.repository.card(name, version))
+        for frontend in self._frontends:
+            frontend.check_cards(cards)
+        model = self.loader.load(name, version)
         if self._is_stopping():
             model.close()
             raise ModelSwapError("the worker is stopping")
-        return self._open_lane(model)
+        return self._start_serving(model)
 
-    def _retire(self, lanes: tuple[Lane, ...]) -> None:
-        for lane in lanes:
-            if not lane.close():
+    def _retire(self, replaced: tuple[ServedModel, ...]) -> None:
+        for served in replaced:
+            if not served.close():
                 raise ModelSwapError(
-                    f"{lane.card.name} version {lane.card.version} takes no more frames, but its engine hangs "
+                    f"{served.card.name} version {served.card.version} receives no more frames, but its engine hangs "
                     "and cannot be freed: restart the worker"
                 )
-            _LOG.info("model unloaded", model=lane.card.name, version=lane.card.version)
+            _LOG.info("model unloaded", model=served.card.name, version=served.card.version)

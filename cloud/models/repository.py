@@ -1,4 +1,4 @@
-"""The model repository: a folder of models, each a folder with a `model.yaml`; found, checked and loaded by name."""
+"""The model repository: finds, checks and loads models by name. Each model is a folder with a `model.yaml`."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloud.engines.engine import AUTO, ENGINES, FORMATS, Engine, Placement
-from cloud.isolation.engine import IsolatedEngine, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import MANIFEST_NAME, BatchingSection, Manifest
 from cloud.models.model import Model
 from shared import registry
@@ -17,43 +17,43 @@ from shared.imaging.labels import Labels, read_labels
 from shared.messages.model_card import VERSION_NAME, ModelCard, Task, labels_of
 from shared.package_data import shipped, user_models
 
-MODELS_VARIABLE = "SKYLANE_MODELS"  # The environment variable that names another repository.
+MODELS_VARIABLE = "SKYLANE_MODELS"  # Environment variable with the path of another repository.
 
 _VERSION = re.compile(VERSION_NAME)
 
 
 class RepositoryError(SkylaneError):
-    """The repository, or a model's file in it, cannot be used."""
+    """The repository or a model file in it is missing or invalid."""
 
 
 class Repository:
-    """The models in a folder. Nothing is loaded, and no engine's library imported, before `load`.
+    """The models in a folder. No model is loaded and no engine imported before `load`.
 
-    The user's own repository is read together with the shipped one; a model that both hold is the user's.
+    The user's default repository also includes the models in the package; a user's model hides one with the same name.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root  # New models are written here.
+        self.root = root  # The folder for new models.
         self._roots = dict.fromkeys((root, shipped("models")) if root == user_models() else (root,))
-        self._read: dict[Path, tuple[tuple[int, ...], Manifest]] = {}  # As the file was then.
+        self._cache: dict[Path, tuple[tuple[int, ...], Manifest]] = {}  # Cache: state of the file and its manifest.
 
     def __str__(self) -> str:
         return " and ".join(map(str, self._roots))
 
     @property
     def exists(self) -> bool:
-        """Whether there is a folder to read models from."""
+        """True if the folder exists."""
         return any(root.is_dir() for root in self._roots)
 
     def root_of(self, name: str) -> Path:
-        """The folder that holds a model's folder; where there is no such model, the one it would be written to."""
+        """Returns the folder that contains a model's folder, or would contain a new one."""
         return next((root for root in self._roots if _is_model(root / name)), self.root)
 
     def names(self) -> tuple[str, ...]:
-        """The names of its models, sorted.
+        """Returns the names of the models, sorted.
 
         Raises:
-            RepositoryError: the folder is not there.
+            RepositoryError: the folder is unreadable.
         """
         try:
             roots = [root for root in self._roots if root.is_dir()] or [self.root]
@@ -65,13 +65,13 @@ class Repository:
         return tuple(sorted({folder.name for folder in folders if _is_model(folder)}))
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """A model's versions, the one that is meant where none is named last.
+        """Returns the versions of a model; the last one is the default.
 
-        A model of one version has its manifest in its own folder; of several, in a folder for each.
+        A model with a single version has its manifest in its folder, otherwise each version has a sub-folder.
 
         Raises:
-            UnknownNameError: there is no such model; the nearest names are offered.
-            RepositoryError: its folder is a link to outside the repository.
+            UnknownNameError: the model does not exist; the message suggests similar names.
+            RepositoryError: its folder is a link that leads outside the repository.
         """
         names = self.names()
         if name not in names:
@@ -83,10 +83,10 @@ class Repository:
         return tuple(folder.name for folder in _version_folders(root / name))
 
     def folder(self, name: str, version: str | None = None) -> Path:
-        """The folder of a model's version; of its highest where none is named.
+        """Returns the folder of a version, by default the highest one.
 
         Raises:
-            UnknownNameError: there is no such model, or no such version; the nearest names are offered.
+            UnknownNameError: the model or version does not exist; the message suggests similar names.
         """
         versions = self.versions(name)
         if version is not None and version not in versions:
@@ -98,21 +98,23 @@ class Repository:
         return folder
 
     def manifest(self, name: str, version: str | None = None) -> Manifest:
-        """A manifest, checked.
+        """Returns the validated manifest of a version, by default the highest one.
 
         Raises:
-            UnknownNameError: there is no such model, or no such version.
-            ConfigError: its manifest is wrong; names the file, the key and what to do.
+            UnknownNameError: the model or version does not exist.
+            ConfigError: the manifest is invalid; the message has the file, the key and a remedy.
         """
         folder = self.folder(name, version)
         path = folder / MANIFEST_NAME
         manifest = self._manifest(path)
         if folder.name != name:
-            manifest = manifest.model_copy(update={"version": folder.name})  # The folder's name is the version.
+            manifest = manifest.model_copy(update={"version": folder.name})  # The name of the folder is the version.
         if manifest.name is not None and manifest.name != name:
             raise ConfigError(path, f"is {manifest.name!r}, but the folder is {name!r}: rename one", "name")
         if manifest.format not in FORMATS:
-            raise ConfigError(path, f"no format {manifest.format!r}{suggestion(manifest.format, FORMATS)}", "format")
+            raise ConfigError(
+                path, f"unknown format {manifest.format!r}{suggestion(manifest.format, FORMATS)}", "format"
+            )
         if manifest.engine not in (None, AUTO):
             try:
                 engine_of(manifest.format, manifest.engine)
@@ -121,11 +123,11 @@ class Repository:
         return manifest
 
     def labels(self, name: str, manifest: Manifest, version: str | None = None) -> Labels:
-        """A model's labels, from the manifest or from the file that it names.
+        """Returns the labels of a model, from its manifest or from its label file.
 
         Raises:
-            ConfigError, LabelsError: they are repeated or too many for a mask, or the file is outside the repository or
-                unreadable.
+            LabelsError: they are repeated or too many for a mask, or the file is unreadable.
+            ConfigError: the file is outside the repository.
         """
         if manifest.labels_file is None:
             names = tuple(label.name for label in manifest.labels)
@@ -138,10 +140,10 @@ class Repository:
         return labels_of(manifest.task, read_labels(path))
 
     def card(self, name: str, version: str | None = None) -> ModelCard:
-        """What a vehicle must know of a model.
+        """Returns the card of a model, which vehicles receive.
 
         Raises:
-            As `manifest` and `labels`.
+            SkylaneError: see `manifest` and `labels`.
         """
         manifest = self.manifest(name, version)
         return ModelCard(
@@ -159,10 +161,10 @@ class Repository:
         )
 
     def file(self, name: str, version: str | None = None) -> Path:
-        """A model's file, there and with the manifest's hash; of a remote model the manifest itself.
+        """Returns the path of the model file after checking its hash; for a remote model, the manifest.
 
         Raises:
-            RepositoryError: it is missing, leads outside the model's folder, or is another file than the manifest's.
+            RepositoryError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
         """
         manifest = self.manifest(name, version)
         folder = self.folder(name, version)
@@ -183,80 +185,88 @@ class Repository:
         version: str | None = None,
         engine: str | None = None,
         isolated: bool = False,
-        limits: Limits = Limits(),  # noqa: B008 - frozen.
+        limits: IsolationLimits = IsolationLimits(),  # noqa: B008 - frozen.
     ) -> Model:
-        """Check a model's file and open it on a device; warming it up is the caller's.
+        """Checks the file of a model and opens it on a device, without warm-up.
 
-        `max_batch`: the most frames that go through it at once, instead of what its manifest says. `engine`: what runs
-        it, instead of what its manifest says; `auto` measures on first use (`cloud.models.engine_selection`), and may take a model that was
-        converted from this one, under this one's name. `isolated`: in a process of its own,
-        within `limits`, unless it is on another server.
+        Args:
+            name: The model.
+            placement: The device and its settings.
+            max_batch: The largest batch, instead of the manifest's.
+            version: The version, by default the highest one.
+            engine: The engine, instead of the manifest's. `auto` selects the fastest one, see
+                `cloud.models.engine_selection`, and may load a converted model under this name.
+            isolated: Whether the engine runs in a separate process; ignored for remote models.
+            limits: Limits of that process.
 
         Raises:
-            SkylaneError: as `file` and `card`; MissingExtraError where the engine's library is not installed;
-                EngineError where the file cannot be run as its manifest says; DeviceError where the device is not there.
+            MissingExtraError: the library of the engine is not installed.
+            EngineError: the file cannot be run as the manifest describes.
+            DeviceError: the device does not exist.
+            SkylaneError: see `file` and `card`.
         """
         manifest, card, path = self.manifest(name, version), self.card(name, version), self.file(name, version)
         if max_batch is not None:
             manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
         if (engine or manifest.engine) == AUTO:
-            from cloud.models.engine_selection import choose  # noqa: PLC0415  It loads models, by this.
+            from cloud.models.engine_selection import select_engine  # noqa: PLC0415  That module calls this method.
 
-            choice = choose(self, name, version, placement)
-            where = replace(placement, precision=choice.precision)
-            taken = self.load(
+            choice = select_engine(self, name, version, placement)
+            model = self.load(
                 choice.model,
-                where,
+                replace(placement, precision=choice.precision),
                 max_batch,
                 version=choice.version,
                 engine=choice.engine,
                 isolated=isolated,
                 limits=limits,
             )
-            taken.set_identity(card.name, card.version, str(choice))
-            return taken
-        manifest = manifest.with_labels(card.labels)  # Those of a file count against the model's classes as well.
+            model.set_identity(card.name, card.version, str(choice))
+            return model
+        manifest = manifest.with_labels(card.labels)  # The warm-up checks the classes against the labels.
         chosen = engine_of(manifest.format, engine or manifest.engine)
         opened: Engine
-        if isolated and manifest.remote is None:  # Which is in another process as it is.
+        if isolated and manifest.remote is None:
             opened = IsolatedEngine(path, manifest, placement, engine=chosen, limits=limits)
         else:
             opened = registry.load("engine", ENGINES, chosen)(path, manifest, placement)
         try:
-            _check_hash(path, manifest)  # Opening takes seconds, in which somebody may put another file there.
+            _check_hash(path, manifest)  # The file may have been replaced while it was being opened.
         except RepositoryError:
             opened.close()
             raise
         return Model(manifest, card, opened)
 
     def _manifest(self, path: Path) -> Manifest:
-        """A manifest's file, read anew where it was changed: one of a thousand labels takes half a second."""
+        """Reads a manifest, or returns the cached one if the file is unchanged; 1000 labels take half a second to parse."""
         try:
             stat = path.stat()
         except OSError:
-            return read_yaml(path, Manifest)  # Which tells what is wrong.
+            return read_yaml(path, Manifest)  # Raises an error with the reason.
         state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        if path in self._read and self._read[path][0] == state:
-            return self._read[path][1]
+        if path in self._cache and self._cache[path][0] == state:
+            return self._cache[path][1]
         manifest = read_yaml(path, Manifest)
-        self._read[path] = (state, manifest)
+        self._cache[path] = (state, manifest)
         return manifest
 
     def _hint(self, name: str) -> str:
-        """What to add to the error for a model that is not here; `./models` is read only where it is asked for."""
+        """A hint for an unknown model; `./models` is not searched by default."""
         here = Path("models")
         build = f" in {self}: run 'skylane model build {name}', or give --models" if not self.names() else ""
         if not here.is_dir() or here.resolve() in {root.resolve() for root in self._roots}:
             return build
-        return "; ./models has one of that name: give --models ./models" if name in Repository(here).names() else build
+        return (
+            "; ./models has a model of that name: give --models ./models" if name in Repository(here).names() else build
+        )
 
 
 def engine_of(form: str, engine: str | None) -> str:
-    """The engine that runs a format: the one asked for, else the format's own.
+    """Returns the requested engine, by default that of the format.
 
     Raises:
-        UnknownNameError: there is no such engine.
-        RepositoryError: it does not read the format; names what does.
+        UnknownNameError: the engine does not exist.
+        RepositoryError: it does not read the format; the message lists engines that do.
     """
     if engine is None:
         return FORMATS[form]
@@ -275,7 +285,7 @@ def _check_inside(folder: Path, root: Path) -> None:
 
 def _check_hash(path: Path, manifest: Manifest) -> None:
     if manifest.remote is not None:
-        return  # Its engine asks the server.
+        return  # Its engine checks the hash.
     try:
         found = tree_sha256(path)
     except OSError as error:
@@ -283,12 +293,12 @@ def _check_hash(path: Path, manifest: Manifest) -> None:
     if found != manifest.sha256:
         raise RepositoryError(
             f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
-            "it was changed or is incomplete; get it again, or write its manifest anew with `skylane model inspect`"
+            "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`"
         )
 
 
 def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:
-    """What versions are sorted by: numbers, with dots or without, by their values, after names that are none."""
+    """Returns the sort key of a version: dotted numbers by their value, after all other names."""
     parts = version.split(".")
     is_number = all(part.isdecimal() for part in parts)
     return (is_number, tuple(map(int, parts)) if is_number else (), version)
@@ -299,7 +309,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _version_folders(folder: Path) -> list[Path]:
-    """The versions in a model's folder, the highest number last; names that are no numbers come first."""
+    """Returns the folders of the versions, sorted by `version_rank`."""
     if not folder.is_dir():
         return []
     found = [each for each in folder.iterdir() if _VERSION.fullmatch(each.name) and (each / MANIFEST_NAME).is_file()]
@@ -307,6 +317,6 @@ def _version_folders(folder: Path) -> list[Path]:
 
 
 def default_root() -> Path:
-    """The repository where none is given: `SKYLANE_MODELS`, else the user's own."""
-    named = os.environ.get(MODELS_VARIABLE)
-    return Path(named) if named else user_models()
+    """Returns the default repository: `SKYLANE_MODELS`, otherwise the user's."""
+    configured = os.environ.get(MODELS_VARIABLE)
+    return Path(configured) if configured else user_models()

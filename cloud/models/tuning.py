@@ -1,16 +1,16 @@
-"""What an engine takes to tune itself: memory, once for each batch size, and given back right after."""
+"""Releases the memory that an engine needs only to tune itself for a new batch size."""
 
 from shared.runtime import malloc
 
 
-class Tuning:
-    """Knows the batch sizes that an engine has inferred. Several threads may share it."""
+class TuningMemory:
+    """Returns free memory to the system after the first batch of each size. Thread-safe."""
 
     def __init__(self) -> None:
         self._sizes: set[int] = set()
 
     def inferred(self, size: int) -> None:
-        """Told of each batch once it was inferred: behind the first one of a size, what tuning took is given back."""
+        """Must be called after each batch."""
         if size not in self._sizes:
             self._sizes.add(size)
             malloc.trim()

@@ -1,9 +1,9 @@
-"""Admission: the one bounded queue that every frame enters by, fair to every vehicle.
+"""Admission: the one bounded queue of all frames, which is fair to every vehicle.
 
-Order: round robin over vehicles, the one that was served longest ago first, even where its frames have expired since:
-none loses its turn with a frame. Within a vehicle the camera whose first frame is due first; within a camera first in,
-first out. Where the queue is full, the newest frame of the vehicle that holds the most makes room for a vehicle that
-holds less (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury 1999), so that nobody can fill it for others.
+Vehicles take turns: the one that was served longest ago is next, and a vehicle whose frames expire keeps its turn.
+Within a vehicle, the camera whose first frame is due first is next; within a camera, the order is first in, first out.
+If the queue is full, the newest frame of the vehicle with the most waiting frames is dropped for a vehicle with fewer
+(longest queue drop: Suter, Lakshman, Stiliadis and Choudhury 1999), so that no vehicle can fill the queue for others.
 """
 
 import heapq
@@ -20,28 +20,28 @@ from shared.encoding.field_types import MAX_NS
 
 T = TypeVar("T")
 
-_STALE = 4  # So many times more endings, and vehicles, than frames may be kept.
+_STALE = 4  # Deadlines and vehicles that are remembered, as a multiple of the frames that may wait.
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A frame that waits. Its size is that of its payload when it came: whoever takes it empties it."""
+    """A waiting frame."""
 
-    ticket: int  # Counts up in order of arrival.
+    ticket: int  # Increases in the order of arrival.
     request: Request
-    size: int
-    ends_ns: int | None
+    size: int  # Bytes of the payload at its arrival.
+    deadline_ns: int | None
 
     @property
     def order(self) -> tuple[int, int]:
-        """Among a vehicle's cameras: due first, and before those that tell no such time, in order of arrival."""
-        due_ns = self.request.head.due_ns
+        """The sort key among the cameras of a vehicle: due time, then arrival; frames without a due time are last."""
+        due_ns = self.request.header.due_ns
         return (MAX_NS if due_ns is None else due_ns, self.ticket)
 
 
 @dataclass(slots=True)
-class _Line:
-    """What one vehicle has waiting, by camera."""
+class _VehicleQueue:
+    """The waiting frames of one vehicle, by camera and ticket."""
 
     cameras: dict[str, OrderedDict[int, _Entry]] = field(default_factory=dict)
     frames: int = 0
@@ -60,53 +60,55 @@ class _Line:
         self.frames -= 1
         self.size -= entry.size
 
-    def heads(self) -> list[_Entry]:
-        """The first frame of each camera, the one that is due first leading."""
+    def first_frames(self) -> list[_Entry]:
+        """The first frame of each camera, in the order in which they are due."""
         return sorted((next(iter(camera.values())) for camera in self.cameras.values()), key=lambda entry: entry.order)
 
     def newest(self) -> _Entry:
-        """The frame that came last."""
+        """The frame that arrived last."""
         return max(
             (next(reversed(camera.values())) for camera in self.cameras.values()), key=lambda entry: entry.ticket
         )
 
 
 class Admission:
-    """Bounded by count and by bytes, so that overload costs an answer and not the memory. Any thread may call it."""
+    """A fair queue that is bounded by the number of frames and by their bytes. Thread-safe."""
 
     def __init__(self, max_frames: int = 64, max_bytes: int = 256 << 20) -> None:
         self.max_frames = max_frames
         self._max_bytes = max_bytes
         self._condition = threading.Condition()
-        self._lines: dict[str, _Line] = {}  # Of vehicles that wait.
-        self._turns: dict[str, int] = {}  # When each vehicle was served last, or came first; the lowest turn is next.
-        self._services = itertools.count()
+        self._queues: dict[str, _VehicleQueue] = {}  # Queues by vehicle, none of them empty.
+        self._turns: dict[
+            str, int
+        ] = {}  # The lowest turn is next; a vehicle gets one when it arrives and when it is served.
+        self._next_turn = itertools.count()
         self._tickets = itertools.count()
-        self._waiting: dict[int, _Entry] = {}  # By ticket.
-        self._endings: list[tuple[int, int]] = []  # Ends of budgets and tickets, a heap; what left since is skipped.
+        self._waiting: dict[int, _Entry] = {}  # All waiting frames by ticket.
+        self._deadlines: list[tuple[int, int]] = []  # A heap of deadlines and tickets, also of frames that have left.
         self._bytes = 0
         self._closed = False
 
     @property
     def depth(self) -> int:
-        """How many frames wait."""
+        """Number of waiting frames."""
         return len(self._waiting)
 
     def depths(self) -> Mapping[str, int]:
-        """The same by model, as their senders name it."""
+        """Number of waiting frames by model name, as given by the clients."""
         with self._condition:
             return Counter(entry.request.model for entry in self._waiting.values())
 
     def offer(self, request: Request) -> Sequence[Request]:
-        """Take a frame in at once; what does not fit comes back, and must be refused by the caller.
+        """Adds a frame without waiting; returns the frames that do not fit, which the caller must refuse.
 
-        That is nothing, or the frame itself, or others' frames that made room for it: such as expired meanwhile, and
-        the newest ones of a vehicle that holds more.
+        These are the frame itself, or frames that were dropped for it: expired ones, and the newest ones of a vehicle
+        with more waiting frames.
         """
         with self._condition:
             if self._closed:
                 return (request,)
-            entry = _Entry(next(self._tickets), request, len(request.payload), request.ends_ns)
+            entry = _Entry(next(self._tickets), request, len(request.payload), request.deadline_ns)
             removed: list[_Entry] = []
             while self._is_too_full_for(entry) and (expired := self._first_expired()):
                 self._remove(expired)
@@ -119,11 +121,11 @@ class Admission:
         return [other.request for other in (*removed, *victims)]
 
     def take(self, choose: Callable[[Request], T | Refusal | None]) -> tuple[Request, T | Refusal] | None:
-        """Wait for a frame, and hand it out with what `choose` says of it; None once closed and empty.
+        """Waits for a frame that `choose` accepts; returns it with the result of `choose`, or None once closed and empty.
 
-        `choose` is asked of the frames in the order in which their turns come, of expired ones first; it says None
-        where a frame cannot be worked on yet, which then keeps its turn. A refusal costs its vehicle no turn. `choose`
-        must not wait: the queue is locked.
+        `choose` is called for the frames in the order of their turns, expired frames first. It returns None for a frame
+        that cannot be processed yet, and that frame keeps its turn. A refusal does not count as the turn of the
+        vehicle. `choose` must not block, because the queue is locked.
         """
         with self._condition:
             while True:
@@ -131,99 +133,98 @@ class Admission:
                     chosen = choose(entry.request)
                     if chosen is not None:
                         self._remove(entry)
-                        self._served(entry.request, chosen)
+                        if not isinstance(chosen, Refusal):
+                            self._turns[entry.request.vehicle] = next(self._next_turn)
                         return entry.request, chosen
                 if self._closed and not self._waiting:
                     return None
-                self._condition.wait(self._until_next_end_s())
+                self._condition.wait(self._until_next_deadline_s())
 
     def wake(self) -> None:
-        """Have everyone who waits choose again: there is room where there was none."""
+        """Makes every waiting `take` call `choose` again, because a batcher has a free slot."""
         with self._condition:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Let no more frames in; those that wait are still handed out."""
+        """Accepts no more frames; waiting frames can still be taken."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
-    def _served(self, request: Request, chosen: object) -> None:
-        if not isinstance(chosen, Refusal):
-            self._turns[request.vehicle] = next(self._services)
-
     def _candidates(self) -> Iterator[_Entry]:
-        """Whose turn it is, best first: expired frames, then of every vehicle in turn each camera's first."""
+        """Yields an expired frame, then the first frames of each camera, in the order of the vehicles' turns."""
         expired = self._first_expired()
         if expired is not None:
             yield expired
-        for vehicle in sorted(self._lines, key=self._turns.__getitem__):
-            yield from self._lines[vehicle].heads()
+        for vehicle in sorted(self._queues, key=self._turns.__getitem__):
+            yield from self._queues[vehicle].first_frames()
 
     def _first_expired(self) -> _Entry | None:
-        """A frame whose budget has ended while it waited."""
-        while self._endings and self._endings[0][1] not in self._waiting:
-            heapq.heappop(self._endings)
-        if self._endings and self._endings[0][0] < clock.now_ns():
-            return self._waiting[self._endings[0][1]]
+        """The waiting frame with the earliest deadline, if it has passed."""
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            heapq.heappop(self._deadlines)
+        if self._deadlines and self._deadlines[0][0] < clock.now_ns():
+            return self._waiting[self._deadlines[0][1]]
         return None
 
-    def _until_next_end_s(self) -> float | None:
-        """How long until the next frame expires, which then need not wait for its turn."""
-        return max(0.0, (self._endings[0][0] - clock.now_ns()) / 1e9) + 1e-3 if self._endings else None
+    def _until_next_deadline_s(self) -> float | None:
+        """Seconds until the next frame expires and can be taken out of turn."""
+        return max(0.0, (self._deadlines[0][0] - clock.now_ns()) / 1e9) + 1e-3 if self._deadlines else None
 
     def _is_too_full_for(self, entry: _Entry) -> bool:
         return len(self._waiting) >= self.max_frames or self._bytes + entry.size > self._max_bytes
 
     def _victims(self, entry: _Entry) -> list[_Entry] | None:
-        """Remove what must go for a frame; None, and all as it was, where that would be more than is fair."""
+        """Removes the frames that must be dropped for a new one; removes none and returns None if that is not fair."""
         victims: list[_Entry] = []
         while self._is_too_full_for(entry):
             victim = self._victim(entry)
             if victim is None:
                 for other in reversed(victims):
-                    self._insert(other)  # They were the newest, so they come to stand where they stood.
+                    self._insert(other)  # Each was the newest of its vehicle, so the order is restored.
                 return None
             self._remove(victim)
             victims.append(victim)
         return victims
 
     def _victim(self, entry: _Entry) -> _Entry | None:
-        """The newest frame of the vehicle that holds the most, unless that would then hold less than the newcomer's."""
-        if not self._lines:
+        """The newest frame of the vehicle with the most, unless it would then have less than the vehicle of `entry`."""
+        if not self._queues:
             return None
-        own = self._lines.get(entry.request.vehicle, _Line())
+        own = self._queues.get(entry.request.vehicle, _VehicleQueue())
         if len(self._waiting) >= self.max_frames:
-            most = max(self._lines.values(), key=lambda line: line.frames)
+            most = max(self._queues.values(), key=lambda queue: queue.frames)
             return most.newest() if most.frames - 1 > own.frames else None
-        largest = max(self._lines.values(), key=lambda line: line.size)
+        largest = max(self._queues.values(), key=lambda queue: queue.size)
         newest = largest.newest()
         return newest if largest.size - newest.size >= own.size + entry.size else None
 
     def _insert(self, entry: _Entry) -> None:
         vehicle = entry.request.vehicle
-        self._lines.setdefault(vehicle, _Line()).append(entry)
-        if vehicle not in self._turns:  # Last in turn, whoever it is: a new name must be no way past the others.
+        self._queues.setdefault(vehicle, _VehicleQueue()).append(entry)
+        if vehicle not in self._turns:  # A new name must not get an earlier turn.
             self._forget_turns()
-            self._turns[vehicle] = next(self._services)
+            self._turns[vehicle] = next(self._next_turn)
         self._waiting[entry.ticket] = entry
         self._bytes += entry.size
-        if entry.ends_ns is None:
+        if entry.deadline_ns is None:
             return
-        heapq.heappush(self._endings, (entry.ends_ns, entry.ticket))
-        if len(self._endings) > _STALE * (self.max_frames + 1):  # Budgets of hours must not keep what left long ago.
-            self._endings = [ending for ending in self._endings if ending[1] in self._waiting]
-            heapq.heapify(self._endings)
+        heapq.heappush(self._deadlines, (entry.deadline_ns, entry.ticket))
+        if len(self._deadlines) > _STALE * (
+            self.max_frames + 1
+        ):  # Far deadlines of frames that have left must not accumulate.
+            self._deadlines = [item for item in self._deadlines if item[1] in self._waiting]
+            heapq.heapify(self._deadlines)
 
     def _forget_turns(self) -> None:
-        """Keep no vehicles without end: of too many, those that do not wait are forgotten."""
+        """Forgets the turns of vehicles without waiting frames once there are too many."""
         if len(self._turns) > _STALE * (self.max_frames + 1):
-            self._turns = {vehicle: turn for vehicle, turn in self._turns.items() if vehicle in self._lines}
+            self._turns = {vehicle: turn for vehicle, turn in self._turns.items() if vehicle in self._queues}
 
     def _remove(self, entry: _Entry) -> None:
-        line = self._lines[entry.request.vehicle]
-        line.remove(entry)
-        if not line.frames:
-            del self._lines[entry.request.vehicle]
+        queue = self._queues[entry.request.vehicle]
+        queue.remove(entry)
+        if not queue.frames:
+            del self._queues[entry.request.vehicle]
         del self._waiting[entry.ticket]
         self._bytes -= entry.size

@@ -1,11 +1,11 @@
-"""Decoding: from bytes that anybody may have sent to a picture that fits the model."""
+"""Decoding: reads untrusted frame messages and decodes their images to the input size of the model."""
 
 import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, Refusal, Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, Refusal, Request
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared.encoding.msgpack_reader import MessageError
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -19,153 +19,147 @@ from shared.stages import Stage
 
 
 class Decoder:
-    """Takes admitted frames, checks and decodes them and hands them to their model's batcher."""
+    """Takes frames out of the admission queue, checks and decodes them, and puts them into the batcher of their model."""
 
     def __init__(
         self,
         admission: Admission,
         replier: Replier,
-        serving: Serving,
+        served_models: ServedModels,
         limits: ImageLimits,
     ) -> None:
         self._admission = admission
         self._replier = replier
-        self._serving = serving
+        self._served_models = served_models
         self._limits = limits
 
     def run(self) -> None:
-        """Decode until admission closes; the body of a decoding thread."""
+        """Decodes until admission is closed; the body of a decoding thread."""
         while (taken := self._admission.take(self._choose)) is not None:
             request, chosen = taken
-            if lane := self._begin(request, chosen):
-                lane.batcher.put(request)
+            request.stamp(Stage.DEQUEUED)
+            if isinstance(chosen, Refusal):
+                self._refuse(request, chosen)
+            elif self.decode(request, chosen):
+                chosen.batcher.put(request)
 
-    def _begin(self, request: Request, chosen: Lane | Refusal) -> Lane | None:
-        """Decode a frame that has left the queue; the lane where it has a place, None where it was refused."""
-        request.stamp(Stage.DEQUEUED)
-        if isinstance(chosen, Refusal):
-            self._refuse(request, *chosen)
-            return None
-        return chosen if self._is_decoded(request, chosen) else None
-
-    def _choose(self, request: Request) -> Lane | Refusal | None:
-        """The lane that has a place for a frame, now taken; None while it has none."""
-        if request.is_expired:
-            return Refusal(Status.EXPIRED, "its budget ended while it waited")
-        if not request.is_wanted():
-            return CLIENT_GONE
+    def decode(self, request: Request, served: ServedModel) -> bool:
+        """Decodes a frame with a reserved slot; if that fails, refuses it, releases the slot and returns False."""
         try:
-            lane = self._serving.find(request.model, request.head.version)
-        except MessageError as error:
-            return Refusal(Status.REJECTED, str(error))
-        if not request.can_finish_in(lambda: lane.batcher.expected_latency_ns):
-            return Refusal(Status.EXPIRED, "its inference would end after its budget")
-        return lane if lane.batcher.reserve() else None
-
-    def _is_decoded(self, request: Request, lane: Lane) -> bool:
-        """Decode a frame for the place that it has on a lane, or refuse it and give the place back."""
-        try:
-            self._decode(request, lane)
+            self._decode(request, served.card)
         except SkylaneError as error:
-            lane.batcher.release()
+            served.batcher.release()
             self._replier.refuse(request, Status.REJECTED, str(error))
             return False
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.
-            lane.batcher.release()
+            served.batcher.release()
             self._replier.fail(request, "decoding", error)
             return False
         except BaseException:
-            lane.batcher.release()
+            served.batcher.release()
             raise
         return True
 
-    def _refuse(self, request: Request, status: Status, reason: str) -> None:
-        """Answer a frame without decoding it; its message is read all the same, for an answer echoes its stamps."""
+    def _choose(self, request: Request) -> ServedModel | Refusal | None:
+        """Reserves a slot for a frame and returns its model, or a refusal; None while the batcher has no free slot."""
+        if request.is_expired:
+            return EXPIRED_IN_QUEUE
+        if not request.is_wanted():
+            return CLIENT_GONE
+        try:
+            served = self._served_models.find(request.model, request.header.version)
+        except MessageError as error:
+            return Refusal(Status.REJECTED, str(error))
+        if not request.can_finish_in(lambda: served.batcher.expected_latency_ns):
+            return Refusal(Status.EXPIRED, "inference would end after the deadline")
+        return served if served.batcher.reserve() else None
+
+    def _refuse(self, request: Request, refusal: Refusal) -> None:
+        """Refuses a frame without decoding its image; its message is read, because the reply repeats its stamps."""
         try:
             read(request)
         except MessageError:
-            pass  # The refusal goes to the sender that the properties name.
+            pass  # The reply goes to the sender in the message properties.
         except Exception as error:  # noqa: BLE001  The frame is refused in any case.
             self._replier.errors.record("decoding", error)
-        self._replier.refuse(request, status, reason)
+        self._replier.refuse(request, *refusal)
 
-    def _decode(self, request: Request, lane: Lane) -> None:
+    def _decode(self, request: Request, card: ModelCard) -> None:
         message = read(request)
-        if message.version != request.head.version:
-            raise MessageError("the model's version stands behind the picture: tell it before", message.id)
-        card = lane.card
+        if message.version != request.header.version:
+            raise MessageError("the field of the model version must precede the image in the message", message.id)
         check_request_options(message.options, card)
-        _check_size(message, card)
-        _check_wanted_size(message, self._limits)
-        picture = image_codecs.decode(
+        _check_image_shape(message, card)
+        _check_mask_size(message, self._limits)
+        image = image_codecs.decode(
             message.data, message.codec, message.layout, message.shape, self._limits, Layout(card.layout)
         )
         is_input = message.shape[:2] == (card.height, card.width)
-        request.picture = picture if is_input else np.ascontiguousarray(geometry.apply(picture, message.geometry))
+        request.image = image if is_input else np.ascontiguousarray(geometry.apply(image, message.geometry))
         request.stamp(Stage.DECODED)
 
 
 def read(request: Request) -> FrameMessage:
-    """Read the message into the request; where only its id can be read, at least the refusal finds its way.
+    """Unpacks the payload into `request.message`; if only the frame id is readable, sets `request.correlation`.
 
     Raises:
-        MessageError: it cannot be read, or does not belong to the topic it came by.
+        MessageError: the message cannot be read, or does not match its topic.
     """
-    if request.message is not None:  # It came through a door that reads it at once.
+    if request.message is not None:
         request.payload = b""
         return request.message
     try:
         message = unpack_frame(request.payload)
     except MessageError as error:
-        told = error.frame_id
-        if told and (told.vehicle, told.camera) == (request.vehicle, request.camera):
-            request.correlation = told
+        found = error.frame_id
+        if found and (found.vehicle, found.camera) == (request.vehicle, request.camera):
+            request.correlation = found
         raise
     request.payload = b""
     if (message.id.vehicle, message.id.camera, message.model) != (request.vehicle, request.camera, request.model):
-        # Not answered under the id it claims: that may be another vehicle's.
+        # The id may belong to another vehicle, so no reply is sent to it.
         raise MessageError("vehicle, camera and model of the message must be those of its topic")
     request.message = message
     return message
 
 
-def _check_size(message: FrameMessage, card: ModelCard) -> None:
-    """A picture is the model's input, or the frame itself, which then is brought there in a way of ours alone.
+def _check_image_shape(message: FrameMessage, card: ModelCard) -> None:
+    """Checks that the image is the input of the model, or a whole frame that one of our resizes brings to it.
 
     Raises:
-        MessageError: it is neither, or its geometry is one that no resize to this model makes.
+        MessageError: it is neither, or its geometry is not one of our resizes to this model.
     """
-    made, target = message.geometry, (card.height, card.width)
+    given, target = message.geometry, (card.height, card.width)
     if message.shape[2:] != (3,):
-        raise MessageError(f"a picture of shape {list(message.shape)}: model {card.name} takes colour, H×W×3")
-    if (made.target_height, made.target_width) != target:
-        ends = f"{made.target_height}×{made.target_width}"
-        raise MessageError(f"geometry ends at {ends}: the input of model {card.name} is {card.height}×{card.width}")
+        raise MessageError(f"the image has shape {list(message.shape)}: model {card.name} needs colour, H×W×3")
+    if (given.target_height, given.target_width) != target:
+        end = f"{given.target_height}×{given.target_width}"
+        raise MessageError(f"geometry ends at {end}: the input of model {card.name} is {card.height}×{card.width}")
     if message.shape[:2] == target:
         return
-    source = (made.source_height, made.source_width)
-    halved = (made.source_height // 2, made.source_width // 2)  # By binning.
+    source = (given.source_height, given.source_width)
+    halved = (given.source_height // 2, given.source_width // 2)  # Frames are sent at half size after binning.
     if message.shape[:2] not in (source, halved):
         raise MessageError(
-            f"a picture of shape {list(message.shape)}: model {card.name} takes {card.height}×{card.width}×3, "
-            f"or the whole frame, {made.source_height}×{made.source_width}×3 by its geometry"
+            f"the image has shape {list(message.shape)}: model {card.name} needs {card.height}×{card.width}×3, "
+            f"or the whole frame, {given.source_height}×{given.source_width}×3 by its geometry"
         )
-    if made not in (geometry.plan(resize, *source, *target) for resize in Resize):
+    if given not in (geometry.plan(resize, *source, *target) for resize in Resize):
         raise MessageError(
-            f"geometry is not what {', '.join(Resize)} make of {made.source_height}×{made.source_width} "
-            f"for model {card.name}: send what was planned for its card"
+            f"geometry is not the result of {', '.join(Resize)} for {given.source_height}×{given.source_width} "
+            f"and model {card.name}: send the geometry that was planned for its card"
         )
 
 
-def _check_wanted_size(message: FrameMessage, limits: ImageLimits) -> None:
-    """A mask of the frame's size is as large as the geometry says the frame was, whatever was sent.
+def _check_mask_size(message: FrameMessage, limits: ImageLimits) -> None:
+    """Limits the mask of `want.size: frame`, whose size depends only on the geometry in the message.
 
     Raises:
-        MessageError: it would have more pixels than a picture may.
+        MessageError: the mask would have more pixels than an image may have.
     """
-    made = message.geometry
-    if message.options.size == "frame" and made.source_height * made.source_width > limits.max_pixels:
+    given = message.geometry
+    if message.options.size == "frame" and given.source_height * given.source_width > limits.max_pixels:
         raise MessageError(
-            f"a mask of {made.source_height}×{made.source_width} would have more than {limits.max_pixels} pixels: "
+            f"a mask of {given.source_height}×{given.source_width} would have more than {limits.max_pixels} pixels: "
             "ask for one of the model's size"
         )

@@ -1,4 +1,4 @@
-"""Estimates of how long work takes, from how long it took lately."""
+"""Estimates of latencies from recent measurements."""
 
 import threading
 from collections import deque
@@ -6,12 +6,12 @@ from collections import deque
 from shared import clock
 
 _SAMPLES = 20
-_SHARE = 0.9
+_QUANTILE = 0.9
 _STALE_NS = 10_000_000_000
 
 
-class Estimate:
-    """So long at most did nine in ten of the last twenty take. Any thread may call it."""
+class LatencyEstimator:
+    """The 90 % quantile of the last 20 measurements. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,20 +21,20 @@ class Estimate:
 
     @property
     def ns(self) -> int:
-        """Nanoseconds; 0 where nothing is known, or nothing new for ten seconds.
+        """The estimate in nanoseconds; 0 if there was no measurement in the last ten seconds.
 
-        Who is refused for want of time adds no figure, so that a slow spell would be held against all who follow.
+        An old estimate must not be used: if it refuses every frame, no new measurement can replace it.
         """
         return 0 if self._is_stale else self._ns
 
-    def add(self, took_ns: int) -> None:
-        """It took so long this time."""
+    def add(self, duration_ns: int) -> None:
+        """Adds a measurement."""
         with self._lock:
             if self._is_stale:
-                self._recent_ns.clear()  # Or the first frame after a slow spell would bring the spell back.
-            self._recent_ns.append(took_ns)
+                self._recent_ns.clear()
+            self._recent_ns.append(duration_ns)
             self._added_ns = clock.now_ns()
-            self._ns = sorted(self._recent_ns)[int(_SHARE * (len(self._recent_ns) - 1))]
+            self._ns = sorted(self._recent_ns)[int(_QUANTILE * (len(self._recent_ns) - 1))]
 
     @property
     def _is_stale(self) -> bool:
@@ -42,26 +42,23 @@ class Estimate:
 
 
 class BatchLatencyEstimator:
-    """How long a batch takes, by its size: eight frames may take eight times as long as one, or no longer.
+    """The latency of a batch by its size. Thread-safe."""
 
-    Any thread may call it.
-    """
+    def __init__(self, max_size: int) -> None:
+        self._by_size = [LatencyEstimator() for _ in range(max_size)]
 
-    def __init__(self, largest: int) -> None:
-        self._by_size = [Estimate() for _ in range(largest)]
-
-    def add(self, size: int, took_ns: int) -> None:
-        """A batch of so many took so long."""
-        self._by_size[size - 1].add(took_ns)
+    def add(self, size: int, duration_ns: int) -> None:
+        """Adds the measurement of one batch."""
+        self._by_size[size - 1].add(duration_ns)
 
     def ns(self, size: int) -> int:
-        """Nanoseconds for a batch of so many; 0 where nothing is known.
+        """The estimate for a batch of this size in nanoseconds; 0 if there is no recent measurement of any size.
 
-        Of a size that was not seen lately: no more than the next larger one took, nor than the next smaller one did for
-        each of its frames.
+        For a size without a measurement, it is the smaller of two limits: the latency of the next larger batch, and that
+        of the next smaller batch scaled by the number of frames.
         """
         if exact := self._by_size[size - 1].ns:
             return exact
         smaller = ((known * size) // n for n in range(size - 1, 0, -1) if (known := self._by_size[n - 1].ns))
         larger = (known for each in self._by_size[size:] if (known := each.ns))
-        return min((bound for bound in (next(smaller, 0), next(larger, 0)) if bound), default=0)
+        return min((limit for limit in (next(smaller, 0), next(larger, 0)) if limit), default=0)

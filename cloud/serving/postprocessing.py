@@ -1,7 +1,7 @@
-"""Post-processing: from what the model gave to the result that was asked for, beside the next inference."""
+"""Postprocessing: makes the requested result from the outputs of the model, while the next batch is inferred."""
 
 from cloud.models.model import Model
-from cloud.serving.latency_estimator import Estimate
+from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.tasks.task import TASKS
@@ -14,41 +14,41 @@ _BACKLOG = 16
 
 
 class Postprocessor:
-    """Makes each frame's result, encodes it and answers."""
+    """Makes the result of each inferred frame, encodes it and sends the reply."""
 
     def __init__(self, replier: Replier) -> None:
-        self.finishing = Estimate()  # From a frame's inference to its answer.
+        self.latency = LatencyEstimator()  # The time from the end of inference to the reply.
         self._replier = replier
         self._handover: BoundedQueue[tuple[Request, Model]] = BoundedQueue(_BACKLOG)
 
     def put(self, request: Request, model: Model) -> None:
-        """Queue an inferred frame with the model that inferred it."""
+        """Queues an inferred frame for a postprocessing thread; blocks while the queue is full."""
         self._handover.put((request, model))
 
     def close(self) -> None:
-        """No more frames will come."""
+        """Lets the threads end once the queue is empty."""
         self._handover.close()
 
     def run(self) -> None:
-        """Answer until closed; the body of the post-processing thread."""
+        """Processes frames until closed; the body of a postprocessing thread."""
         with self._handover.reader() as get:
             while (item := get()) is not None:
-                self.answer(*item)
+                self.process(*item)
 
-    def answer(self, request: Request, model: Model) -> None:
-        """Answer an inferred frame now, in this thread."""
+    def process(self, request: Request, model: Model) -> None:
+        """Processes an inferred frame in the calling thread."""
         assert request.message is not None
         assert request.outputs is not None
         try:
             if request.reply_with_outputs:
                 request.stamp(Stage.POSTPROCESSED)
-                self._replier.heads(request, model.card, request.outputs)
+                self._replier.outputs(request, model.card, request.outputs)
             else:
                 result = TASKS[model.card.task](request.outputs, request.message, model.manifest)
                 request.outputs = None
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.result(request, model.card, result)
-            self.finishing.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
+            self.latency.add(request.times[Stage.REPLIED] - request.times[Stage.INFERRED])
         except SkylaneError as error:
             self._replier.refuse(request, Status.REJECTED, str(error))
         except Exception as error:  # noqa: BLE001  The frame fails, the worker goes on.

@@ -1,15 +1,14 @@
-"""Replies: every frame that came in is answered through the door it came by, and counted."""
+"""Replies: builds, sends and counts the one reply that each frame gets."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from cloud.engines.engine import Outputs
-from cloud.frame_log import FrameLog
-from cloud.serving.model_stats import Tally
+from cloud.frame_log import FrameEventLog
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from cloud.serving.request_errors import RequestErrors
-from shared import clock
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages import results
@@ -19,88 +18,98 @@ from shared.messages.results import Result
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
 
-# What makes an answer smaller, by task.
+# Options of a request that make its reply smaller.
 _SMALLER = {Task.SEGMENTATION: "another mask codec or size", Task.TENSORS: "fewer outputs or another codec"}
 
 
 class ReplyTooLargeError(SkylaneError):
-    """An answer that the broker would cut the connection for."""
+    """A result exceeds the largest message of the transport, such as a broker, which would close the connection."""
 
 
 class Replier:
-    """Builds the answers of one worker."""
+    """Builds, sends and counts the replies of one worker. Thread-safe."""
 
     def __init__(self, worker: str, node: str) -> None:
-        self.tally = Tally()
+        """`node` is the name of this process in stamps."""
+        self.stats = ServingStats()
         self.errors = RequestErrors()
-        self.log = FrameLog()
+        self.log = FrameEventLog()
         self._worker = worker
         self._node = node
         self._counts = Counts()
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many frames were answered how; `unreadable` ones could not be answered at all."""
+        """Number of frames by the status of their reply; `unreadable` ones could get no reply."""
         return self._counts.by_name()
 
     def result(self, request: Request, card: ModelCard, result: Result) -> None:
-        """Answer with what the model said."""
+        """Replies with a result.
+
+        Raises:
+            ReplyTooLargeError: the encoded result is larger than the request allows.
+        """
         message = request.message
         assert message is not None
         data = results.encode(result, message.options.mask_codec)
         if len(data) > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"a {results.result_name(card.task)} of {len(data)} bytes, more than the {request.max_reply_bytes} that the way "
-                f"back takes: ask for {_SMALLER.get(card.task, 'another codec')}"
+                f"a {results.result_name(card.task)} of {len(data)} bytes exceeds the limit of {request.max_reply_bytes} "
+                f"for a reply: ask for {_SMALLER.get(card.task, 'another codec')}"
             )
         if request.batch_size > 1:
-            data = bytes(data)  # A view would keep the whole batch for whoever takes its answer last.
+            data = bytes(data)  # A view would keep the results of the whole batch in memory.
         request.stamp(Stage.MASK_ENCODED)
         shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
-        answered = self._answered(request, message, card, shape, data)
-        request.answer(answered)
-        self._count(request, answered)
+        reply = self._answered(request, message, card, shape, data)
+        request.reply(reply)
+        self._finish(request, reply)
 
-    def heads(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
-        """Answer with the model's outputs as they are; the message tells all but them."""
-        message, take = request.message, request.reply_with_outputs
+    def outputs(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
+        """Replies with the raw outputs of the model; the message has all other fields of a reply.
+
+        Raises:
+            ReplyTooLargeError: the outputs are larger than the request allows.
+        """
+        message, reply_with_outputs = request.message, request.reply_with_outputs
         assert message is not None
-        assert take is not None
+        assert reply_with_outputs is not None
         size = sum(values.nbytes for values in outputs.values())
         if size > request.max_reply_bytes:
             raise ReplyTooLargeError(
-                f"outputs of {size} bytes, more than the {request.max_reply_bytes} that the way back takes: ask for fewer"
+                f"outputs of {size} bytes exceed the limit of {request.max_reply_bytes} for a reply: ask for fewer"
             )
         request.stamp(Stage.MASK_ENCODED)
-        answered = self._answered(request, message, card, None, b"")
-        take(answered, outputs)
-        self._count(request, answered)
+        reply = self._answered(request, message, card, None, b"")
+        reply_with_outputs(reply, outputs)
+        self._finish(request, reply)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
-        """Answer without a mask; a frame that does not even tell whose it is can only be counted."""
+        """Replies without a result; a frame without a readable id is only counted."""
         if request.id is None:
             self._counts.add("unreadable")
             self.log.unreadable(request, reason)
+            request.finish()
             return
-        refused = ResultMessage(
+        refusal = ResultMessage(
             id=request.id,
-            attempt=request.message.attempt if request.message else request.head.attempt,
+            attempt=request.message.attempt if request.message else request.header.attempt,
             status=status,
             worker=self._worker,
             reason=reason[:500],
             model=request.model,
             geometry=request.message.geometry if request.message else None,
             batch_size=request.batch_size,
-            stamps=self._stamped(request),
+            stamps=self._stamps(request),
         )
         try:
-            request.answer(refused)
-        except Exception as error:  # noqa: BLE001  A refusal that cannot be sent has no other answer.
+            request.reply(refusal)
+        except Exception as error:  # noqa: BLE001  No other reply is possible.
             self.errors.record("reply", error)
-        self._count(request, refused)  # Now: who is pushed out is refused by another's call, which may take long.
+        self._finish(request, refusal)
 
     def fail(self, request: Request, stage: str, error: Exception) -> None:
-        """Answers `failed` to a frame on which a stage raised an unexpected exception, which is recorded."""
+        """Records an unexpected exception of a stage and refuses its frame as `failed`."""
         self.errors.record(stage, error)
         self.refuse(request, Status.FAILED, f"internal error in {stage} ({type(error).__name__}): see the worker's log")
 
@@ -122,16 +131,17 @@ class Replier:
             codec=message.options.mask_codec,
             data=data,
             batch_size=request.batch_size,
-            stamps=self._stamped(request),
+            stamps=self._stamps(request),
         )
 
-    def _stamped(self, request: Request) -> tuple[Stamp, ...]:
-        """The frame's own stamps, then this node's; REPLIED is the last act before packing."""
-        request.times[Stage.REPLIED] = clock.now_ns()
+    def _stamps(self, request: Request) -> tuple[Stamp, ...]:
+        """The stamps of the frame message, then those of this node; the REPLIED stamp is set now, before packing."""
+        request.stamp(Stage.REPLIED)
         own = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in request.times.items())
         return (request.message.stamps if request.message else ()) + own
 
-    def _count(self, request: Request, message: ResultMessage) -> None:
-        self._counts.add(message.status.value)
-        self.tally.add(request, message)
-        self.log.replied(request, message)
+    def _finish(self, request: Request, reply: ResultMessage) -> None:
+        self._counts.add(reply.status.value)
+        self.stats.add(request, reply)
+        self.log.replied(request, reply)
+        request.finish()

@@ -1,4 +1,4 @@
-"""A frame inside the worker, whatever door it came through."""
+"""A frame inside the worker, independent of the frontend that received it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,58 +14,71 @@ from shared.stages import Stage
 
 
 class Refusal(NamedTuple):
-    """Why a frame is not worked on."""
+    """The status and the reason that the client receives instead of a result."""
 
     status: Status
     reason: str
 
 
-CLIENT_GONE = Refusal(Status.EXPIRED, "nobody waits for it any more")
+CLIENT_GONE = Refusal(Status.EXPIRED, "the client no longer waits for the result")
+EXPIRED_IN_QUEUE = Refusal(Status.EXPIRED, "the deadline passed while the frame waited")
+
+
+def _no_refuse(request: "Request", refusal: Refusal) -> None:
+    raise AssertionError(f"{request.model}: a request without `refuse` cannot be submitted ({refusal.reason})")
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A frame on its way through the worker. One thread at a time holds it."""
+    """A frame on its way through the worker. Only one thread at a time holds it."""
 
-    payload: Buffer  # Its message as it came; of a frame whose message is known already, its picture.
-    vehicle: str  # From the topic: the broker vouches for it; at another door, whoever proved to be it.
+    payload: Buffer  # The packed frame message; the encoded image where `message` is set from the start.
+    vehicle: str  # Authenticated by the broker or by the gateway.
     camera: str
     model: str
-    answer: Callable[[ResultMessage], None]  # Through the door it came in by.
-    times: dict[Stage, int]  # RECEIVED first.
-    max_reply_bytes: int  # Bytes of a mask that this door takes.
-    correlation: FrameId | None = None  # Who to answer where the payload cannot be read.
-    head: FrameHeader = EMPTY_HEADER  # What admission must know before the payload is read.
+    reply: Callable[[ResultMessage], None]  # Sends the reply to the client.
+    times: dict[Stage, int]  # Nanoseconds by stage; RECEIVED is the first.
+    max_reply_bytes: int
+    correlation: FrameId | None = None  # The recipient of a refusal if the payload cannot be read.
+    header: FrameHeader = EMPTY_HEADER  # The fields that admission needs before the payload is read.
     message: FrameMessage | None = None
-    outputs: Outputs | None = None  # What the model gave for it, without the batch, once inferred.
-    picture: Any = None  # H×W×3 uint8 in the model's colour order, once decoded.
+    outputs: Outputs | None = None  # The outputs of the model for this frame, without the batch dimension.
+    image: Any = None  # The decoded image: uint8 H×W×3 in the colour order of the model.
     batch_size: int = 0
+    refuse: Callable[["Request", Refusal], None] = _no_refuse  # Sends a refusal without blocking `submit`.
     reply_with_outputs: Callable[[ResultMessage, Outputs], None] | None = (
-        None  # Wants the model's outputs as they are, unpacked.
+        None  # Replaces `reply` for raw model outputs.
     )
-    is_wanted: Callable[[], bool] = lambda: True  # Whether someone still waits for the answer.
+    is_wanted: Callable[[], bool] = lambda: True  # True if the client still waits for the result.
+    on_finished: Callable[[], None] | None = None  # Called once, after the reply or when the request is dropped.
 
     @property
     def id(self) -> FrameId | None:
-        """Whose frame it is; None while nothing that could be read tells it."""
+        """The frame's id; None if neither the message nor the correlation data has one."""
         return self.message.id if self.message else self.correlation
 
     @property
-    def ends_ns(self) -> int | None:
-        """When its budget, counted from its receipt, is used up; None where it has none."""
-        budget_ms = self.message.remaining_ms if self.message else self.head.remaining_ms
+    def deadline_ns(self) -> int | None:
+        """The deadline, `budget_ms` after the request was received; None if the client set no budget."""
+        budget_ms = self.message.remaining_ms if self.message else self.header.remaining_ms
         return None if budget_ms is None else self.times[Stage.RECEIVED] + budget_ms * 1_000_000
 
     @property
     def is_expired(self) -> bool:
-        """Whether its budget is used up."""
+        """True if the deadline has passed."""
         return not self.can_finish_in(lambda: 0)
 
-    def can_finish_in(self, takes_ns: Callable[[], int]) -> bool:
-        """Whether what takes so long from now ends within its budget; without one nobody is asked how long."""
-        ends_ns = self.ends_ns
-        return ends_ns is None or clock.now_ns() + takes_ns() <= ends_ns
+    def can_finish_in(self, duration_ns: Callable[[], int]) -> bool:
+        """True if work of this duration ends before the deadline; `duration_ns` is called only if there is a deadline."""
+        deadline_ns = self.deadline_ns
+        return deadline_ns is None or clock.now_ns() + duration_ns() <= deadline_ns
 
     def stamp(self, stage: Stage) -> None:
-        """The frame leaves a stage now."""
+        """Records the current time as the end of a stage."""
         self.times[stage] = clock.now_ns()
+
+    def finish(self) -> None:
+        """Calls `on_finished`; later calls have no effect."""
+        on_finished, self.on_finished = self.on_finished, None
+        if on_finished is not None:
+            on_finished()

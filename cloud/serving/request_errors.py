@@ -1,4 +1,4 @@
-"""Unexpected exceptions that requests, messages and frames from outside lead to: each fails its own request alone."""
+"""Counts and logs of unexpected exceptions; each of them fails only the request that caused it."""
 
 import threading
 from collections import Counter, deque
@@ -18,9 +18,9 @@ _LOG = get_logger("cloud")
 
 
 class RequestErrors:
-    """Counts unexpected exceptions by stage and logs their tracebacks. Any thread may call it.
+    """Counts unexpected exceptions by stage and logs their tracebacks. Thread-safe.
 
-    A known fault of a request is a `SkylaneError` and does not belong here.
+    Known errors of a request are `SkylaneError`s and are not recorded here.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class RequestErrors:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether fewer than `UNHEALTHY_ERRORS` occurred within the last minute."""
+        """True if fewer than `UNHEALTHY_ERRORS` occurred within the last minute."""
         with self._lock:
             return self._within_minute(clock.now_ns()) < UNHEALTHY_ERRORS
 
     def record(self, stage: str, error: Exception) -> None:
-        """Counts an error and logs its traceback. `stage` names the part of the worker that raised it."""
+        """Counts an error and logs its traceback. `stage` is the part of the worker that raised it."""
         now_ns = clock.now_ns()
         with self._lock:
             self._counts[stage] += 1
@@ -51,7 +51,7 @@ class RequestErrors:
             _LOG.error("unexpected error, only this request fails", stage=stage, exc_info=error)
 
     def guarded(self, stage: str, handler: Callable[P, None]) -> Callable[P, None]:
-        """Returns a handler that records what `handler` raises instead of passing it on."""
+        """Wraps a handler so that exceptions are recorded and not raised."""
 
         def call(*args: P.args, **kwargs: P.kwargs) -> None:
             try:

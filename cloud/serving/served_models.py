@@ -1,4 +1,4 @@
-"""Serving: the lanes that frames are inferred on, each a loaded version of a model with a batcher of its own."""
+"""The models that a worker serves: each version has a batcher with its own threads."""
 
 import threading
 from collections.abc import Mapping
@@ -15,14 +15,11 @@ from shared.runtime.threads import ThreadGroup
 _DRAIN_S = 30.0
 
 
-class Lane:
-    """A loaded version of a model, and the batcher that alone calls its engine, in threads of its own."""
+class ServedModel:
+    """A loaded version of a model with its batcher, the only caller of the engine, and the threads that run it."""
 
     def __init__(self, model: Model, batcher: Batcher, *, owns_model: bool = False, drain_s: float = _DRAIN_S) -> None:
-        """`owns_model`: whether the model is closed with the lane; otherwise that is up to whoever opened it.
-
-        `drain_s`: how long closing waits for a batch in the engine.
-        """
+        """`owns_model`: whether `close` closes the model. `drain_s`: the longest wait for a batch in the engine."""
         self.model = model
         self.batcher = batcher
         self._owns_model = owns_model
@@ -36,19 +33,18 @@ class Lane:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Model and version."""
+        """Name and version."""
         return (self.card.name, self.card.version)
 
     def start(self, threads: ThreadGroup) -> None:
-        """Infer from now on."""
+        """Starts the inference threads."""
         name = f"engine-{self.card.name}-{self.card.version}"
         self._threads = [threads.start(f"{name}-{i}", self.batcher.run) for i in range(self.model.instances)]
 
     def close(self) -> bool:
-        """Take no more frames, hand on those it holds, and free the model; whether that was done in time.
+        """Finishes the accepted frames, stops the threads and frees the model; returns whether that was in time.
 
-        A frame that found no place here before finds the next lane. An engine that hangs keeps its model: it cannot be
-        taken from under it.
+        The model of a hanging engine stays open, because the engine still uses it.
         """
         self.batcher.close()
         for thread in self._threads:
@@ -61,100 +57,102 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """What is served at a moment. Replaced as a whole, so that whoever reads it needs no lock."""
+class _Snapshot:
+    """The served models at one moment. It is replaced as a whole, so that readers need no lock."""
 
-    lanes: Mapping[tuple[str, str], Lane] = field(default_factory=lambda: MappingProxyType({}))
+    by_key: Mapping[tuple[str, str], ServedModel] = field(default_factory=lambda: MappingProxyType({}))
     current: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # Version by model.
 
+    def is_current(self, served: ServedModel) -> bool:
+        return self.current.get(served.key[0]) == served.key[1]
 
-class Serving:
-    """The lanes of a worker, by model and version. Read by any thread, changed by one at a time."""
+
+class ServedModels:
+    """The served models by name and version. Any thread may read it; changes take a lock."""
 
     def __init__(self) -> None:
-        self._table = _Table()
+        self._snapshot = _Snapshot()
         self._lock = threading.Lock()
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """All of them; of each model the current version first."""
-        table = self._table
-        return tuple(sorted(table.lanes.values(), key=lambda lane: (lane.key[0], not _is_current(table, lane))))
+    def all(self) -> tuple[ServedModel, ...]:
+        """All versions, sorted by name; the current version of each model is the first."""
+        snapshot = self._snapshot
+        return tuple(
+            sorted(snapshot.by_key.values(), key=lambda served: (served.key[0], not snapshot.is_current(served)))
+        )
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The names of the models served."""
-        return tuple(sorted(self._table.current))
+    def names(self) -> tuple[str, ...]:
+        """The names of the models, sorted."""
+        return tuple(sorted(self._snapshot.current))
 
     def cards(self) -> tuple[ModelCard, ...]:
-        """What is served; of each model the current version first."""
-        return tuple(lane.card for lane in self.lanes)
+        """The cards of all versions, in the order of `all`."""
+        return tuple(served.card for served in self.all)
 
-    def is_current(self, lane: Lane) -> bool:
-        """Whether a lane answers frames that name no version."""
-        return _is_current(self._table, lane)
+    def is_current(self, served: ServedModel) -> bool:
+        """True if this version serves frames that name no version."""
+        return self._snapshot.is_current(served)
 
-    def find(self, model: str, version: str | None) -> Lane:
-        """The lane of a model's version; of its current one where none is named.
+    def find(self, model: str, version: str | None) -> ServedModel:
+        """Returns a version of a model, without `version` the current one.
 
         Raises:
-            MessageError: it is not served; the message names what is.
+            MessageError: it is not served; the message lists the served models.
         """
-        lane = self.lane(model, version)
-        if lane is None:
+        served = self.get(model, version)
+        if served is None:
             wanted = model if version is None else f"{model} version {version}"
-            served = ", ".join(f"{card.name} version {card.version}" for card in self.cards())
-            raise MessageError(f"{wanted} is not served here: ask for {served or 'another worker'}")
-        return lane
+            available = ", ".join(f"{card.name} version {card.version}" for card in self.cards())
+            raise MessageError(f"{wanted} is not served here: ask for {available or 'another worker'}")
+        return served
 
-    def lane(self, model: str, version: str | None) -> Lane | None:
-        """As `find`; None where it is not served."""
-        table = self._table
+    def get(self, model: str, version: str | None) -> ServedModel | None:
+        """Same as `find`, but returns None if it is not served."""
+        snapshot = self._snapshot
         if version is None:
-            version = table.current.get(model)
-        return None if version is None else table.lanes.get((model, version))
+            version = snapshot.current.get(model)
+        return None if version is None else snapshot.by_key.get((model, version))
 
-    def place(self, lane: Lane, *, keep: bool = False) -> tuple[Lane, ...]:
-        """Make a lane its model's current one, in one stroke for whoever asks; returns the lanes to be closed.
+    def set_current(self, served: ServedModel, *, keep: bool = False) -> tuple[ServedModel, ...]:
+        """Makes a version the current one of its model, atomically; returns the versions that the caller must close.
 
-        Those are the one that was current, unless it is to be kept for frames that name its version, and one of the
-        same version.
+        Those are the previous one, unless `keep` is set, and another one with the same version.
         """
         with self._lock:
-            table = self._table
-            model, version = lane.key
-            lanes = dict(table.lanes)
-            was_current = table.current.get(model)
-            left = [lanes.pop(lane.key, None)]
-            if was_current is not None and was_current != version and not keep:
-                left.append(lanes.pop((model, was_current)))
-            lanes[lane.key] = lane
-            self._table = _Table(lanes, {**table.current, model: version})
-        return tuple(other for other in left if other not in (None, lane))
+            snapshot = self._snapshot
+            model, version = served.key
+            by_key = dict(snapshot.by_key)
+            previous = snapshot.current.get(model)
+            replaced = [by_key.pop(served.key, None)]
+            if previous is not None and previous != version and not keep:
+                replaced.append(by_key.pop((model, previous)))
+            by_key[served.key] = served
+            self._snapshot = _Snapshot(by_key, {**snapshot.current, model: version})
+        return tuple(other for other in replaced if other not in (None, served))
 
-    def remove(self, model: str, version: str | None = None) -> tuple[Lane, ...]:
-        """Take a version, or all of a model, out of service; returns the lanes to be closed.
+    def remove(self, model: str, version: str | None = None) -> tuple[ServedModel, ...]:
+        """Removes one or all versions of a model; returns those that the caller must close.
 
-        Where the current version goes and others were kept, the highest of those is current.
+        If the current version is removed, the highest remaining one becomes the current version.
         """
         with self._lock:
-            table = self._table
-            left = [lane for key, lane in table.lanes.items() if key[0] == model and version in (None, key[1])]
-            lanes = {key: lane for key, lane in table.lanes.items() if lane not in left}
-            current = dict(table.current)
-            if (model, current.get(model)) not in lanes:
+            snapshot = self._snapshot
+            removed = [
+                served for key, served in snapshot.by_key.items() if key[0] == model and version in (None, key[1])
+            ]
+            by_key = {key: served for key, served in snapshot.by_key.items() if served not in removed}
+            current = dict(snapshot.current)
+            if (model, current.get(model)) not in by_key:
                 current.pop(model, None)
-                kept = [key[1] for key in lanes if key[0] == model]
+                kept = [key[1] for key in by_key if key[0] == model]
                 if kept:
                     current[model] = max(kept, key=version_rank)
-            self._table = _Table(lanes, current)
-        return tuple(left)
+            self._snapshot = _Snapshot(by_key, current)
+        return tuple(removed)
 
     def close(self) -> None:
-        """Have every lane hand on what it holds."""
-        for lane in self._table.lanes.values():
-            lane.close()
-
-
-def _is_current(table: _Table, lane: Lane) -> bool:
-    return table.current.get(lane.key[0]) == lane.key[1]
+        """Closes every served model."""
+        for served in self._snapshot.by_key.values():
+            served.close()

@@ -1,4 +1,4 @@
-"""Detection: from a box and a score a class for every anchor to the objects in the frame."""
+"""Detection: the objects in a frame, from the boxes and class scores of all anchors."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +11,21 @@ from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage
 from shared.messages.results import Detections, Result
 
-_MAX_CANDIDATES = 4096  # Suppression compares each with each: what a model without shame scores must end in time.
-_REACH = 2.0  # How far a box may reach beyond its input, in sides of it: an overflow would spoil all overlaps.
+_MAX_CANDIDATES = 4096  # Limits the time of suppression, which is quadratic.
+_OVERHANG = 2.0  # Distance of a box edge from the input, relative to its larger side; prevents overflows.
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
-    """The objects, the best first, in pixels of the original frame."""
+    """Returns the objects, best first, in pixels of the original frame."""
     return objects(outputs, message.geometry, manifest)
 
 
 def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detections:
-    """The objects in one frame's outputs, the best first, in pixels of the source of `geometry`.
+    """Returns the objects of one frame, best first, in pixels of the source of `geometry`.
 
-    Every anchor is taken for its most probable class (of equal ones the lowest id), if that is probable enough. Of two
-    boxes of one class that overlap too much the better one is told; those of different classes suppress none of each
-    other. A box that lies outside the frame, as in a letterbox's margins, is none.
+    Each anchor has its most probable class (the lowest id if equal), and is dropped below the score threshold.
+    Non-maximum suppression keeps the better of two overlapping boxes of the same class. Boxes outside the frame, such as
+    in the margins of a letterbox, are dropped.
     """
     scores, corners = outputs["scores"], outputs["boxes"]  # float32 A×C, A×4
     class_ids = scores.argmax(axis=1)
@@ -33,24 +33,25 @@ def objects(outputs: Outputs, geometry: Geometry, manifest: Manifest) -> Detecti
     candidates = np.flatnonzero(best >= manifest.detection.score_threshold)
     candidates = candidates[np.argsort(-best[candidates], kind="stable")][:_MAX_CANDIDATES]
     side = max(manifest.input.height, manifest.input.width)
-    kept = np.clip(corners[candidates], -_REACH * side, (1 + _REACH) * side).astype(np.float64)
-    laid = boxes.to_source(kept, geometry)
-    seen = np.flatnonzero((laid[:, 2:] > laid[:, :2]).all(axis=1))
-    chosen = seen[_without_doubles(kept[seen], best[candidates[seen]], class_ids[candidates[seen]], manifest.detection)]
-    told = candidates[chosen]
-    return Detections(laid[chosen], class_ids[told].astype(np.uint16), best[told])
+    kept = np.clip(corners[candidates], -_OVERHANG * side, (1 + _OVERHANG) * side).astype(np.float64)
+    in_frame = boxes.to_source(kept, geometry)
+    visible = np.flatnonzero((in_frame[:, 2:] > in_frame[:, :2]).all(axis=1))
+    anchors = candidates[visible]
+    chosen = visible[_suppress(kept[visible], best[anchors], class_ids[anchors], manifest.detection)]
+    anchors = candidates[chosen]
+    return Detections(in_frame[chosen], class_ids[anchors].astype(np.uint16), best[anchors])
 
 
-def _without_doubles(
+def _suppress(
     corners: npt.NDArray[np.float64],
     scores: npt.NDArray[np.float32],
     class_ids: npt.NDArray[np.intp],
     section: DetectionSection,
 ) -> npt.NDArray[np.intp]:
-    """The places of the boxes that stay, the best first: non-maximum suppression, class by class."""
+    """Returns the indices of the boxes that remain, best first: non-maximum suppression per class."""
     if not len(corners):
         return np.empty(0, np.intp)
-    # OpenCV keeps the classes apart by moving each beside the last, which needs boxes from 0 on.
+    # OpenCV separates the classes by shifting their boxes, which requires coordinates from 0.
     corners = corners - corners.min()
     rectangles = np.hstack((corners[:, :2], corners[:, 2:] - corners[:, :2]))
     kept = cv2.dnn.NMSBoxesBatched(

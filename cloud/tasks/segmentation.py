@@ -1,4 +1,4 @@
-"""Segmentation: class ids of every pixel, of the model's input or laid back onto the frame."""
+"""Segmentation: the class id of every pixel, in the size of the model's input or of the frame."""
 
 from cloud.engines.engine import Outputs
 from cloud.models.manifest import Manifest
@@ -8,6 +8,6 @@ from shared.messages.results import Result
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:  # noqa: ARG001 - as every task.
-    """The mask, H×W uint8."""
+    """Returns the mask, uint8 H×W."""
     mask = outputs["mask"]
     return to_source(mask, message.geometry, UNSEEN) if message.options.size == "frame" else mask

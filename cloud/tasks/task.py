@@ -1,4 +1,4 @@
-"""What a task does, and the table of them."""
+"""The contract of a task, and the table of all tasks."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from shared.messages.frame import FrameMessage
 from shared.messages.model_card import Task
 from shared.messages.results import Result
 
-# From one frame's outputs (by head, without the batch) to what its message wants.
+# Makes the requested result from the outputs of one frame, by name and without the batch dimension.
 MakeResult = Callable[[Outputs, FrameMessage, Manifest], Result]
 
 TASKS: dict[Task, MakeResult] = {

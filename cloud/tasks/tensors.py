@@ -1,4 +1,4 @@
-"""Raw tensors: what the model gave, or those of its outputs that were asked for."""
+"""Raw tensors: all outputs of the model, or the requested ones."""
 
 from cloud.engines.engine import Outputs
 from cloud.models.manifest import Manifest
@@ -7,5 +7,5 @@ from shared.messages.results import Result, Tensors
 
 
 def result(outputs: Outputs, message: FrameMessage, manifest: Manifest) -> Result:
-    """The outputs that the message wants, in its order; all, in the manifest's, where it names none."""
+    """Returns the outputs in the order of the message; if it names none, all in the order of the manifest."""
     return Tensors({name: outputs[name] for name in message.options.outputs or manifest.heads})

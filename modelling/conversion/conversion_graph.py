@@ -20,7 +20,7 @@ from cloud.engines.tensorflow.graphdef import FrozenModel
 from cloud.engines.tensorflow.library import tf
 from cloud.models.agreement import agreement
 from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 IMAGES = "images"  # The input of every file that is written.
 
@@ -121,7 +121,7 @@ def _assembled(frozen: FrozenModel, manifest: Manifest, batch_size: int | None) 
 def _agree(one: ConversionGraph, free: ConversionGraph, manifest: Manifest) -> bool:
     """Whether pictures at once are answered as each alone."""
     batch = one.batch_size or 1
-    given = pictures(one.height, one.width, 2 * batch)
+    given = warmup_images(one.height, one.width, 2 * batch)
     alone = [_run(one, part) for part in np.split(given, 2)]
     wanted = {head: np.concatenate([answers[head] for answers in alone]) for head in one.heads}
     found = _run(free, given)

@@ -70,7 +70,7 @@ def convert_model(
 def _frames(card: ModelCard, count: int, bag: Path | None) -> Images:
     """uint8 N×H×W×3 as the model takes them."""
     if bag is None:
-        shipped = import_module("cloud.models.warmup_images").pictures(card.height, card.width, count)
+        shipped = import_module("cloud.models.warmup_images").warmup_images(card.height, card.width, count)
         return np.ascontiguousarray(shipped if card.layout is Layout.RGB8 else shipped[..., ::-1])
     source = import_module("rosbag_tools.reading.frames").BagSource(bag)
     prepared = import_module("modelling.evaluation.segmentation").prepared

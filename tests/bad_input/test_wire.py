@@ -74,9 +74,9 @@ MALFORMED: dict[str, tuple[Callable[[FrameMessage], bytes], str]] = {
     "another model": (lambda frame: _changed(frame, model="huge"), "must be those of its topic"),
     "too few pixels": (lambda frame: _changed(frame, data=b"\x00"), "bytes"),
     "another size": (
-        lambda frame: _changed(frame, shape=[8, 8, 3], data=bytes(192)), "model tiny takes 16×24×3",
+        lambda frame: _changed(frame, shape=[8, 8, 3], data=bytes(192)), "model tiny needs 16×24×3",
     ),
-    "a huge size": (lambda frame: _changed(frame, shape=[16384, 16384, 3]), "model tiny takes"),
+    "a huge size": (lambda frame: _changed(frame, shape=[16384, 16384, 3]), "model tiny needs"),
     "no codec": (lambda frame: _changed(frame, codec="pickle"), "pickle"),
     "no mask codec": (lambda frame: _changed(frame, want={"mask_codec": "jpeg", "size": "model"}), "no mask codec"),
     "invalid jpeg": (lambda frame: _changed(frame, codec="jpeg"), "send a JPEG or a PNG"),

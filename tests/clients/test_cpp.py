@@ -83,7 +83,7 @@ def test_refusals_are_told(
         late = send(picture(1500, 2000).path, "--deadline-ms", "1")  # Its decoding alone takes longer.
     for ended, told in (
         (colourless, r"^skylane-send: rejected: png header declares 64×96, 1 × 8 bits"),
-        (late, r"^skylane-send: expired: .*budget.*$"),
+        (late, r"^skylane-send: expired: .*deadline.*$"),
         (send(text), "text.jpg is neither JPEG nor PNG"),
         (send(tmp_path / "absent.jpg"), "absent.jpg cannot be opened"),
         (send(picture(4, 4).path, "--timeout-s", "1", model="absent"), "no worker announces model absent"),

@@ -42,10 +42,8 @@ def repository(workshop: Any) -> Path:
     return root
 
 
-def test_an_isolated_engine_is_sampled_beside_its_worker_and_within_its_limits(
-    mosquitto_url: str, repository: Path, tmp_path: Path
-) -> None:
-    """Its processor time and memory are the worker's cost; a process that replaces it is sampled as well."""
+def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository: Path, tmp_path: Path) -> None:
+    """Their CPU time and memory belong to the worker, also after a restart."""
     resources, pause = tmp_path / "resources.csv", threading.Event()
     flags = ["--isolate", "--resources", str(resources), "--isolate-hang-s", "20"]
 
@@ -59,30 +57,30 @@ def test_an_isolated_engine_is_sampled_beside_its_worker_and_within_its_limits(
             pause.wait(0.1)
         (pid,) = sampled()
         assert psutil.Process(int(pid)).ppid() == worker.pid
-    with pytest.raises(WorkerError, match="its data may take 64 MiB: give more"):
+    with pytest.raises(WorkerError, match="its memory limit is 64 MiB, which may be too low"):
         Worker(
             mosquitto_url, models=repository, model="tiny", flags=["--isolate", "--isolate-memory-mb", "64"]
         ).__exit__()
 
 
-def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
+def test_a_worker_process_drains_on_termination_signals(
     mosquitto_url: str, repository: Path, workshop: Any, pictures: Any
 ) -> None:
-    """As a terminal ends or a container is stopped: it says that it stops, answers, says that it is gone, and ends with 0.
+    """It announces the stop, serves the accepted frames, reports itself offline, and exits with code 0.
 
-    Asked again while it drains, it goes on draining.
+    A second signal while it drains has no effect.
     """
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
     answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
-    said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+    statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
     lines: list[str] = []
     with MqttBus(Address.parse(mosquitto_url), f"test-{vehicle}") as bus:
         bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_result(delivery.payload)))
-        bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: said.put(unpack_status(delivery.payload)))
+        bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: statuses.put(unpack_status(delivery.payload)))
         with Worker(
             mosquitto_url, models=repository, model="tiny", name=name, device="cpu", on_line=lines.append
         ) as worker:
-            online = said.get(timeout=WAIT_S)
+            online = statuses.get(timeout=WAIT_S)
             assert (online.state, online.cards[0].name) == (NodeState.ONLINE, "tiny")
             frame = FrameMessage(
                 id=FrameId(vehicle, "left", "s1", 0),
@@ -100,10 +98,10 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
             os.kill(worker.pid, signal.SIGHUP)
-            assert said.get(timeout=WAIT_S).state is NodeState.STOPPING
+            assert statuses.get(timeout=WAIT_S).state is NodeState.STOPPING
             os.kill(worker.pid, signal.SIGTERM)
             os.kill(worker.pid, signal.SIGHUP)
-            assert said.get(timeout=WAIT_S).state is NodeState.OFFLINE
+            assert statuses.get(timeout=WAIT_S).state is NodeState.OFFLINE
         assert worker._process.returncode == 0
     entries = [entry for line in lines if (entry := read_line(line)) is not None]
     assert len(entries) == len(lines)
@@ -123,9 +121,9 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
             "--grpc: cannot listen at '127.0.0.1:99999': the port must be a number from 0 to 65535: write HOST:PORT",
         ),
         (["--http", ":8000", "--grpc", ":8000"], "--http and --grpc cannot share :8000"),
-        (["--http", ":0", "--images", "nowhere"], "--images: nowhere is no folder"),
-        (["--http", ":0", "--tokens", "nowhere"], "--tokens: nowhere is no file"),
-        (["--http", ":0", "--origin", "dashboard.example"], "--origin: origin 'dashboard.example' is none"),
+        (["--http", ":0", "--images", "nowhere"], "--images: nowhere is not a folder"),
+        (["--http", ":0", "--tokens", "nowhere"], "--tokens: nowhere is not a file"),
+        (["--http", ":0", "--origin", "dashboard.example"], "--origin: origin 'dashboard.example' is invalid"),
         (["--http", ":0", "--tokens", "README.md"], "README.md, line 1: is not NAME TOKEN"),
         (
             ["--http", ":0", "--gateway-tls-cert", "README.md", "--gateway-tls-key", "README.md"],
@@ -133,10 +131,10 @@ def test_a_worker_process_serves_and_drains_on_any_signal_to_end(
         ),
     ],
 )
-def test_a_door_that_cannot_be_opened_is_told_before_models_are_loaded(
+def test_invalid_gateway_options_are_reported_before_models_are_loaded(
     flags: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A large model takes minutes to load and to warm up: a typing mistake must not cost them."""
+    """Loading a large model takes minutes."""
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("Neither tokens nor a certificate\n")
     with pytest.raises(SystemExit) as ended:
@@ -145,15 +143,15 @@ def test_a_door_that_cannot_be_opened_is_told_before_models_are_loaded(
     assert problem in capsys.readouterr().err
 
 
-def test_a_worker_that_cannot_start_tells_why(repository: Path) -> None:
-    """Whoever starts one in the background sees its last words."""
+def test_a_failed_start_has_a_reason(repository: Path) -> None:
+    """It is the last line of the log."""
     with pytest.raises(WorkerError, match=r"the worker was not ready: .*no model 'huge'"):
         Worker("mqtt://127.0.0.1:1", models=repository, model="huge")
     assert not [thread for thread in threading.enumerate() if thread.name == "worker-lines"]
 
 
-def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Falling back to the CPU in silence would be a figure that means something else."""
+def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Using the CPU instead would give misleading measurements."""
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("this machine has a GPU")
     with pytest.raises(SystemExit) as ended:
@@ -163,7 +161,7 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         (("--engine", "tensorflwo"), "'tensorflwo' is not one of"),
         (("--precision", "fp8"), "'fp8' is not one of"),
@@ -173,18 +171,18 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(repository: Path, capsys: pyte
         (("--operator", "a/b"), "Error: --operator: operator 'a/b' is not allowed"),
     ],
 )
-def test_what_a_worker_cannot_be_told_is_a_clear_error(
-    repository: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], told: str
+def test_invalid_options_are_errors(
+    repository: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], expected: str
 ) -> None:
-    """Before it is ready, in one line."""
+    """The message is one line, before the worker is ready."""
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", *flags])
     assert ended.value.code
-    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_configuration_names_only_engines_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The nearest one is offered."""
+def test_an_unknown_engine_in_a_configuration_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message suggests the nearest name."""
     config = tmp_path / "cloud.yaml"
     config.write_text("engine: openvinno\n")
     with pytest.raises(SystemExit):
@@ -192,8 +190,8 @@ def test_a_configuration_names_only_engines_that_there_are(tmp_path: Path, capsy
     assert "engine: no engine 'openvinno': did you mean openvino?" in capsys.readouterr().err
 
 
-def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that a cold start is in the log of its first frames; the worker's own log shows it too."""
+def test_the_warm_up_can_be_disabled(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first frames then show the cold start."""
     config = tmp_path / "cloud.yaml"
     config.write_text("connect_timeout_s: 0.1\n")
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1"]
@@ -204,21 +202,21 @@ def test_a_worker_can_be_left_cold(repository: Path, tmp_path: Path, capsys: pyt
         assert ("cold_ms=" in loaded) == is_warm
 
 
-def test_a_worker_is_sampled_on_demand(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a machine of its own nobody else can say what it used; a file that is there is not written over."""
+def test_a_worker_can_be_sampled(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An existing file is not overwritten."""
     config, resources = tmp_path / "cloud.yaml", tmp_path / "resources.csv"
     config.write_text("connect_timeout_s: 0.1\n")
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1", "--worker", "w"]
-    for told in ("127.0.0.1:1", f"{resources} already exists: choose another file"):
+    for expected in ("127.0.0.1:1", f"{resources} already exists: choose another file"):
         with pytest.raises(SystemExit):
             skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
-        assert told in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     nodes = [line.split(",")[1] for line in resources.read_text().splitlines()]
     assert nodes[:3] == ["node", "machine", "worker/w"]
 
 
-def test_the_shipped_configuration_is_taken() -> None:
-    """`configs/cloud.yaml` is what an operator starts from, its comments what he takes out."""
+def test_the_shipped_configuration_is_valid() -> None:
+    """This includes the settings in its comments."""
     path = Path(__file__).parents[2] / "configs" / "cloud.yaml"
     assert read_yaml(path, CloudConfig) == CloudConfig(models=("road-small",))
     keys = {line.removeprefix("# ").partition(":")[0] for line in path.read_text().splitlines() if ":" in line}
@@ -227,7 +225,7 @@ def test_the_shipped_configuration_is_taken() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
 def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
-    """It answers at once."""
+    """The help must appear at once."""
     program = "import sys, runpy; sys.argv = ['skylane', 'cloud', *sys.argv[1:]]; "
     program += "\ntry: runpy.run_module('skylane', run_name='__main__')\nexcept SystemExit: pass"
     program += "\nprint('tensorflow' in sys.modules)"
@@ -235,8 +233,8 @@ def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_an_empty_repository_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the command that fills it."""
+def test_an_empty_repository_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message has the command that builds a model."""
     run: Callable[[list[str]], None] = skylane.main
     with pytest.raises(SystemExit) as ended:
         run(["cloud", "serve", "--models", str(tmp_path)])

@@ -25,10 +25,10 @@ Pictures = npt.NDArray[np.uint8]
     ids=["scores", "uint8 ids", "int64 ids", "float ids with a channel"],
 )
 @pytest.mark.parametrize("batch", [None, 1, 2], ids=["any batch", "batch of one", "batch of two"])
-def test_every_form_of_answer_is_bit_exact_with_the_direct_call(
+def test_every_kind_of_output_equals_the_direct_call(
     workshop: Any, pictures: Pictures, kind: str, answer: Callable[[Any], Any], batch: int | None
 ) -> None:
-    """Offloading must not change one label; a batch baked into the graph must not either."""
+    """The labels are the same bit by bit, also with a fixed batch size."""
     workshop.add("m", workshop.graph(answer, batch=batch), output={"kind": kind}, batching={"max_size": 3})
     with workshop.repository.load("m") as model:
         masks = model.predict(pictures)
@@ -39,8 +39,8 @@ def test_every_form_of_answer_is_bit_exact_with_the_direct_call(
     assert len(np.unique(masks)) > 1
 
 
-def test_a_uint8_model_takes_the_pixels_as_they_are(workshop: Any, pictures: Pictures) -> None:
-    """The two road models scale inside: nothing may be added before them."""
+def test_a_uint8_model_gets_unchanged_pixels(workshop: Any, pictures: Pictures) -> None:
+    """The two road models scale their input within the graph."""
     graph = workshop.graph(
         lambda scores: tf.argmax(scores, -1), dtype="uint8", prepare=lambda images: tf.cast(images, tf.float32) - 100.0
     )
@@ -50,8 +50,8 @@ def test_a_uint8_model_takes_the_pixels_as_they_are(workshop: Any, pictures: Pic
     np.testing.assert_array_equal(masks, workshop.direct(pictures.astype(np.float32) - 100.0))
 
 
-def test_scale_mean_and_std_are_applied_inside_the_graph_by_channel(workshop: Any, pictures: Pictures) -> None:
-    """A wrong normalisation still gives a mask, only a bad one: it must be right by construction."""
+def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pictures) -> None:
+    """A wrong normalisation would still give a mask."""
     mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
     section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
     workshop.add("m", workshop.graph(lambda scores: scores), input=section, output={"kind": "scores"})
@@ -64,14 +64,14 @@ def test_scale_mean_and_std_are_applied_inside_the_graph_by_channel(workshop: An
 
 
 def test_equal_scores_give_the_lowest_class(workshop: Any, pictures: Pictures) -> None:
-    """NumPy's rule, so that a mask does not depend on where arg max ran."""
+    """This is the rule of NumPy, so that the mask does not depend on the place of the arg max."""
     workshop.add("m", workshop.graph(tf.zeros_like), output={"kind": "scores"})
     with workshop.repository.load("m") as model:
         assert not model.predict(pictures).any()
 
 
-def test_a_coarse_answer_is_laid_on_the_input_by_nearest(workshop: Any, pictures: Pictures) -> None:
-    """Some networks answer at a fraction of their input: the mask still has one class for each pixel."""
+def test_a_smaller_mask_is_enlarged_by_nearest_neighbour(workshop: Any, pictures: Pictures) -> None:
+    """Some networks return masks at a fraction of their input size."""
     graph = workshop.graph(lambda scores: tf.argmax(scores, -1)[:, ::4, ::4])
     workshop.add("m", graph)
     with workshop.repository.load("m") as model:
@@ -80,8 +80,8 @@ def test_a_coarse_answer_is_laid_on_the_input_by_nearest(workshop: Any, pictures
     np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
 
 
-def test_spare_placeholders_and_training_leftovers_do_no_harm(workshop: Any, pictures: Pictures) -> None:
-    """Real graphs carry them: only what the output needs may be asked for."""
+def test_unused_placeholders_and_training_operations_are_ignored(workshop: Any, pictures: Pictures) -> None:
+    """Real graphs have them; the engine feeds only what the output needs."""
     graph = tf.Graph()
     with graph.as_default():
         truth = tf.compat.v1.placeholder(tf.int32, (None, 8, 12), "truth")
@@ -103,8 +103,8 @@ def _with_switch() -> Any:
     return graph.as_graph_def()
 
 
-def test_a_placeholder_that_the_answer_needs_is_fed_from_the_manifest(workshop: Any, pictures: Pictures) -> None:
-    """Dropout left on is switched off by its keep_prob, in the graph, once."""
+def test_constants_of_the_manifest_are_fed(workshop: Any, pictures: Pictures) -> None:
+    """Its keep_prob switches dropout off."""
     workshop.add("m", _with_switch(), input={"constants": {"keep_prob:0": 1.0}})
     with workshop.repository.load("m") as model:
         np.testing.assert_array_equal(model.predict(pictures), pictures[..., 0] > 100)
@@ -124,10 +124,8 @@ def test_a_placeholder_that_the_answer_needs_is_fed_from_the_manifest(workshop: 
         ({"input": {"constants": {"keep_prob": 1}}, "output": {"tensor": "prediction:5"}}, "cannot load this graph"),
     ],
 )
-def test_a_graph_that_is_not_as_its_manifest_says_is_refused(
-    workshop: Any, changes: dict[str, Any], problem: str
-) -> None:
-    """One line that says what is wrong, before the first frame."""
+def test_a_graph_that_contradicts_its_manifest_is_refused(workshop: Any, changes: dict[str, Any], problem: str) -> None:
+    """The error is one line, before the first frame."""
     workshop.add("m", _with_switch(), **changes)
     with pytest.raises(EngineError) as caught:
         workshop.repository.load("m")
@@ -136,7 +134,7 @@ def test_a_graph_that_is_not_as_its_manifest_says_is_refused(
 
 
 def test_scores_for_more_classes_than_labels_are_refused(workshop: Any) -> None:
-    """A class without a name would be painted black and never noticed."""
+    """A class without a name would be painted black."""
     labels = [{"name": "road", "colour": [1, 2, 3]}]
     workshop.add("m", workshop.graph(lambda scores: scores), output={"kind": "scores"}, labels=labels)
     with pytest.raises(EngineError, match="5 scores where the manifest has 1 labels"):
@@ -144,15 +142,15 @@ def test_scores_for_more_classes_than_labels_are_refused(workshop: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph at all", b"\x0a\x05hello" * 9, bytes(range(256)) * 20])
-def test_a_foreign_file_is_no_graph(workshop: Any, content: bytes) -> None:
-    """Whatever is in a file, one line comes out."""
+def test_a_file_of_another_format_is_refused(workshop: Any, content: bytes) -> None:
+    """The error is one line."""
     workshop.add("m", content)
     with pytest.raises(EngineError, match="is not a TensorFlow GraphDef"):
         workshop.repository.load("m")
 
 
-def test_a_graph_cut_short_anywhere_is_refused(workshop: Any) -> None:
-    """An interrupted download may end between two operations, where the bytes still read well."""
+def test_a_truncated_graph_is_refused(workshop: Any) -> None:
+    """An interrupted download may end between two operations, where the file is still readable."""
     data = workshop.graph(lambda scores: tf.argmax(scores, -1)).SerializeToString()
     for index, length in enumerate(range(0, len(data), len(data) // 40)):
         workshop.add(f"cut-{index}", data[:length])
@@ -160,8 +158,8 @@ def test_a_graph_cut_short_anywhere_is_refused(workshop: Any) -> None:
             workshop.repository.load(f"cut-{index}")
 
 
-def test_a_constant_of_another_type_than_it_says_is_refused(workshop: Any) -> None:
-    """One flipped bit; TensorFlow would end the process, and every model with it."""
+def test_a_constant_with_a_wrong_type_is_refused(workshop: Any) -> None:
+    """TensorFlow would abort the process because of one flipped bit."""
     graph = workshop.graph(lambda scores: tf.argmax(scores, -1))
     next(node for node in graph.node if node.op == "Const").attr["dtype"].type = tf.int64.as_datatype_enum
     workshop.add("m", graph)
@@ -170,7 +168,7 @@ def test_a_constant_of_another_type_than_it_says_is_refused(workshop: Any) -> No
 
 
 def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
-    """As graphs from a newer TensorFlow, or with somebody's own operations."""
+    """The graph may come from a newer TensorFlow, or have custom operations."""
     graph = workshop.graph(lambda scores: tf.argmax(scores, -1))
     next(node for node in graph.node if node.op == "ArgMax").op = "OfAnotherWorld"
     workshop.add("m", graph)
@@ -179,7 +177,7 @@ def test_a_graph_with_an_unknown_operation_is_refused(workshop: Any) -> None:
 
 
 def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
-    """A graph is a program: a model from elsewhere must not read what the worker can read."""
+    """A graph is a program, and must not read the files of the worker."""
 
     def peeking(images: Any) -> Any:
         return images + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
@@ -189,8 +187,8 @@ def test_a_graph_that_reads_files_is_refused(workshop: Any) -> None:
         workshop.repository.load("m")
 
 
-def test_a_model_that_fails_on_a_batch_says_so_and_serves_the_next(workshop: Any, pictures: Pictures) -> None:
-    """A fault of one frame is answered to its sender; it is no reason to stop."""
+def test_a_model_that_fails_on_a_batch_serves_the_next_one(workshop: Any, pictures: Pictures) -> None:
+    """The sender of the frame gets the error."""
 
     def dark_only(images: Any) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(images, 200.0)]):
@@ -207,16 +205,16 @@ def test_a_model_that_fails_on_a_batch_says_so_and_serves_the_next(workshop: Any
     ("device", "problem"),
     [("tpu", "is no device"), ("gpu:", "is no device"), ("gpu:x", "is no device"), ("GPU:0", "is no device")],
 )
-def test_a_name_of_no_device_is_refused(workshop: Any, device: str, problem: str) -> None:
-    """A typo must not run on the CPU in silence."""
+def test_an_unknown_device_is_refused(workshop: Any, device: str, problem: str) -> None:
+    """A typing mistake must not select the CPU."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
     with pytest.raises(DeviceError, match=problem):
         workshop.repository.load("m", Placement(device=device))
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_a_clear_error_and_auto_takes_the_cpu(workshop: Any) -> None:
-    """Who asked for a GPU must not measure a CPU."""
+def test_a_missing_gpu_is_an_error_and_auto_selects_the_cpu(workshop: Any) -> None:
+    """Using the CPU instead would give misleading measurements."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
     for device in ("gpu", "gpu:0", "gpu:3"):
         with pytest.raises(DeviceError, match="sees no GPU on this machine: use cpu"):
@@ -247,10 +245,8 @@ def _save_street(workshop: Any) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(("key", "kind"), [("scores", "scores"), ("best", "class_ids")])
-def test_a_saved_model_is_bit_exact_with_the_direct_call(
-    workshop: Any, pictures: Pictures, key: str, kind: str
-) -> None:
-    """Inputs and outputs are told by the signature's keys, whatever their order in it."""
+def test_a_saved_model_equals_the_direct_call(workshop: Any, pictures: Pictures, key: str, kind: str) -> None:
+    """The keys of the signature select inputs and outputs, in any order."""
     folder = workshop.add(
         "m",
         _save_street(workshop),
@@ -277,7 +273,7 @@ def test_a_saved_model_is_bit_exact_with_the_direct_call(
     ],
 )
 def test_a_signature_without_the_named_keys_is_refused(workshop: Any, changes: dict[str, Any], problem: str) -> None:
-    """The nearest names are offered."""
+    """The message suggests similar names."""
     manifest = {"input": {"tensor": "image"}, "output": {"tensor": "best"}, "signature": "street"} | changes
     workshop.add("m", _save_street(workshop), format="saved_model", file="saved", **manifest)
     with pytest.raises(EngineError, match=problem):
@@ -285,7 +281,7 @@ def test_a_signature_without_the_named_keys_is_refused(workshop: Any, changes: d
 
 
 def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
-    """An interrupted copy is the usual case."""
+    """An interrupted copy is the usual cause."""
 
     def damaged(path: Path) -> None:
         _save_street(workshop)(path)
@@ -300,10 +296,8 @@ def test_a_folder_or_a_damaged_saved_model_is_refused(workshop: Any) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-def test_a_keras_file_is_bit_exact_with_the_model_in_inference_mode(
-    workshop: Any, pictures: Pictures, suffix: str
-) -> None:
-    """Dropout must be off, and the names are those that the model was built with."""
+def test_a_keras_file_equals_the_model_in_inference_mode(workshop: Any, pictures: Pictures, suffix: str) -> None:
+    """Dropout is off, and the names are those of the built model."""
     import keras  # noqa: PLC0415  It loads TensorFlow, which must be imported quietly first.
 
     picture = keras.Input((8, 12, 3), name="picture")
@@ -323,8 +317,8 @@ def test_a_keras_file_is_bit_exact_with_the_model_in_inference_mode(
     np.testing.assert_array_equal(masks, np.argmax(network(pictures.astype(np.float32), training=False), axis=-1))
 
 
-def test_tensorflow_says_nothing_of_its_own() -> None:
-    """Its greetings would bury the one line that a user must read."""
+def test_tensorflow_prints_nothing() -> None:
+    """Its messages would hide the line that a user must read."""
     script = "from cloud.engines.tensorflow.library import choose, tf; choose('auto'); print(tf.zeros(1).numpy())"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
@@ -332,8 +326,8 @@ def test_tensorflow_says_nothing_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-def test_a_foreign_file_is_no_keras_model(workshop: Any, suffix: str) -> None:
-    """Whatever Keras or HDF5 raise, one line comes out."""
+def test_a_file_of_another_format_is_not_a_keras_model(workshop: Any, suffix: str) -> None:
+    """The error is one line, whatever Keras or HDF5 raise."""
     workshop.add("m", b"nothing of the kind", format="keras", file=f"model.{suffix}")
     with pytest.raises(EngineError, match="cannot load this file") as caught:
         workshop.repository.load("m")

@@ -1,11 +1,11 @@
-"""What a worker's log says about frames."""
+"""Log lines about frames."""
 
 import logging
 from typing import Any
 
 import pytest
 
-from cloud.frame_log import FrameLog, Summary
+from cloud.frame_log import CountSummary, FrameEventLog
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from tests.support.tiny_model import frame
@@ -30,13 +30,13 @@ def _answer(sequence: int, status: Status, session: str = "s1") -> ResultMessage
 
 
 def replace_session(frame_id: Any, session: str) -> Any:
-    """The same frame of another session."""
+    """A frame of another session."""
     return type(frame_id)(frame_id.vehicle, frame_id.camera, session, frame_id.sequence)
 
 
 def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:
-    """A vehicle that was restarted is a line, a frame is not."""
-    log = FrameLog()
+    """A restart of a vehicle is logged, a frame is not."""
+    log = FrameEventLog()
     for sequence in range(5):
         log.replied(_request(sequence), _answer(sequence, Status.ANSWERED))
     log.replied(_request(0), _answer(0, Status.ANSWERED, session="s2"))
@@ -46,9 +46,9 @@ def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> No
     ]
 
 
-def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_status(logged: Any) -> None:
+def test_refusals_are_logged_with_a_rate_limit(logged: Any) -> None:
     """A vehicle that floods the worker must not flood its log."""
-    log = FrameLog()
+    log = FrameEventLog()
     for sequence in range(100):
         log.replied(_request(sequence), _answer(sequence, Status.OVERLOADED))
     log.replied(_request(100), _answer(100, Status.REJECTED))
@@ -65,13 +65,13 @@ def test_a_frame_that_is_not_answered_is_logged_once_in_a_while_by_vehicle_and_s
     assert (rejected["event"], unreadable["event"]) == ("frame rejected", "frame unreadable")
 
 
-def test_a_summary_says_by_how_much_the_counts_have_grown(logged: Any) -> None:
-    """Nothing where nothing has happened: an idle worker's log stays empty."""
-    summary = Summary(period_s=0.0)
-    summary.look({"answered": 3})
-    summary.look({"answered": 3})
-    summary.look({"answered": 44, "rejected": 1})
-    Summary().look({"answered": 5})  # Its minute has not passed.
+def test_the_summary_has_the_growth_of_the_counts(logged: Any) -> None:
+    """An idle worker logs no summary."""
+    summary = CountSummary(period_s=0.0)
+    summary.update({"answered": 3})
+    summary.update({"answered": 3})
+    summary.update({"answered": 44, "rejected": 1})
+    CountSummary().update({"answered": 5})  # Its minute has not passed.
     assert [{key: line.get(key) for key in ("answered", "rejected")} for line in logged()] == [
         {"answered": 3, "rejected": None},
         {"answered": 41, "rejected": 1},

@@ -1,6 +1,5 @@
-"""Several batches at the engine at a time."""
+"""Concurrent batches of one model."""
 
-import queue
 import threading
 from pathlib import Path
 
@@ -10,69 +9,67 @@ import pytest
 
 from cloud.engines.engine import Outputs, Placement, Precision
 from cloud.engines.tensorflow.library import instances, session_config
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import InstancesError
 from cloud.models.repository import Repository
-from cloud.serving.request import Request
 from shared import clock
 from tests.support import tiny_models
-from tests.support.batching import WAIT_S, Gated, Line
+from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
 from tests.support.tiny_model import Engine, model
 
-_SECOND = 10**9  # In nanoseconds.
+_SECOND_NS = 10**9
 
 
-def test_as_many_batches_are_inferred_at_a_time_as_there_are_instances() -> None:
-    """On processors one inference leaves cores idle between its operations; a second one finds them."""
+def test_batches_run_concurrently_up_to_the_number_of_instances() -> None:
+    """A single inference leaves cores idle between its operations."""
     both = threading.Barrier(2)
 
-    class Meeting(Gated):
+    class Meeting(GatedEngine):
         def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
-            both.wait(WAIT_S)  # Broken where the other one never comes.
+            both.wait(WAIT_S)  # Raises if there is only one batch.
             return super().infer(batch)
 
-    line = Line(Meeting(is_reentrant=True), instances=2, decoders=2)
-    line.put(line.request(0), line.request(1))
-    line.start()
-    line.finish()
-    assert sorted(line.numbers()) == [0, 1]
+    rig = BatcherRig(Meeting(is_reentrant=True), instances=2, decoders=2)
+    rig.put(rig.request(0), rig.request(1))
+    rig.start()
+    rig.finish()
+    assert sorted(rig.numbers()) == [0, 1]
 
 
-def test_a_frame_waits_for_the_first_place_that_gets_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else frames would be answered `expired` that a free place has all the time to infer."""
+def test_the_expected_latency_counts_idle_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise frames would be refused as `expired` although an instance is idle."""
     now_ns = 10**12
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns)
-    finished: queue.SimpleQueue[Request] = queue.SimpleQueue()
-    line = Line(Gated(is_reentrant=True), instances=2, finish=lambda request, _: finished.put(request))
-    line.start()
-    line.put(line.request(0))
-    assert line.engine.entered.wait(WAIT_S)
-    now_ns += _SECOND  # So long does one take.
-    line.engine.gate.set()
-    finished.get(timeout=WAIT_S)
-    line.engine.gate.clear()
+    rig = BatcherRig(GatedEngine(is_reentrant=True), instances=2)
+    rig.start()
+    rig.put(rig.request(0))
+    assert rig.engine.entered.wait(WAIT_S)
+    now_ns += _SECOND_NS  # The duration of one inference.
+    rig.engine.gate.set()
+    assert rig.postprocessor.finished.acquire(timeout=WAIT_S)
+    rig.engine.gate.clear()
     needed_ns = []
     for number in (1, 2):
-        line.engine.entered.clear()
-        line.put(line.request(number))
-        assert line.engine.entered.wait(WAIT_S)
-        needed_ns.append(line.batcher.expected_latency_ns)
-    line.finish()
-    assert needed_ns == [_SECOND, 2 * _SECOND]
+        rig.engine.entered.clear()
+        rig.put(rig.request(number))
+        assert rig.engine.entered.wait(WAIT_S)
+        needed_ns.append(rig.batcher.expected_latency_ns)
+    rig.finish()
+    assert needed_ns == [_SECOND_NS, 2 * _SECOND_NS]
 
 
-def test_an_engine_that_takes_one_batch_at_a_time_says_so() -> None:
-    """At the start, with what to do instead; not as wrong masks later."""
+def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:
+    """The error at the start has a remedy."""
     tiny = model(engine=Engine())
     with pytest.raises(InstancesError, match=r"tiny runs on tensorflow, one batch at a time: .* 1 instead of 2"):
         tiny.instances = 2
     assert tiny.instances == 1
 
 
-def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: Path) -> None:
-    """What an operator sets is what its batcher starts threads for."""
+def test_the_placement_sets_the_number_of_instances(tmp_path: Path) -> None:
+    """The batcher starts one thread for each."""
     name = tiny_models.write(tmp_path, "classification")
-    loader = Loader(Repository(tmp_path), Placement(device="cpu", instances=2))
+    loader = ModelLoader(Repository(tmp_path), Placement(device="cpu", instances=2))
     with loader.load(name) as loaded:
         assert loaded.instances == 2
 
@@ -87,14 +84,12 @@ def test_a_loaded_model_infers_as_many_at_a_time_as_it_is_placed_for(tmp_path: P
         ("gpu:0", Placement(instances=3), 3),
     ],
 )
-def test_several_cores_infer_two_batches_at_a_time_unless_somebody_says_otherwise(
-    device: str, placement: Placement, number: int
-) -> None:
-    """One batch fills the gaps that the other leaves on them; on one core, or a GPU, there are none to fill."""
+def test_the_default_number_of_instances_depends_on_the_device(device: str, placement: Placement, number: int) -> None:
+    """A second batch uses the idle time of several cores; one core or a GPU has none."""
     assert instances(device, placement) == number
 
 
-def test_threads_spin_where_one_batch_is_inferred_at_a_time() -> None:
-    """Beside another batch they take the processor from it."""
+def test_threads_spin_only_with_a_single_instance() -> None:
+    """Spinning threads would take the processor from the other batch."""
     configs = [session_config("cpu", Placement(instances=instances), Precision.FP32) for instances in (1, 2)]
     assert [config.experimental.disable_thread_spinning for config in configs] == [False, True]

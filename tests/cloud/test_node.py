@@ -71,8 +71,8 @@ def _threads() -> set[str]:
 
 
 @pytest.mark.parametrize("decoders", [1, 3])
-def test_every_frame_is_answered_with_its_own_mask(decoders: int) -> None:
-    """However many threads decode; each answer stamped in order by one node."""
+def test_every_frame_gets_its_own_mask(decoders: int) -> None:
+    """This holds for several decoders; the stamps of a reply are in order."""
     with _serving(model(), decoders=decoders) as serving:
         for sequence in range(60):
             serving.send(sequence)
@@ -88,8 +88,8 @@ def test_every_frame_is_answered_with_its_own_mask(decoders: int) -> None:
     assert not _threads()
 
 
-def test_a_worker_that_is_stopped_answers_all_it_has_admitted() -> None:
-    """The last masks must be on their way before the connection is closed."""
+def test_a_stopped_worker_serves_all_admitted_frames() -> None:
+    """The last replies are sent before the connection is closed."""
     gate, entered = threading.Event(), threading.Event()
 
     def act() -> None:
@@ -109,8 +109,8 @@ def test_a_worker_that_is_stopped_answers_all_it_has_admitted() -> None:
     assert not _threads()
 
 
-def test_models_stand_beside_each_other() -> None:
-    """A batch is of one model; a frame goes to the one that its topic names."""
+def test_several_models_are_served() -> None:
+    """The topic of a frame names its model, and each batch has frames of one model."""
     with _serving(model(), model(name="other")) as serving:
         for sequence in range(10):
             serving.send(sequence, "tiny")
@@ -121,7 +121,7 @@ def test_models_stand_beside_each_other() -> None:
 
 
 def test_a_bug_in_a_model_fails_its_frames_alone() -> None:
-    """Every frame is answered `failed`, its queues full or not, and the worker goes on until it is stopped."""
+    """Every frame is refused as `failed`, and the worker continues."""
 
     def act() -> None:
         raise ZeroDivisionError("bug")
@@ -136,7 +136,7 @@ def test_a_bug_in_a_model_fails_its_frames_alone() -> None:
 
 
 def test_a_fault_of_the_bus_stops_the_worker() -> None:
-    """What a callback raised on the network thread is raised where it is seen."""
+    """An exception on the network thread is raised by `serve`."""
     with _serving(model()) as serving:
         serving.node.fault(KeyError("lost"))
         serving.join()
@@ -144,13 +144,13 @@ def test_a_fault_of_the_bus_stops_the_worker() -> None:
 
 
 def test_a_reconnect_announces_the_worker_again() -> None:
-    """A restarted broker has forgotten what it retained."""
-    said: list[NodeStatus] = []
+    """A restarted broker has lost its retained messages."""
+    statuses: list[NodeStatus] = []
     with _serving(model()) as serving:
         serving.bus.subscribe(
-            "skylane/v1/status/worker/w", 1, lambda delivery: said.append(unpack_status(delivery.payload))
+            "skylane/v1/status/worker/w", 1, lambda delivery: statuses.append(unpack_status(delivery.payload))
         )
         serving.node.announce()
         serving.send(1)
         serving.answers.get(timeout=WAIT_S)
-        assert said[1] == replace(said[0], age_ms=said[1].age_ms)  # It may be a millisecond older.
+        assert statuses[1] == replace(statuses[0], age_ms=statuses[1].age_ms)  # It may be a millisecond older.

@@ -27,13 +27,13 @@ ALL_READY = "ready node=cloud worker=w replicas=2"
 
 @pytest.fixture
 def repository(tmp_path: Path, add_onnx: Callable[[Path, str], None]) -> Path:
-    """A repository with one real model, for an engine that is there at once."""
+    """A repository with one ONNX model, which loads fast."""
     add_onnx(tmp_path, "tiny")
     return tmp_path
 
 
 class Command:
-    """`skylane cloud serve --replicas 2` as a process, and the lines that it says."""
+    """A process of `skylane cloud serve --replicas 2`, and the lines of its log."""
 
     def __init__(self, broker: str, repository: Path, *flags: str) -> None:
         arguments = ["--broker", broker, "--models", str(repository), "--device", "cpu", "--worker", "w"]
@@ -48,12 +48,12 @@ class Command:
         self._thread.start()
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Wait until so many lines hold a text, or it has nothing more to say."""
+        """Waits until a number of lines contain a text."""
         with self._changed:
             assert self._changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, WAIT_S), self.lines
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send it a signal and wait for its end; the exit code."""
+        """Sends a signal, waits for the end and returns the exit code."""
         self.process.send_signal(number)  # None is sent to a process that has ended.
         code = self.process.wait(WAIT_S)
         self._thread.join(WAIT_S)
@@ -81,21 +81,23 @@ def _running(broker: str, repository: Path, *flags: str) -> Iterator[Command]:
         command.end()
 
 
-def _states(broker: str, tell: Callable[[str, NodeState], None]) -> MqttBus:
-    """A bus that tells what the workers announce."""
+def _states(broker: str, report: Callable[[str, NodeState], None]) -> MqttBus:
+    """A bus that reports the announced states of the workers."""
     bus = MqttBus(Address.parse(broker), "test-states")
 
     def announced(delivery: Delivery) -> None:
         names = WORKER_STATUS.names_in(delivery.topic)
         assert names is not None
-        tell(names["worker"], unpack_status(delivery.payload).state)
+        report(names["worker"], unpack_status(delivery.payload).state)
 
     bus.subscribe(WORKER_STATUS.filter(), 1, announced)
     return bus
 
 
-def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repository: Path, tmp_path: Path) -> None:
-    """Ready when all are; one that is killed is started again; a signal drains all; each samples into a file of its own."""
+def test_replicas_are_started_restarted_and_drained_together(
+    mosquitto_broker: Broker, repository: Path, tmp_path: Path
+) -> None:
+    """Each replica writes its own resource file."""
     samples = tmp_path / "samples" / "res.csv"
     samples.parent.mkdir()
     with _running(mosquitto_broker.url, repository, "--resources", str(samples)) as command:
@@ -112,10 +114,10 @@ def test_replicas_are_one_command_to_an_operator(mosquitto_broker: Broker, repos
     assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
 
 
-def test_the_health_file_of_replicas_is_there_only_while_all_are_online(
+def test_the_health_file_exists_only_while_all_replicas_are_online(
     mosquitto_broker: Broker, repository: Path, tmp_path: Path
 ) -> None:
-    """One check for the whole command: a replica that is killed makes it unhealthy until its successor is ready."""
+    """A killed replica makes the command unhealthy until its successor is ready."""
     file, pause = tmp_path / "health", threading.Event()
 
     def wait_until(*, exists: bool) -> None:
@@ -136,10 +138,8 @@ def test_the_health_file_of_replicas_is_there_only_while_all_are_online(
     assert not file.exists()
 
 
-def test_a_replica_that_is_killed_over_its_draining_is_not_called_drained(
-    mosquitto_broker: Broker, repository: Path
-) -> None:
-    """What it held was not answered: whoever updates a fleet must be told."""
+def test_a_replica_that_is_killed_while_draining_is_an_error(mosquitto_broker: Broker, repository: Path) -> None:
+    """Its frames have no replies."""
     with _running(mosquitto_broker.url, repository) as command:
         command.wait_for(ALL_READY)
         first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
@@ -152,15 +152,15 @@ def test_a_replica_that_is_killed_over_its_draining_is_not_called_drained(
         assert "not all replicas drained: w-1 was killed by SIGKILL; " in command.lines[-1]
 
 
-def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, repository: Path) -> None:
-    """Not even where that was killed: they drain, and say goodbye to the vehicles."""
+def test_replicas_end_with_the_command(mosquitto_broker: Broker, repository: Path) -> None:
+    """They drain and report themselves offline even if the command was killed."""
     gone: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def tell(worker: str, state: NodeState) -> None:
+    def report(worker: str, state: NodeState) -> None:
         if state is NodeState.OFFLINE:
             gone.put(worker)
 
-    with _running(mosquitto_broker.url, repository) as command, _states(mosquitto_broker.url, tell):
+    with _running(mosquitto_broker.url, repository) as command, _states(mosquitto_broker.url, report):
         command.wait_for(ALL_READY)
         children = command.children()
         os.kill(command.process.pid, signal.SIGKILL)
@@ -169,17 +169,17 @@ def test_replicas_do_not_outlive_whoever_started_them(mosquitto_broker: Broker, 
         assert not alive
 
 
-def test_replicas_get_ready_where_only_warnings_are_logged(mosquitto_broker: Broker, repository: Path) -> None:
-    """Each one's `ready` is read by the command and left out of its own log; what is not ready is not started again."""
+def test_replicas_start_with_log_level_warning(mosquitto_broker: Broker, repository: Path) -> None:
+    """The command reads the READY line of each replica, but does not log it."""
     online: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def tell(worker: str, state: NodeState) -> None:
+    def report(worker: str, state: NodeState) -> None:
         if state is NodeState.ONLINE:
             online.put(worker)
 
     with (
         _running(mosquitto_broker.url, repository, "--log-level", "warning") as command,
-        _states(mosquitto_broker.url, tell),
+        _states(mosquitto_broker.url, report),
     ):
         while {online.get(timeout=WAIT_S), online.get(timeout=WAIT_S)} != {"w-1", "w-2"}:
             pass
@@ -187,22 +187,22 @@ def test_replicas_get_ready_where_only_warnings_are_logged(mosquitto_broker: Bro
     assert command.lines == []
 
 
-def test_replicas_that_cannot_start_tell_why(mosquitto_broker: Broker, repository: Path) -> None:
-    """A model that is not there would fail again and again."""
+def test_a_failed_start_of_a_replica_has_a_reason(mosquitto_broker: Broker, repository: Path) -> None:
+    """It is not restarted, because it would fail again."""
     with _running(mosquitto_broker.url, repository, "--model", "huge") as command:
         assert command.process.wait(WAIT_S) == 1
         command.end()
         assert "before all were ready: no model 'huge'" in command.lines[-1]
 
 
-def test_replicas_need_a_broker_that_shares(
+def test_replicas_need_shared_subscriptions(
     embedded_url: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said at once, before a model is loaded."""
+    """The error comes before a model is loaded."""
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
     assert ended.value.code == 1
-    assert "speaks MQTT 3.1.1, which cannot share frames between workers" in capsys.readouterr().err
+    assert "supports MQTT 3.1.1 only, which cannot share frames between workers" in capsys.readouterr().err
 
 
 def _neighbours() -> int:
@@ -217,22 +217,22 @@ def _neighbours() -> int:
 
 
 def test_replicas_without_a_broker_listen_at_one_port_each(repository: Path) -> None:
-    """Whatever spreads the calls must reach each by itself, and see which is ready."""
+    """A load balancer must reach each replica and its health."""
     port = _neighbours()
     with _running("none", repository, "--no-broker", "--http", f"127.0.0.1:{port}") as command:
         command.wait_for(ALL_READY)
-        told = [
+        found = [
             httpx.get(f"http://127.0.0.1:{port + place}/healthz", verify=False, timeout=WAIT_S).json()
             for place in range(2)
         ]
-        assert [each["worker"] for each in told] == ["w-1", "w-2"]
+        assert [each["worker"] for each in found] == ["w-1", "w-2"]
         assert command.end() == 0, command.lines
 
 
 def test_replicas_need_a_port_each(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said at once, not when the last of them cannot start."""
+    """The error comes at once, not when the last replica starts."""
     arguments = ["--no-broker", "--http", "127.0.0.1:65535", "--models", str(repository), "--replicas", "2"]
     with pytest.raises(SystemExit) as ended:
         skylane.main(["cloud", "serve", *arguments])
     assert ended.value.code == 1
-    assert "127.0.0.1:65535: replica 2 has no port there" in capsys.readouterr().err
+    assert "127.0.0.1:65535: replica 2 would need a port above 65535" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How a worker starts: bad models, taken ports, too few threads; and that its standard error consists of log lines."""
+"""The start of a worker: invalid models, ports in use, too few threads, and its log."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def serving(repository: Path, *flags: str) -> Iterator[Serving]:
 
 
 def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repository: Path) -> None:
-    """A hundred models must not wait for the one that somebody copied badly; its reason is in the log and the listing."""
+    """The reason is in the log and in the list of models."""
     with serving(repository, "--log-format", "json") as worker:
         port = worker.line(READY).fields["http_port"]
         models = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", timeout=WAIT_S).json()
@@ -92,23 +92,21 @@ def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repos
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("flags", [(), ("--isolate",), ("--replicas", "2")])
 def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: str, flags: tuple[str, ...]) -> None:
-    """TensorFlow, Keras and absl write notices of their own, which a log collector could not read."""
+    """Notices of TensorFlow, Keras and absl would break a log collector."""
     with serving(repository, "--model", "tiny", "--log-format", log_format, *flags) as worker:
         worker.line(READY)
         assert worker.end() == 0
     entries = [read_line(line) for line in worker.lines]
     assert None not in entries, worker.lines
     assert {entry.fields["node"] for entry in entries if entry} == {"cloud"}
-    # Where the tests run in a container, its limit may be too low for a worker.
+    # The limit of a container that runs the tests may be too low.
     assert not [entry for entry in entries if entry and entry.level != "info" and "pids_limit" not in entry.event]
     if log_format == "json":
         assert all({"time", "level", "message", "worker"} <= json.loads(line).keys() for line in worker.lines)
 
 
-def test_a_repository_without_a_model_that_can_be_served_ends_the_start(
-    workshop: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the reason of each: a worker that serves nothing would look alive."""
+def test_a_repository_without_a_valid_model_ends_the_start(workshop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error has the reason for each model."""
     workshop.add("first", b"no graph")
     workshop.add("second", b"no graph either", sha256="0" * 64)
     with pytest.raises(SystemExit) as ended:
@@ -119,8 +117,8 @@ def test_a_repository_without_a_model_that_can_be_served_ends_the_start(
     assert "; second: " in last
 
 
-def test_an_error_at_the_start_is_a_json_line_too(workshop: Any) -> None:
-    """A log collector drops what it cannot read, and that would be the line that says why the worker ended."""
+def test_an_error_at_the_start_is_a_json_line(workshop: Any) -> None:
+    """A log collector drops other lines, and with them the reason."""
     workshop.add("tiny", b"no graph")
     with serving(workshop.root, "--model", "tiny", "--log-format", "json") as worker:
         last = worker.line("ended by an error")
@@ -129,10 +127,10 @@ def test_an_error_at_the_start_is_a_json_line_too(workshop: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_a_taken_port_ends_the_start_before_models_and_broker(
+def test_a_port_in_use_is_reported_before_models_and_broker(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither is there: each would have been reported in the place of the port."""
+    """Models and broker are missing too, and would be reported otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         flags = [f"--{kind}", address, "--broker", "mqtt://127.0.0.1:1", "--models", str(tmp_path)]
@@ -149,29 +147,29 @@ _TOO_FEW_THREADS = """
 import os, resource, sys
 from pathlib import Path
 from cloud.engines.engine import Placement
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.node import WorkerSettings
 from cloud.models.repository import Repository
 from shared.messages.control import Verb
 from tests.support.tiny_model import model
-from tests.support.control import Place, _memory_bus
+from tests.support.control import WorkerRig, _memory_bus
 
-loader = Loader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
+loader = ModelLoader(Repository(Path(sys.argv[1])), Placement(device="cpu"), warm_up_runs=1)
 settings = WorkerSettings(worker="w", session="s9")
 with _memory_bus() as bus:
-    place = Place(bus, loader, [model(name="first")], settings, with_loader=True)
-    assert place.ready.wait(60)
+    rig = WorkerRig(bus, loader, [model(name="first")], settings, with_loader=True)
+    assert rig.ready.wait(60)
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.getuid() == 0:
         os.setuid(65534)  # The limit does not hold for root.
     resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
-    print(place.told(Verb.LOAD, "second").error)
-    place.send(1, "first")
-    print(place.answer().status.value)
+    print(rig.request(Verb.LOAD, "second").error)
+    rig.send(1, "first")
+    print(rig.answer().status.value)
     resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
-    print(place.told(Verb.LOAD, "second").error or "loaded")
-    place.node.stop()
-    place.thread.join()
+    print(rig.request(Verb.LOAD, "second").error or "loaded")
+    rig.node.stop()
+    rig.thread.join()
 """
 
 
@@ -183,10 +181,8 @@ def open_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_load_that_finds_too_few_threads_fails_alone(
-    open_folder: Path, add_onnx: Callable[[Path, str], None]
-) -> None:
-    """Under a container's pids_limit a library in C++ would abort the process, and with it what the worker serves."""
+def test_a_load_without_enough_threads_fails(open_folder: Path, add_onnx: Callable[[Path, str], None]) -> None:
+    """A library in C++ would abort the process under a container's pids_limit."""
     add_onnx(open_folder, "second")
     done = subprocess.run(
         [sys.executable, "-c", _TOO_FEW_THREADS, str(open_folder)],

@@ -54,8 +54,8 @@ with open_gateway(model(engine=Slow()), gateway=gateway) as doors:
 """
 
 
-def test_a_worker_with_busy_doors_stays_within_its_bound() -> None:
-    """An operator sets pids_limit by it."""
+def test_a_worker_with_a_busy_gateway_stays_within_the_limit() -> None:
+    """Operators set pids_limit by this number."""
     done = subprocess.run(
         [sys.executable, "-c", _BUSY_GRPC], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
@@ -64,8 +64,8 @@ def test_a_worker_with_busy_doors_stays_within_its_bound() -> None:
     assert 16 < threads <= bound
 
 
-def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/guides/sizing.md names it, and docker-compose.yml is set by it."""
+def test_the_documented_example_is_correct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/guides/sizing.md and docker-compose.yml use it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert usable_cores() == 8
     text = (Path(__file__).parents[2] / "docs" / "guides" / "sizing.md").read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.Monk
 
 
 def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It would show under load only, when a call finds no thread."""
+    """Otherwise it would fail only under load."""
     caplog.set_level(logging.INFO, "skylane.cloud")
     settings = CloudConfig(http=":0", grpc=":0")
     limit = tmp_path / "pids.max"
@@ -92,8 +92,8 @@ def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytes
     assert record.msg["threads"] == max_threads(settings, 3)
 
 
-def test_threads_that_are_allowed_are_all_ended_again() -> None:
-    """The check itself must leave nothing behind."""
+def test_the_check_ends_its_threads() -> None:
+    """The check must not leave threads behind."""
     check_threads_available(50)
     assert not [thread for thread in threading.enumerate() if thread.name == "thread-check"]
     assert "pids_limit" in str(ThreadsExhaustedError())
@@ -111,8 +111,8 @@ print(sum(call.result(30) for call in [pool.submit(int, "1") for _ in range(20)]
 """
 
 
-def test_grpc_calls_wait_where_no_more_threads_are_allowed() -> None:
-    """An exception there would end the thread in which grpcio takes calls, and no call would ever be answered again."""
+def test_grpc_calls_wait_for_a_free_thread() -> None:
+    """An exception would end the thread in which grpcio accepts calls."""
     done = subprocess.run(
         [sys.executable, "-c", _NO_MORE_THREADS], capture_output=True, text=True, timeout=WAIT_S, check=False
     )

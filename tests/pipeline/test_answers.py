@@ -198,5 +198,5 @@ def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embed
     with worker(embedded_url, model):
         bus = connect(embedded_url)
         second = CloudNode([model], WorkerSettings(worker="second", session="s2"))
-        with pytest.raises(Exception, match=r"speaks MQTT 3.1.1, which cannot share frames.*use Mosquitto"):
+        with pytest.raises(Exception, match=r"supports MQTT 3.1.1 only, which cannot share frames.*use Mosquitto"):
             second.serve(bus, lambda: None)

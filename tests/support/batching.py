@@ -1,4 +1,4 @@
-"""A batcher in threads of its own, before an engine that waits for its gate."""
+"""A batcher with its threads, and an engine that waits for a gate."""
 
 import threading
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from cloud.models.manifest import BatchingSection, InputSection, Manifest, Outpu
 from cloud.models.model import Model
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
+from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared import clock
@@ -26,8 +27,8 @@ from tests.support.tiny_model import CARD, HEIGHT, WIDTH
 WAIT_S = 60.0
 
 
-class Gated:
-    """An engine that answers each picture's first number, and waits for its gate."""
+class GatedEngine:
+    """An engine that returns the first channel of each image once its gate is open."""
 
     name = "tensorflow"
     device = "cpu"
@@ -41,16 +42,16 @@ class Gated:
         *,
         is_reentrant: bool = False,
     ) -> None:
-        """`error` is raised for every batch, or for those that hold a picture of the numbers `poison`."""
+        """`error` is raised for every batch, or only for those with an image of one of the numbers in `poison`."""
         self.is_reentrant = is_reentrant
         self.batch_size = batch_size
         self.error = error
         self.poison = poison
         self.gate = threading.Event()
         self.entered = threading.Event()
-        self.begun = threading.Semaphore(0)  # Once for each batch.
+        self.begun = threading.Semaphore(0)  # Released once per batch.
         self.sizes: list[int] = []
-        self.most = 0  # Batches at a time.
+        self.most = 0  # The largest number of concurrent batches.
         self._now = 0
         self._lock = threading.Lock()
 
@@ -73,7 +74,7 @@ class Gated:
         """See Engine."""
 
 
-def _model(engine: Gated, max_size: int) -> Model:
+def _model(engine: GatedEngine, max_size: int) -> Model:
     manifest = Manifest(
         format="frozen_graph",
         file="none",
@@ -86,10 +87,33 @@ def _model(engine: Gated, max_size: int) -> Model:
     return Model(manifest, CARD, engine)
 
 
-class Line:
-    """A batcher in its thread, and what comes out of it on either side."""
+class _Postprocessor(Postprocessor):
+    """Records the inferred frames, and which of them the engine's thread processed itself."""
 
-    def __init__(self, engine: Gated, max_size: int = 1, instances: int = 1, **options: Any) -> None:
+    def __init__(self, replier: Replier, done: "list[tuple[Request, npt.NDArray[np.uint8]]]") -> None:
+        super().__init__(replier)
+        self.processed: list[int] = []
+        self.finished = threading.Semaphore(0)  # Released once per frame.
+        self._done = done
+
+    def put(self, request: Request, model: Model) -> None:
+        """Records a frame."""
+        del model
+        assert request.outputs is not None
+        self._done.append((request, request.outputs["mask"]))
+        self.finished.release()
+
+    def process(self, request: Request, model: Model) -> None:
+        """Records a frame that the engine's thread processes."""
+        assert request.id is not None
+        self.processed.append(request.id.sequence)
+        self.put(request, model)
+
+
+class BatcherRig:
+    """A batcher with its threads, the inferred frames and the refusals."""
+
+    def __init__(self, engine: GatedEngine, max_size: int = 1, instances: int = 1, **options: Any) -> None:
         self.engine = engine
         model = _model(engine, max_size)
         model.instances = self.instances = instances
@@ -97,10 +121,12 @@ class Line:
         self.refused: list[ResultMessage] = []
         self.threads = ThreadGroup(lambda: None)
         self.admission = Admission()
-        self.batcher = Batcher(model, Replier("w", "cloud/w/s9"), self.admission, self._done, **options)
+        replier = Replier("w", "cloud/w/s9")
+        self.postprocessor = _Postprocessor(replier, self.done)
+        self.batcher = Batcher(model, replier, self.admission, self.postprocessor, **options)
 
     def request(self, number: int, budget_ms: int | None = None, received_ns: int | None = None) -> Request:
-        """A decoded frame whose pixels are its number."""
+        """A decoded frame whose pixels are all its number."""
         message = FrameMessage(
             id=FrameId("car", "left", "s1", number),
             model="tiny",
@@ -117,40 +143,36 @@ class Line:
             vehicle="car",
             camera="left",
             model="tiny",
-            answer=self.refused.append,
+            reply=self.refused.append,
             times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
             max_reply_bytes=1000,
             message=message,
-            picture=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
+            image=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )
 
     def put(self, *requests: Request) -> None:
-        """What a decoder does with each."""
+        """Puts decoded frames into the batcher, as a decoder does."""
         for request in requests:
             assert self.batcher.reserve()
             self.batcher.put(request)
 
     def start(self) -> None:
-        """Start the engine's threads."""
+        """Starts the engine threads."""
         for _ in range(self.instances):
             self.threads.start("engine", self.batcher.run)
 
     def answers(self) -> list[tuple[int, Status, str]]:
-        """Number, status and reason of the frames that were refused."""
+        """Number, status and reason of the refused frames."""
         return [(answer.id.sequence, answer.status, answer.reason) for answer in self.refused]
 
-    def _done(self, request: Request, _: Model) -> None:
-        assert request.outputs is not None
-        self.done.append((request, request.outputs["mask"]))
-
     def finish(self) -> None:
-        """Let the engine go, and wait for the end."""
+        """Opens the gate, closes the batcher and waits for its threads."""
         self.engine.gate.set()
         self.batcher.close()
         self.threads.join(WAIT_S)
 
     def numbers(self) -> list[int]:
-        """The frames that came out, each with its own mask."""
+        """Numbers of the inferred frames, after checking that each has its own mask."""
         for request, mask in self.done:
             assert request.message is not None
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), request.message.id.sequence, np.uint8))

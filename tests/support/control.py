@@ -1,4 +1,4 @@
-"""A loader of models that need no library, and a worker that an operator and a vehicle talk to over a bus in memory."""
+"""A worker with models in memory, which an operator and a vehicle reach over a bus in memory."""
 
 import queue
 import threading
@@ -21,12 +21,12 @@ from tests.support.tiny_model import Engine, frame, model
 WAIT_S = 60.0
 
 
-class Shelf:
-    """What a loader and its repository are to a worker. A load waits for `gate`."""
+class FakeRepository:
+    """A loader and repository of models in memory. A load waits for `gate`."""
 
     def __init__(self, **versions: tuple[str, ...]) -> None:
         self.stock = versions
-        self.engines: dict[tuple[str, str], Engine] = {}  # The last one of each version.
+        self.engines: dict[tuple[str, str], Engine] = {}  # The last engine of each version.
         self.gate = threading.Event()
         self.gate.set()
         self.began = threading.Event()
@@ -49,7 +49,7 @@ class Shelf:
         return model(name=name, version=version or self.stock[name][-1]).card
 
     def load(self, name: str, version: str | None = None) -> Model:
-        """See Loader."""
+        """See ModelLoader."""
         card = self.card(name, version)
         self.began.set()
         assert self.gate.wait(WAIT_S)
@@ -59,15 +59,15 @@ class Shelf:
         return model(name=name, version=card.version, engine=engine)
 
 
-class Place:
-    """A worker with a shelf, an operator and a vehicle."""
+class WorkerRig:
+    """A running worker, an operator and a vehicle."""
 
     def __init__(
-        self, bus: Bus, shelf: Shelf, served: list[Model], settings: WorkerSettings, *, with_loader: bool
+        self, bus: Bus, repository: FakeRepository, served: list[Model], settings: WorkerSettings, *, with_loader: bool
     ) -> None:
         self.bus = bus
-        self.shelf = shelf
-        loader: Any = shelf if with_loader else None
+        self.repository = repository
+        loader: Any = repository if with_loader else None
         self.node = CloudNode(served, settings, loader=loader)
         self.answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
@@ -85,7 +85,7 @@ class Place:
         self.thread.start()
 
     def send(self, sequence: int, name: str = "tiny", version: str | None = None) -> None:
-        """A vehicle publishes a frame."""
+        """Publishes a frame as the vehicle."""
         self.bus.publish(
             topics.FRAMES.of(model=name, vehicle="car", camera="left"),
             pack_frame(frame(sequence, name, version)),
@@ -94,18 +94,18 @@ class Place:
         )
 
     def answer(self) -> ResultMessage:
-        """The next one."""
+        """Waits for the next reply to a frame."""
         return self.answers.get(timeout=WAIT_S)
 
     def ask(self, verb: Verb, name: str = "", version: str | None = None, *, keep: bool = False) -> str:
-        """Send a request; returns its nonce."""
+        """Sends a control request and returns its nonce."""
         nonce = f"n{next(self._nonces)}"
         request = ControlRequest("ops", nonce, verb, name, version, keep)
         self.bus.publish(topics.CONTROL.of(worker="w", verb=verb.value), pack_request(request), qos=1)
         return nonce
 
-    def told(self, verb: Verb, name: str = "", version: str | None = None, *, keep: bool = False) -> ControlReply:
-        """Send a request and wait for its reply."""
+    def request(self, verb: Verb, name: str = "", version: str | None = None, *, keep: bool = False) -> ControlReply:
+        """Sends a control request and waits for its reply."""
         nonce = self.ask(verb, name, version, keep=keep)
         reply = self.replies.get(timeout=WAIT_S)
         assert (reply.nonce, reply.worker) == (nonce, "w")
@@ -121,25 +121,25 @@ def _memory_bus() -> Iterator[MemoryBus]:
 
 @contextmanager
 def open_worker(
-    shelf: Shelf,
+    repository: FakeRepository,
     served: tuple[tuple[str, str], ...] = (("tiny", "1"),),
     bus: Bus | None = None,
     *,
     with_loader: bool = True,
     **settings: Any,
-) -> Iterator[Place]:
-    """A worker `w` that serves these models of the shelf, until the block ends; on a bus in memory where none is given."""
+) -> Iterator[WorkerRig]:
+    """A worker `w` that serves these models of the repository, until the block ends; on a bus in memory where none is given."""
     with nullcontext(bus) if bus else _memory_bus() as carrier:
-        models = [shelf.load(*key) for key in served]
-        shelf.began.clear()
-        place = Place(
-            carrier, shelf, models, WorkerSettings(worker="w", session="s9", **settings), with_loader=with_loader
+        models = [repository.load(*key) for key in served]
+        repository.began.clear()
+        rig = WorkerRig(
+            carrier, repository, models, WorkerSettings(worker="w", session="s9", **settings), with_loader=with_loader
         )
         try:
-            assert place.ready.wait(WAIT_S)
-            yield place
+            assert rig.ready.wait(WAIT_S)
+            yield rig
         finally:
-            shelf.gate.set()
-            place.node.stop()
-            place.thread.join(WAIT_S)
-            assert not place.thread.is_alive()
+            repository.gate.set()
+            rig.node.stop()
+            rig.thread.join(WAIT_S)
+            assert not rig.thread.is_alive()

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Answered, Door
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from shared.mqtt.bus import MemoryBus
@@ -41,7 +41,7 @@ class Doors:
 @contextmanager
 def open_gateway(
     *models: Model,
-    loader: Loader | None = None,
+    loader: ModelLoader | None = None,
     gateway: GatewaySettings | None = None,
     max_frames: int = 64,
     worker: str = "w",

@@ -1,4 +1,4 @@
-"""A model without a library that answers each picture's first channel, and the frames that it takes."""
+"""A model that needs no library and returns the first channel of each image, and frames for it."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ CARD = ModelCard(
 
 
 class Engine:
-    """Answers the first channel, or does what it is told to."""
+    """Returns the first channel of each image; `act` is called before that."""
 
     name = "tensorflow"
     device = "cpu"
@@ -49,7 +49,7 @@ class Engine:
 def model(
     act: Callable[[], None] = lambda: None, name: str = "tiny", version: str = "1", engine: Engine | None = None
 ) -> Model:
-    """A version of the model; `act` runs with every batch."""
+    """A version of the model; `act` is called with every batch."""
     manifest = Manifest(
         format="frozen_graph",
         file="none",
@@ -62,7 +62,7 @@ def model(
 
 
 def frame(sequence: int, model: str = "tiny", version: str | None = None) -> FrameMessage:
-    """A frame of one colour, its sequence number."""
+    """A frame whose pixels all have the value of its sequence number."""
     return FrameMessage(
         id=FrameId("car", "left", "s1", sequence),
         model=model,

@@ -16,7 +16,7 @@ from cloud.engines.tensorflow.library import choose
 from cloud.engines.tensorflow.saved_model import read_frozen_signature
 from cloud.models.agreement import AgreementError, agreement
 from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 READERS: dict[str, Callable[[Path, Manifest], FrozenModel]] = {
     "frozen_graph": read_frozen_graph,
@@ -43,7 +43,7 @@ class TensorFlowEngine(GraphSession):
     def _set_free(self, frozen: FrozenModel, manifest: Manifest, placement: Placement) -> None:
         """Take the graph with a free batch, if it answers a batch as the baked one answers each picture."""
         assert self.batch_size is not None
-        given = pictures(manifest.input.height, manifest.input.width, self.batch_size + 1)
+        given = warmup_images(manifest.input.height, manifest.input.width, self.batch_size + 1)
         alone = [self.infer(np.repeat(picture[np.newaxis], self.batch_size, axis=0)) for picture in given]
         wanted = {head: np.stack([each[head][0] for each in alone]) for head in alone[0]}
         for reshapes in (False, True):

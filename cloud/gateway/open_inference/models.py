@@ -9,7 +9,7 @@ from cloud.gateway.common.errors import RefusedError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.submission import Door
-from cloud.serving.model_stats import SPENT, ModelStats
+from cloud.serving.model_stats import TRITON_STAGES, ModelStats
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
@@ -105,7 +105,7 @@ def statistics(parts: WorkerContext, model: str, version: str | None) -> Told:
         tally = tallies.get((card.name, card.version), ModelStats())
         is_first = card.name not in (each["name"] for each in told)
         failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
-        spent = {part: {"count": tally.answered, "ns": tally.stage_ns(part)} for part in SPENT}
+        spent = {part: {"count": tally.answered, "ns": tally.stage_ns(part)} for part in TRITON_STAGES}
         success = {"count": tally.answered, "ns": tally.stages_ns.total()}
         told.append(
             {

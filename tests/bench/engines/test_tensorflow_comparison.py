@@ -6,14 +6,14 @@ import pytest
 from bench.engines.tensorflow_comparison import Plan, Runner, groups
 from bench.engines.tensorflow_variants import WAYS, opened
 from bench.load.playback import BenchError
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 
 def test_a_way_that_takes_too_long_is_given_up_and_says_so(tmp_path: Path) -> None:
     """XLA takes seconds a picture: the table of the others must not wait for it."""
     plan = Plan(Path("models"), limit_s=0.01)
     shown = tmp_path / "pictures.npy"
-    np.save(shown, pictures(608, 968, 1))
+    np.save(shown, warmup_images(608, 968, 1))
     with Runner("Session.run", plan, shown, tmp_path) as runner:
         with pytest.raises(BenchError, match=r"Session\.run: given up: .* too few to be warm \(nothing was"):
             runner.wait()
@@ -32,7 +32,7 @@ def test_a_way_that_ends_tells_its_last_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["tf.function", "arg max by TopK", "means by AvgPool"])
 def test_a_way_gives_the_engines_mask(way: str) -> None:
     """A way that computes something else would be no way to run this graph."""
-    shown = pictures(608, 968, 1)
+    shown = warmup_images(608, 968, 1)
     engine = opened(WAYS["Skylane's engine"], Path("models"), "road-small")
     assert np.mean(opened(WAYS[way], Path("models"), "road-small")(shown) == engine(shown)) > 0.9999
 

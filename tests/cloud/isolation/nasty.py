@@ -1,4 +1,4 @@
-"""An engine that does what the first number of a picture says: the worst that a model can do."""
+"""A faulty engine: the largest pixel value of a batch selects its fault."""
 
 import ctypes
 import os
@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.engines.engine import InferenceError, Outputs, Placement, Precision
-from cloud.isolation.engine import IsolatedEngine, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from cloud.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection
 
 RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
 
 
 HEIGHT, WIDTH = 8, 12
-PATIENT = Limits(hang_s=60.0)
+PATIENT = IsolationLimits(hang_s=60.0)
 
 
 class Nasty:
-    """Answers the first channel, but for the numbers above."""
+    """Returns the first channel, except for the numbers above."""
 
     name = "nasty"
     device = "cpu"
@@ -67,7 +67,7 @@ class Nasty:
 
 
 class Watched(IsolatedEngine):
-    """Loses patience soon with a batch that hangs, and with no other, however busy the machine is."""
+    """Has a short time limit only for batches that hang, so that a busy machine does not matter."""
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
@@ -81,7 +81,7 @@ def _tell_stuck() -> None:
 
 
 def manifest() -> Manifest:
-    """Of a model whose batches hold up to four."""
+    """A manifest with batches of up to four images."""
     return Manifest(
         format="frozen_graph",
         file="none",
@@ -94,5 +94,5 @@ def manifest() -> Manifest:
 
 
 def pictures(*numbers: int) -> npt.NDArray[np.uint8]:
-    """A batch whose pictures are these numbers all over."""
+    """A batch of images, each filled with one of the numbers."""
     return np.stack([np.full((HEIGHT, WIDTH, 3), number, np.uint8) for number in numbers])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cloud.engines.engine import ENGINES, EngineEntry, EngineError, InferenceError, Placement, Precision
-from cloud.isolation.engine import IsolatedEngine, IsolationError, Limits
+from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
 from cloud.isolation.process import ProcessLostError
 from shared.network.env_names import BROKER_PASSWORD_VARIABLES, TOKEN_VARIABLES
 from tests.cloud.conftest import Workshop
@@ -25,17 +25,17 @@ WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of engines holds a nasty one."""
+    """Adds the faulty engine to the table of engines."""
     monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
 
 
-def _nasty(path: str = "model", limits: Limits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
+def _nasty(path: str = "model", limits: IsolationLimits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
     return nasty.Watched(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
 
 
 @pytest.fixture
 def engine() -> Iterator[IsolatedEngine]:
-    """A nasty engine in a process of its own, warm."""
+    """The faulty engine in a separate process, warmed up."""
     opened = _nasty()
     opened.infer(nasty.pictures(0))
     yield opened
@@ -44,10 +44,10 @@ def engine() -> Iterator[IsolatedEngine]:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_it_answers_what_the_engine_itself_answers(
+def test_outputs_equal_those_of_the_engine_itself(
     workshop: Workshop, pictures: npt.NDArray[np.uint8], batch: int
 ) -> None:
-    """Bit for bit, of a real TensorFlow graph, in whatever batches."""
+    """A TensorFlow graph gives the same bits, in batches of any size."""
     from cloud.engines.tensorflow.library import tf  # noqa: PLC0415 - only this test needs it.
 
     workshop.add("small", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
@@ -64,8 +64,8 @@ def test_it_answers_what_the_engine_itself_answers(
             isolated.close()
 
 
-def test_the_process_sees_nothing_that_lets_anybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model is code, and might tell somebody."""
+def test_the_process_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is code, and must not be able to send them anywhere."""
     for variable in (*BROKER_PASSWORD_VARIABLES, *TOKEN_VARIABLES):
         monkeypatch.setenv(variable, "a secret")
     monkeypatch.setenv("HARMLESS", "seen")
@@ -78,7 +78,7 @@ def test_the_process_sees_nothing_that_lets_anybody_in(monkeypatch: pytest.Monke
     assert "a secret" not in seen.values()
 
 
-def test_an_answer_is_not_overwritten_by_the_next(engine: IsolatedEngine) -> None:
+def test_outputs_are_not_overwritten_by_the_next_batch(engine: IsolatedEngine) -> None:
     """A mask is still being encoded while the next batch is inferred."""
     first = engine.infer(nasty.pictures(1))["mask"]
     second = engine.infer(nasty.pictures(2, 3, 4))["mask"]
@@ -86,14 +86,14 @@ def test_an_answer_is_not_overwritten_by_the_next(engine: IsolatedEngine) -> Non
     np.testing.assert_array_equal(second[:, 0, 0], [2, 3, 4])
 
 
-def test_answers_may_grow(engine: IsolatedEngine) -> None:
-    """Raw tensors may be of any size; what is shared grows with them."""
+def test_outputs_may_become_larger(engine: IsolatedEngine) -> None:
+    """The shared memory grows with them."""
     assert engine.infer(nasty.pictures(nasty.WIDE))["mask"].shape == (1, nasty.HEIGHT, 64 * nasty.WIDTH)
     assert engine.infer(nasty.pictures(5))["mask"].shape == (1, nasty.HEIGHT, nasty.WIDTH)
 
 
-def test_what_the_engine_raises_is_raised_here(engine: IsolatedEngine) -> None:
-    """Word for word, and the process stays: a failed frame costs nobody anything."""
+def test_an_inference_error_is_passed_on(engine: IsolatedEngine) -> None:
+    """The process continues to run."""
     before = engine.pid
     with pytest.raises(InferenceError, match="the model returned NaN"):
         engine.infer(nasty.pictures(nasty.RAISE))
@@ -112,8 +112,8 @@ def test_what_the_engine_raises_is_raised_here(engine: IsolatedEngine) -> None:
     ],
     ids=["bug", "sleep", "hang", "exit", "crash"],
 )
-def test_a_process_that_is_lost_is_replaced(engine: IsolatedEngine, number: int, said: str) -> None:
-    """And the next batch is answered, whatever this one did."""
+def test_a_lost_process_is_replaced(engine: IsolatedEngine, number: int, said: str) -> None:
+    """The next batch gets its outputs."""
     before = engine.pid
     with pytest.raises(InferenceError, match=said):
         engine.infer(nasty.pictures(number))
@@ -122,9 +122,9 @@ def test_a_process_that_is_lost_is_replaced(engine: IsolatedEngine, number: int,
     assert not psutil.pid_exists(before)
 
 
-def test_a_model_that_eats_all_memory_meets_a_limit() -> None:
-    """The limit is the process's own; the worker's memory is not touched."""
-    eater = _nasty(limits=Limits(memory_bytes=1 << 30))
+def test_memory_of_the_process_is_limited() -> None:
+    """The limit does not apply to the worker."""
+    eater = _nasty(limits=IsolationLimits(memory_bytes=1 << 30))
     try:
         with pytest.raises(InferenceError, match=r"MemoryError|allocate|ended"):
             eater.infer(nasty.pictures(nasty.EAT))
@@ -132,16 +132,16 @@ def test_a_model_that_eats_all_memory_meets_a_limit() -> None:
         eater.close()
 
 
-def test_a_process_killed_from_outside_is_said_to_be(engine: IsolatedEngine) -> None:
-    """As the kernel does where memory runs out; also between two batches."""
+def test_a_process_that_was_killed_between_batches_is_reported(engine: IsolatedEngine) -> None:
+    """The kernel kills a process when memory runs out."""
     os.kill(engine.pid, signal.SIGKILL)
-    with pytest.raises(ProcessLostError, match="SIGKILL \\(out of memory, as a rule\\)"):
+    with pytest.raises(ProcessLostError, match="SIGKILL \\(usually out of memory\\)"):
         engine.infer(nasty.pictures(1))
     assert (engine.infer(nasty.pictures(8))["mask"] == 8).all()
 
 
-def test_why_an_engine_cannot_be_opened_is_said_as_without_isolation() -> None:
-    """A file that is none, an engine that ends its process, an engine whose library is missing."""
+def test_errors_of_opening_are_passed_on() -> None:
+    """The file is invalid, the engine raises an error, or it ends its process."""
     with pytest.raises(EngineError, match="none: cannot be read"):
         IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"))
     with pytest.raises(IsolationError, match="raises is nasty"):
@@ -150,8 +150,8 @@ def test_why_an_engine_cannot_be_opened_is_said_as_without_isolation() -> None:
         _nasty("exits")
 
 
-def test_an_interrupt_of_the_terminal_is_not_the_processs(engine: IsolatedEngine) -> None:
-    """Ctrl-C goes to the worker's group; the worker drains, and for that its engine must live."""
+def test_the_process_does_not_receive_ctrl_c(engine: IsolatedEngine) -> None:
+    """The worker drains after Ctrl-C and needs its engine for that."""
     assert os.getpgid(engine.pid) != os.getpgid(0)
 
 
@@ -172,13 +172,13 @@ PARENT = textwrap.dedent("""
 
 
 def _shared() -> set[Path]:
-    """What Python's shared memory has left on this machine; others, such as a browser, come and go there."""
+    """Files of Python's shared memory; other programs use other names."""
     return set(Path("/dev/shm").glob("psm_*"))
 
 
 @pytest.mark.parametrize("number", [nasty.SLEEP, nasty.HANG], ids=["sleep", "hang"])
-def test_the_process_ends_with_its_worker_whatever_it_is_at(number: int) -> None:
-    """Even where the worker is killed with -9 and no line of Python runs any more; nothing shared stays behind."""
+def test_the_process_ends_with_its_worker(number: int) -> None:
+    """This includes a worker that was killed and an engine that hangs; no shared memory remains."""
     before = _shared()
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -196,15 +196,15 @@ def test_the_process_ends_with_its_worker_whatever_it_is_at(number: int) -> None
     assert _shared() <= before
 
 
-def test_a_process_that_takes_over_runs_the_file_that_was_loaded(tmp_path: Path) -> None:
-    """Each mask says the hash of its model: another file in its place would answer under that hash."""
+def test_a_replacement_process_refuses_a_changed_file(tmp_path: Path) -> None:
+    """Each reply has the hash of the model, which must be that of the file that runs."""
     (tmp_path / "model").write_bytes(b"loaded")
     engine = _nasty(str(tmp_path / "model"))
     try:
         (tmp_path / "model").write_bytes(b"another")
         with pytest.raises(ProcessLostError):
             engine.infer(nasty.pictures(nasty.CRASH))
-        with pytest.raises(InferenceError, match=r"model was changed since it was loaded: load it again"):
+        with pytest.raises(InferenceError, match=r"model has changed since it was loaded: load it again"):
             engine.infer(nasty.pictures(0))
         (tmp_path / "model").write_bytes(b"loaded")
         engine.infer(nasty.pictures(0))
@@ -212,10 +212,8 @@ def test_a_process_that_takes_over_runs_the_file_that_was_loaded(tmp_path: Path)
         engine.close()
 
 
-def test_what_an_engines_process_writes_before_it_ends_is_in_the_log(
-    engine: IsolatedEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As lines of the worker's log, for a collector takes no others; with the restart and why."""
+def test_output_of_the_process_is_logged(engine: IsolatedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """It becomes lines of the worker's log, with the restart and its reason."""
     lost = engine.pid
     with pytest.raises(ProcessLostError):
         engine.infer(nasty.pictures(nasty.BUG))

@@ -5,7 +5,7 @@ import pytest
 
 from cloud.models.agreement import AgreementError, agreement, largest_difference
 from cloud.models.manifest import Manifest
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 
 def _manifest(task: str, outputs: dict[str, Any] | None = None, kind: str = "class_ids") -> Manifest:
@@ -32,7 +32,7 @@ def test_masks_agree_by_pixels() -> None:
 
 
 def test_classifications_agree_by_their_best_class() -> None:
-    """A score that moves a little changes no label."""
+    """Small changes of the scores do not matter."""
     reference = np.array([[0.9, 0.1], [0.2, 0.8]], np.float32)
     given = np.array([[0.8, 0.2], [0.6, 0.4]], np.float32)
     manifest = _manifest("classification", kind="probabilities")
@@ -41,7 +41,7 @@ def test_classifications_agree_by_their_best_class() -> None:
 
 
 def test_detections_agree_by_matched_objects() -> None:
-    """One object of each side is the other's, one of ours is missed: two of three are matched."""
+    """Two of three objects match."""
     boxes = np.array([[[0, 0, 20, 20], [50, 50, 90, 90]]], np.float32)
     both = np.array([[[0.9, 0.0], [0.0, 0.8]]], np.float32)
     one = np.array([[[0.9, 0.0], [0.0, 0.1]]], np.float32)
@@ -54,16 +54,16 @@ def test_detections_agree_by_matched_objects() -> None:
     assert agreement(manifest, {"boxes": boxes, "scores": both}, {"boxes": boxes, "scores": other}) == 0.0
 
 
-def test_tensors_agree_as_their_worst_head_does() -> None:
-    """A head that broke must not hide behind one that did not."""
+def test_tensors_agree_as_the_worst_one() -> None:
+    """A wrong output must not be hidden by a correct one."""
     good, bad = np.ones((1, 4), np.float32), np.array([[1.0, 1.0, 1.0, 2.0]], np.float32)
     share = agreement(_manifest("tensors", _TENSORS), {"depth": good, "pose": good}, {"depth": good, "pose": bad})
     assert share == 0.75
 
 
-def test_the_pictures_that_ship_are_of_any_size_and_no_two_alike() -> None:
-    """Batches of one picture would not show that a model mixes them."""
-    shown = pictures(38, 60, 9)
+def test_warmup_images_have_any_size_and_are_different() -> None:
+    """Equal images would not show that a model mixes the images of a batch."""
+    shown = warmup_images(38, 60, 9)
     assert shown.shape == (9, 38, 60, 3)
     assert shown.dtype == np.uint8
     assert len({picture.tobytes() for picture in shown}) == 9
@@ -80,10 +80,12 @@ def test_infinities_at_the_same_place_are_equal() -> None:
     assert largest_difference({"depth": far}, {"depth": far}) == 0.0
 
 
-def test_answers_of_another_model_are_told() -> None:
-    """Rather than a number that compares what cannot be compared."""
+def test_outputs_of_another_model_are_an_error() -> None:
+    """They cannot be compared."""
     reference = {"depth": np.ones((1, 4), np.float32)}
-    with pytest.raises(AgreementError, match="it gives depth 1×3, the reference depth 1×4: they are not one model's"):
+    with pytest.raises(
+        AgreementError, match="its outputs are depth 1×3, those of the reference depth 1×4: the models are different"
+    ):
         largest_difference(reference, {"depth": np.ones((1, 3), np.float32)})
-    with pytest.raises(AgreementError, match="it gives pose 1×4, the reference depth 1×4"):
+    with pytest.raises(AgreementError, match="its outputs are pose 1×4, those of the reference depth 1×4"):
         largest_difference(reference, {"pose": reference["depth"]})

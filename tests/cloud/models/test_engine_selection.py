@@ -11,7 +11,7 @@ from cloud.engines.engine import Placement, Precision
 from cloud.engines.tensorflow.library import tf
 from cloud.models import engine_cache
 from cloud.models.engine_benchmark import candidates, race, reference, turns
-from cloud.models.engine_selection import choose
+from cloud.models.engine_selection import select_engine
 from shared.errors import SkylaneError
 
 
@@ -31,8 +31,8 @@ def _sha256(workshop: Any, name: str) -> str:
     return str(workshop.repository.manifest(name).sha256)
 
 
-def test_the_choice_is_told_remembered_and_served_under_the_name_that_was_asked_for(workshop: Any, cache: Path) -> None:
-    """A worker's log must say what runs and why; its next start must not measure again."""
+def test_the_choice_is_described_and_cached(workshop: Any, cache: Path) -> None:
+    """The model keeps its name, and the next start does not measure."""
     _add(workshop, engine="auto")
     with workshop.repository.load("m") as model:
         assert "engine auto: " in model.describe()
@@ -43,8 +43,8 @@ def test_the_choice_is_told_remembered_and_served_under_the_name_that_was_asked_
         assert "remembered from 20" in model.describe()
 
 
-def test_a_converted_model_under_the_floor_is_refused_and_named(workshop: Any) -> None:
-    """A quantised model that loses labels must not be taken because it is fast, whatever its manifest says of itself."""
+def test_a_converted_model_below_the_floor_is_refused(workshop: Any) -> None:
+    """The agreement in its manifest does not count."""
     _add(workshop, engine="auto")
     workshop.add(
         "m-worse",
@@ -52,13 +52,13 @@ def test_a_converted_model_under_the_floor_is_refused_and_named(workshop: Any) -
         converted_from={"model": "m", "sha256": _sha256(workshop, "m")},
         agreement=1.0,
     )
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert choice.model == "m"
     assert any("of m-worse" in reason and "floor 99.9 %" in reason for reason in choice.refused)
 
 
-def test_a_converted_model_that_agrees_answers_under_the_references_name(workshop: Any) -> None:
-    """Vehicles ask for the model by its name, whatever file runs it."""
+def test_a_converted_model_serves_under_the_name_of_its_source(workshop: Any) -> None:
+    """Vehicles do not need to know which file runs."""
     _add(workshop)
     source = _sha256(workshop, "m")
     _add(workshop, "m-copy", converted_from={"model": "m", "sha256": source})
@@ -68,80 +68,80 @@ def test_a_converted_model_that_agrees_answers_under_the_references_name(worksho
 
 
 def test_a_model_converted_from_other_weights_is_no_candidate(workshop: Any) -> None:
-    """Retrained since: its labels are another model's."""
+    """The source has been retrained since."""
     _add(workshop)
     _add(workshop, "m-old", converted_from={"model": "m", "sha256": "0" * 64})
     assert {each.model for each in candidates(workshop.repository, "m")} == {"m"}
 
 
-def test_another_file_is_another_question(workshop: Any) -> None:
-    """A choice holds for the bytes that were measured."""
+def test_a_changed_file_is_measured_again(workshop: Any) -> None:
+    """The cached choice belongs to the old file."""
     folder = _add(workshop)
-    assert not choose(workshop.repository, "m").remembered
-    assert choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
+    assert select_engine(workshop.repository, "m").remembered
     (folder / "model.yaml").unlink()
     (folder / "model.pb").unlink()
     folder.rmdir()
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores + 1.0, -1)))
-    assert not choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
 
 
 @pytest.mark.parametrize(
     "content", ["", "no json", "[]", '{"form": 1}', '{"form": 1, "choices": []}', '{"form": 9, "choices": {}}']
 )
-def test_a_damaged_cache_is_ignored_and_written_anew(workshop: Any, cache: Path, content: str) -> None:
-    """A cache may cost a measurement, never a start."""
+def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path, content: str) -> None:
+    """It must not end the start of a worker."""
     cache.write_text(content)
     _add(workshop)
-    assert not choose(workshop.repository, "m").remembered
-    assert choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
+    assert select_engine(workshop.repository, "m").remembered
     assert len(json.loads(cache.read_text())["choices"]) == 1
 
 
-def test_a_remembered_choice_of_another_shape_is_measured_anew(workshop: Any, cache: Path) -> None:
-    """As an older release may have written it."""
+def test_a_cached_choice_with_other_fields_is_measured_again(workshop: Any, cache: Path) -> None:
+    """An older release may have written it."""
     _add(workshop)
-    choose(workshop.repository, "m")
+    select_engine(workshop.repository, "m")
     document = json.loads(cache.read_text())
     for key in document["choices"]:
         document["choices"][key] = {"engine": "tensorflow"}
     cache.write_text(json.dumps(document))
-    assert not choose(workshop.repository, "m").remembered
+    assert not select_engine(workshop.repository, "m").remembered
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
     workshop: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Containers often run with a home that is read-only."""
+    """Containers often have a read-only home."""
     cache.write_text("a file where a folder is wanted")
     monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(cache))
     _add(workshop)
-    assert choose(workshop.repository, "m").asked == "m"
+    assert select_engine(workshop.repository, "m").asked == "m"
 
 
-def test_a_precision_that_nothing_computes_in_is_an_error(workshop: Any) -> None:
-    """Rather than another precision in silence."""
+def test_an_unsupported_precision_is_an_error(workshop: Any) -> None:
+    """No other precision is used instead."""
     _add(workshop)
-    with pytest.raises(SkylaneError, match="model m: no engine can be taken"):
-        choose(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
+    with pytest.raises(SkylaneError, match="model m: no engine is suitable"):
+        select_engine(workshop.repository, "m", placement=Placement(precision=Precision.INT8))
 
 
-def test_a_choice_that_is_none_of_the_candidates_is_measured_anew(workshop: Any, cache: Path) -> None:
-    """A file that was edited must not make a model run by what does not read it, nor end a start."""
+def test_a_cached_choice_that_is_not_a_candidate_is_measured_again(workshop: Any, cache: Path) -> None:
+    """The cache file may have been edited."""
     _add(workshop)
-    choose(workshop.repository, "m")
+    select_engine(workshop.repository, "m")
     document = json.loads(cache.read_text())
     for key in document["choices"]:
         document["choices"][key] |= {"engine": "tflite", "speed": "fast"}
     cache.write_text(json.dumps(document))
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert not choice.remembered
     assert choice.engine != "tflite"
     str(choice)
 
 
-def test_another_models_broken_manifest_spoils_no_choice(workshop: Any) -> None:
-    """A worker must start while somebody edits a model that it does not serve."""
+def test_an_invalid_manifest_of_another_model_is_ignored(workshop: Any) -> None:
+    """A worker must start while another model is edited."""
     _add(workshop)
     (workshop.root / "broken").mkdir()
     (workshop.root / "broken" / "model.yaml").write_text("format: [")
@@ -150,8 +150,8 @@ def test_another_models_broken_manifest_spoils_no_choice(workshop: Any) -> None:
     assert reference(workshop.repository, "m-copy").model == "m-copy"
 
 
-def test_a_converted_model_with_other_heads_is_refused(workshop: Any) -> None:
-    """A manifest that says of itself what it was made from may be wrong about everything else."""
+def test_a_converted_model_with_other_outputs_is_refused(workshop: Any) -> None:
+    """Its manifest may be wrong."""
     _add(workshop)
     workshop.add(
         "m-other",
@@ -160,18 +160,19 @@ def test_a_converted_model_with_other_heads_is_refused(workshop: Any) -> None:
         task="classification",
         output={"kind": "logits"},
     )
-    choice = choose(workshop.repository, "m")
+    choice = select_engine(workshop.repository, "m")
     assert choice.model == "m"
-    assert any("of m-other" in reason and "not one model's" in reason for reason in choice.refused)
+    assert any("of m-other" in reason and "the models are different" in reason for reason in choice.refused)
 
 
-def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: Path) -> None:
-    """Replicas start at once: measured beside each other, each would choose by chance."""
+def test_concurrent_starts_measure_once(workshop: Any, cache: Path) -> None:
+    """Replicas that start together would distort the measurements."""
     _add(workshop)
     found: list[bool] = []
-    with engine_cache.alone():
+    with engine_cache.measurement_lock():
         others = [
-            threading.Thread(target=lambda: found.append(choose(workshop.repository, "m").remembered)) for _ in range(2)
+            threading.Thread(target=lambda: found.append(select_engine(workshop.repository, "m").remembered))
+            for _ in range(2)
         ]
         for each in others:
             each.start()
@@ -181,8 +182,8 @@ def test_one_measures_and_the_others_wait_for_its_choice(workshop: Any, cache: P
     assert sorted(found) == [False, True]
 
 
-def test_a_race_runs_each_once_a_round_and_tells_of_each_round() -> None:
-    """What else the machine does then meets all alike."""
+def test_a_race_runs_each_candidate_once_per_round() -> None:
+    """Other load on the machine then affects all of them."""
     order: list[str] = []
     rounds: list[int] = []
     took_ms = race({key: lambda key=key: order.append(key) for key in "abc"}, 3, lambda: rounds.append(len(order)))  # type: ignore[misc]  # A default binds the key.
@@ -193,7 +194,7 @@ def test_a_race_runs_each_once_a_round_and_tells_of_each_round() -> None:
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_over_the_rounds_each_follows_each_other_equally_often(count: int) -> None:
-    """Threads that still spin slow down whoever runs next: that must not be the same one every time."""
+    """Spinning threads of one run slow down the next one."""
     rounds = [turns(range(count), number) for number in range(2 * count)]
     assert all(sorted(each) == list(range(count)) for each in rounds)
     followed = Counter(pair for each in rounds for pair in pairwise(each))

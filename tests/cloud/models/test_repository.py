@@ -19,7 +19,7 @@ def _graph(workshop: Any) -> Any:
 
 
 def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
-    """A build in progress, or a README, is no model."""
+    """Other folders and files are ignored."""
     workshop.add("b", b"")
     workshop.add("a", b"")
     (workshop.root / "unfinished").mkdir()
@@ -27,8 +27,8 @@ def test_names_are_the_folders_with_a_manifest(workshop: Any) -> None:
     assert workshop.repository.names() == ("a", "b")
 
 
-def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any) -> None:
-    """Names come from the wire: they must not lead out of the repository."""
+def test_an_unknown_model_is_an_error_with_a_suggestion(workshop: Any) -> None:
+    """Names are untrusted and must not lead out of the repository."""
     workshop.add("road-small", b"")
     with pytest.raises(UnknownNameError, match="no model 'road-smal': did you mean road-small"):
         workshop.repository.load("road-smal")
@@ -37,8 +37,8 @@ def test_an_unknown_model_offers_the_nearest_and_no_path_is_a_name(workshop: Any
             workshop.repository.load(name)
 
 
-def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: Any) -> None:
-    """Vehicles follow the card, and a card must not need the model's file."""
+def test_a_card_is_made_from_the_manifest(workshop: Any) -> None:
+    """The model file may be missing."""
     folder = workshop.add(
         "m",
         b"",
@@ -54,8 +54,8 @@ def test_a_card_tells_what_the_manifest_says_without_loading_anything(workshop: 
     assert (card.labels.names, card.labels.colours) == (("road",), ((1, 2, 3),))
 
 
-def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the list of models would else have a worker read YAML for seconds, again and again."""
+def test_a_manifest_is_read_again_only_if_it_was_changed(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing many models would take seconds."""
     folder = workshop.add("m", b"", version=3)
     read: list[Path] = []
 
@@ -73,8 +73,8 @@ def test_a_manifest_is_read_anew_where_it_was_changed_alone(workshop: Any, monke
     assert repository.card("m").version == "4"
 
 
-def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: Any) -> None:
-    """The repository is mounted alone in a container."""
+def test_a_label_file_must_be_in_the_repository(workshop: Any) -> None:
+    """A container mounts only the repository."""
     (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
     workshop.add("m", b"", labels=[], labels_file="../street.yaml")
     assert workshop.repository.card("m").labels.names == ("road",)
@@ -84,8 +84,8 @@ def test_labels_may_lie_in_a_file_of_the_repository_and_nowhere_else(workshop: A
 
 
 @pytest.mark.parametrize("engine", ["tensorflow", "openvino"])
-def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: str) -> None:
-    """As those of the manifest do: a class without a name is a mistake, wherever the names are kept."""
+def test_labels_of_a_file_must_cover_the_classes(workshop: Any, engine: str) -> None:
+    """The same check applies to labels in the manifest."""
     (workshop.root / "street.yaml").write_text("- {name: road, colour: [1, 2, 3]}\n")
     graph = workshop.graph(lambda scores: scores)
     workshop.add("m", graph, labels=[], labels_file="../street.yaml", output={"kind": "scores"})
@@ -94,7 +94,7 @@ def test_labels_of_a_file_count_against_a_models_classes(workshop: Any, engine: 
 
 
 def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
-    """Where the graph itself takes the arg max, nothing but a run tells how many classes there are."""
+    """If the graph has the arg max, only a run shows the number of classes."""
     labels = [{"name": "road", "colour": [1, 2, 3]}]
     graph = workshop.graph(lambda scores: tf.ones_like(tf.argmax(scores, -1)))
     workshop.add("m", graph, labels=labels)
@@ -108,12 +108,12 @@ def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (tf.reduce_mean, "'mean' is a single number for 1 pictures"),
+        (tf.reduce_mean, "'mean' is a single number for 1 images"),
         (tf.as_string, "is string: only numbers can be sent"),
     ],
 )
-def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: Any, answer: Any, problem: str) -> None:
-    """Not by the first vehicle that asks."""
+def test_an_unsupported_tensor_is_an_error_at_load(workshop: Any, answer: Any, problem: str) -> None:
+    """Otherwise the first vehicle would find it."""
     outputs = {"mean": {"tensor": "prediction:0", "kind": "tensor"}}
     workshop.add("m", workshop.graph(answer), task="tensors", outputs=outputs, output=None)
     with pytest.raises(SkylaneError, match=problem), workshop.repository.load("m") as model:
@@ -125,7 +125,7 @@ def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: A
     [
         ({"input": {"hieght": 3}}, r"m/model\.yaml: input\.hieght: unknown key: did you mean height\?"),
         ({"fromat": "frozen_graph"}, "fromat: unknown key: did you mean format"),
-        ({"format": "frozen_grap"}, "format: no format 'frozen_grap': did you mean frozen_graph"),
+        ({"format": "frozen_grap"}, "format: unknown format 'frozen_grap': did you mean frozen_graph"),
         ({"name": "n"}, "name: is 'n', but the folder is 'm'"),
         ({"sha256": "abc"}, "sha256: "),
         ({"file": "../model.pb"}, "file: .*inside the model's folder"),
@@ -133,7 +133,7 @@ def test_a_tensor_that_cannot_be_sent_is_told_before_the_first_frame(workshop: A
         ({"input": {"layout": "mono8"}}, "input.layout: .*use rgb8 or bgr8"),
         ({"input": {"dtype": "uint8", "scale": 0.5}}, "input: scale, mean and std need a float dtype"),
         ({"input": {"std": [1, 0, 1]}}, "input: std must not be 0"),
-        ({"output": {"kind": "boxes"}}, "output.kind: |head mask: kind boxes"),
+        ({"output": {"kind": "boxes"}}, "output.kind: |output mask: kind boxes"),
         ({"labels": []}, "give either labels, a list of {name, colour}, or labels_file"),
         ({"labels_file": "x"}, "give either labels"),
         (
@@ -164,7 +164,7 @@ def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
 
 
 def test_a_changed_file_is_refused(workshop: Any) -> None:
-    """The hash is what a mask's message vouches for, and what keeps a swapped file out."""
+    """Replies have the hash of the model, which must be that of the file."""
     folder = workshop.add("m", _graph(workshop))
     (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
     with pytest.raises(RepositoryError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
@@ -172,7 +172,7 @@ def test_a_changed_file_is_refused(workshop: Any) -> None:
 
 
 def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
-    """A clone holds manifests of models that are built, not shipped."""
+    """A clone has manifests of models that must be built."""
     folder = workshop.add("m", b"")
     (folder / "model.pb").unlink()
     with pytest.raises(RepositoryError, match=r"model\.pb is missing: build it with `skylane model build m`"):
@@ -180,7 +180,7 @@ def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
 
 
 def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> None:
-    """The file's path is checked where it leads, not how it is written."""
+    """The check uses the target of the link."""
     folder = workshop.add("m", b"")
     (folder / "model.pb").unlink()
     (tmp_path / "elsewhere.pb").write_bytes(b"")
@@ -192,7 +192,7 @@ def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> N
 def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
     workshop: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A name that an operator may send must not reach a file that nobody put into the repository."""
+    """Operators choose names, and must not reach other files."""
     outside = tmp_path_factory.mktemp("elsewhere") / "m"
     workshop.add("m", b"").rename(outside)
     (workshop.root / "m").symlink_to(outside)
@@ -204,7 +204,7 @@ def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
 
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening takes seconds: the hash that masks tell must be that of what answers."""
+    """Opening takes seconds, and replies must have the hash of the opened file."""
     folder = workshop.add("m", _graph(workshop))
     load = registry.load
     closed = []
@@ -224,22 +224,20 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, mo
     assert len(closed) == 1
 
 
-def test_a_missing_repository_says_what_to_give(tmp_path: Path) -> None:
-    """The first thing that goes wrong on a new machine."""
+def test_a_missing_repository_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    """This is the first error on a new machine."""
     with pytest.raises(RepositoryError, match="give --models or SKYLANE_MODELS"):
         Repository(tmp_path / "absent").names()
 
 
 def test_an_empty_repository_says_where_it_is_and_how_to_fill_it(tmp_path: Path) -> None:
-    """In a container the folder is a volume, which is empty where nothing was mounted."""
+    """The volume of a container may be empty."""
     with pytest.raises(UnknownNameError, match=r"there are none in .*: run 'skylane model build mine'"):
         Repository(tmp_path).versions("mine")
 
 
-def test_the_default_repository_is_the_environments_else_the_users(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A container names its volume; a checkout needs nothing."""
+def test_the_environment_sets_the_default_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the variable, it is the user's repository."""
     monkeypatch.setenv("SKYLANE_MODELS", str(tmp_path / "elsewhere"))
     assert default_root() == tmp_path / "elsewhere"
     monkeypatch.delenv("SKYLANE_MODELS")
@@ -258,14 +256,14 @@ def test_the_default_repository_is_the_environments_else_the_users(
     ],
 )
 def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
-    """TensorFlow's own message would name tensors that no user knows."""
+    """TensorFlow's own message names internal tensors."""
     workshop.add("m", _graph(workshop))
-    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m takes uint8 N×8×12×3, given"):
+    with workshop.repository.load("m") as model, pytest.raises(ImagesError, match="m needs uint8 N×8×12×3, got"):
         model.predict(images)
 
 
 def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
-    """A worker is ready only when its first frame costs no more than its second."""
+    """The first frame must not take longer than the second."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
     with workshop.repository.load("m") as model:
         took_ms = model.warm_up()
@@ -273,16 +271,16 @@ def test_warm_up_runs_as_often_as_the_manifest_says(workshop: Any) -> None:
     assert all(took > 0 for took in took_ms)
 
 
-def test_warm_up_can_be_asked_for_otherwise(workshop: Any) -> None:
-    """None leaves the model cold, so that a cold start can be measured at all."""
+def test_the_number_of_warm_up_runs_can_be_given(workshop: Any) -> None:
+    """With 0 runs, a cold start can be measured."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
     with workshop.repository.load("m") as model:
         assert model.warm_up(0) == []
         assert len(model.warm_up(3)) == 3
 
 
-def test_a_batch_is_warmed_up_as_well(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first full batch is slow in the middle of a run; the figures told are of one picture."""
+def test_a_full_batch_is_warmed_up(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reported times are those of a single image."""
     workshop.add("m", _graph(workshop), warm_up={"runs": 2})
     with workshop.repository.load("m", max_batch=3) as model:
         sizes: list[int] = []
@@ -297,8 +295,8 @@ def test_a_batch_is_warmed_up_as_well(workshop: Any, monkeypatch: pytest.MonkeyP
     assert sizes == [1, 1, 3, 3]
 
 
-def test_a_batch_size_wins_over_the_manifest(workshop: Any, pictures: Any) -> None:
-    """Masks are the same whatever the batch; only how many run at once changes."""
+def test_the_batch_size_can_be_given(workshop: Any, pictures: Any) -> None:
+    """The masks do not depend on the batch size."""
     workshop.add("m", _graph(workshop), batching={"max_size": 2})
     with workshop.repository.load("m") as usual, workshop.repository.load("m", max_batch=3) as model:
         assert (usual.max_batch_size, model.max_batch_size) == (2, 3)
@@ -306,17 +304,17 @@ def test_a_batch_size_wins_over_the_manifest(workshop: Any, pictures: Any) -> No
         np.testing.assert_array_equal(model.predict(pictures), usual.predict(pictures))
 
 
-def test_a_batch_baked_into_the_graph_is_set_free_where_more_is_asked_for(workshop: Any, pictures: Any) -> None:
-    """Exporters bake a batch of one; a worker of many vehicles wants more, and the same masks."""
+def test_a_fixed_batch_is_made_variable_if_a_larger_one_is_requested(workshop: Any, pictures: Any) -> None:
+    """Exporters often fix a batch of one."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1), batch=1))
     with workshop.repository.load("m", max_batch=4) as free, workshop.repository.load("m", max_batch=1) as model:
         assert (free.max_batch_size, model.max_batch_size) == (4, 1)
-        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        assert "fixed batch of 1, run one by one" in model.describe()
         np.testing.assert_array_equal(free.predict(pictures), model.predict(pictures))
 
 
-def test_a_batch_stays_baked_where_a_larger_one_would_mix_its_pictures(workshop: Any) -> None:
-    """The most probable class may be the same by chance; the probabilities tell that a mean went over the batch."""
+def test_a_fixed_batch_is_kept_if_a_larger_one_would_mix_images(workshop: Any) -> None:
+    """The graph has a mean over the batch, which changes the probabilities."""
 
     def answer(scores: Any) -> Any:
         means = tf.reduce_mean(scores, [1, 2])
@@ -325,17 +323,17 @@ def test_a_batch_stays_baked_where_a_larger_one_would_mix_its_pictures(workshop:
     graph = workshop.graph(answer, batch=1)
     workshop.add("m", graph, task="classification", output={"kind": "probabilities"})
     with workshop.repository.load("m", max_batch=4) as model:
-        assert "batch of 1 baked into the graph" in model.describe()
+        assert "fixed batch of 1" in model.describe()
 
 
-def test_errors_of_models_are_errors_that_users_can_mend() -> None:
-    """So that the command line turns each into one line."""
+def test_errors_of_models_are_skylane_errors() -> None:
+    """The command line prints each of them as one line."""
     assert issubclass(RepositoryError, SkylaneError)
     assert issubclass(ImagesError, SkylaneError)
 
 
-def test_versions_may_hold_dots(workshop: Any) -> None:
-    """As most people number; sorted by value, and none leads out of the folder."""
+def test_versions_may_have_dots(workshop: Any) -> None:
+    """They are sorted by value, and cannot lead out of the folder."""
     for version in ("1.9", "1.10", "1.2.3", "beta"):
         workshop.add("m", b"")
         (workshop.root / "m").rename(workshop.root / version)
@@ -350,8 +348,8 @@ def test_versions_may_hold_dots(workshop: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["..", ".1", "a/b", "1\n", ""])
-def test_a_version_that_nobody_could_ask_for_is_refused(workshop: Any, version: str) -> None:
-    """At its load, and not frame by frame."""
+def test_an_invalid_version_is_refused(workshop: Any, version: str) -> None:
+    """The error comes at load, not with each frame."""
     workshop.add("m", b"", version=version)
     with pytest.raises(ConfigError, match="version"):
         workshop.repository.manifest("m")

@@ -20,7 +20,7 @@ WAIT_S = 60.0
 def _request(
     size: int = 10, vehicle: str = "car", camera: str = "left", due_ns: int | None = None, budget_ms: int | None = None
 ) -> Request:
-    def answer(message: ResultMessage) -> None:
+    def reply(message: ResultMessage) -> None:
         raise AssertionError(message)
 
     return Request(
@@ -28,10 +28,10 @@ def _request(
         vehicle,
         camera,
         "tiny",
-        answer,
+        reply,
         {Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1,
-        head=FrameHeader(due_ns=due_ns, remaining_ms=budget_ms),
+        header=FrameHeader(due_ns=due_ns, remaining_ms=budget_ms),
     )
 
 
@@ -49,8 +49,8 @@ def _drain(admission: Admission) -> list[Request]:
     return taken
 
 
-def test_frames_of_a_camera_come_out_as_they_came_in() -> None:
-    """Even where their stamps say otherwise: a camera's frames never overtake each other."""
+def test_frames_of_a_camera_keep_their_order() -> None:
+    """Frames of one camera never overtake each other, even if their due times differ."""
     admission = Admission()
     requests = [_request(due_ns=due_ns) for due_ns in (5, 4, 3, 2, 1)]
     assert not any(admission.offer(request) for request in requests)
@@ -59,7 +59,7 @@ def test_frames_of_a_camera_come_out_as_they_came_in() -> None:
 
 
 def test_vehicles_take_turns() -> None:
-    """However many frames one of them has."""
+    """A vehicle with many frames gets no more turns than one with few."""
     admission = Admission()
     for vehicle in ("a", "a", "a", "a", "b", "b", "c"):
         admission.offer(_request(vehicle=vehicle))
@@ -67,7 +67,7 @@ def test_vehicles_take_turns() -> None:
 
 
 def test_a_vehicle_whose_frame_expired_keeps_its_turn() -> None:
-    """Where a round takes longer than a budget, those at its end would expire for ever, and others be served twice."""
+    """Otherwise the last vehicles of a long round would expire in every round, and others be served twice."""
     admission = Admission()
     for vehicle in ("a", "b"):
         admission.offer(_request(vehicle=vehicle))
@@ -80,8 +80,8 @@ def test_a_vehicle_whose_frame_expired_keeps_its_turn() -> None:
     assert [request.vehicle for request in _drain(admission)] == ["a", "b", "new"]
 
 
-def test_vehicles_without_end_are_forgotten() -> None:
-    """Whoever makes up names must not fill the memory with them, nor take a turn from who waits."""
+def test_turns_of_idle_vehicles_are_forgotten() -> None:
+    """Invented vehicle names must not fill the memory, nor take the turn of a waiting vehicle."""
     admission = Admission(max_frames=2)
     admission.offer(_request(vehicle="first"))
     for number in range(100):
@@ -91,17 +91,17 @@ def test_vehicles_without_end_are_forgotten() -> None:
     assert [request.vehicle for request in _drain(admission)] == ["first"]
 
 
-def test_within_a_vehicle_the_camera_whose_first_frame_is_due_first_is_next() -> None:
-    """A second attempt keeps its due time, so it comes before what is newer; who tells none comes last."""
+def test_cameras_of_a_vehicle_are_ordered_by_due_time() -> None:
+    """A retry keeps its due time and comes before newer frames; a frame without a due time is last."""
     admission = Admission()
     for camera, due_ns in (("left", 30), ("right", 10), ("left", 5), ("top", None), ("right", 40)):
         admission.offer(_request(camera=camera, due_ns=due_ns))
-    found = [(request.camera, request.head.due_ns) for request in _drain(admission)]
+    found = [(request.camera, request.header.due_ns) for request in _drain(admission)]
     assert found == [("right", 10), ("left", 30), ("left", 5), ("right", 40), ("top", None)]
 
 
-def test_more_frames_than_allowed_are_refused_at_once() -> None:
-    """The network thread must never wait, and overload must cost an answer and not the memory."""
+def test_frames_beyond_the_limit_are_refused_at_once() -> None:
+    """The network thread must not wait, and overload must not fill the memory."""
     admission = Admission(max_frames=2)
     assert not admission.offer(_request())
     assert not admission.offer(_request())
@@ -111,8 +111,8 @@ def test_more_frames_than_allowed_are_refused_at_once() -> None:
     assert not admission.offer(_request())
 
 
-def test_a_full_queue_has_room_for_whoever_holds_less() -> None:
-    """The newest frame of the vehicle that holds the most goes: nobody can fill the queue for others."""
+def test_a_full_queue_drops_a_frame_of_the_vehicle_with_the_most() -> None:
+    """No vehicle can fill the queue for others."""
     admission = Admission(max_frames=4)
     greedy = [_request(vehicle="greedy") for _ in range(4)]
     for request in greedy:
@@ -120,12 +120,12 @@ def test_a_full_queue_has_room_for_whoever_holds_less() -> None:
     assert admission.offer(_request(vehicle="a")) == [greedy[3]]
     assert admission.offer(_request(vehicle="b")) == [greedy[2]]
     newcomer = _request(vehicle="a")
-    assert admission.offer(newcomer) == [newcomer], "the two would only change places"
+    assert admission.offer(newcomer) == [newcomer], "dropping a frame would only exchange two frames"
     assert admission.depth == 4
 
 
-def test_more_bytes_than_allowed_are_refused() -> None:
-    """Few large frames fill a memory as well as many small ones; room that is given back can be taken again."""
+def test_bytes_beyond_the_limit_are_refused() -> None:
+    """A few large frames fill the memory like many small ones; freed space can be used again."""
     admission = Admission(max_frames=100, max_bytes=100)
     assert not admission.offer(_request(60))
     assert admission.offer(_request(60))
@@ -135,42 +135,42 @@ def test_more_bytes_than_allowed_are_refused() -> None:
     assert admission.offer(_request(1))
 
 
-def test_bytes_are_shared_as_places_are() -> None:
-    """As many of a hoarder's newest frames go as one of another vehicle needs, or none."""
+def test_space_is_freed_by_dropping_the_newest_frames_of_one_vehicle() -> None:
+    """The queue drops as many frames as needed, and no frame if that would not be fair."""
     admission = Admission(max_frames=100, max_bytes=100)
-    hoard = [_request(10, vehicle="hoarder") for _ in range(10)]
-    for request in hoard:
+    greedy = [_request(10, vehicle="greedy") for _ in range(10)]
+    for request in greedy:
         admission.offer(request)
-    assert admission.offer(_request(25, vehicle="a")) == [hoard[9], hoard[8], hoard[7]]
+    assert admission.offer(_request(25, vehicle="a")) == [greedy[9], greedy[8], greedy[7]]
     too_much = _request(60, vehicle="b")
     assert admission.offer(too_much) == [too_much]
-    assert [request.vehicle for request in _drain(admission)] == ["hoarder", "a", *["hoarder"] * 6]
+    assert [request.vehicle for request in _drain(admission)] == ["greedy", "a", *["greedy"] * 6]
 
 
-def test_bytes_are_counted_even_where_the_payload_is_let_go() -> None:
-    """Whoever takes a frame empties it; the room must be given back all the same."""
+def test_bytes_are_freed_although_the_payload_was_cleared() -> None:
+    """The decoder clears the payload of a frame that it takes."""
     admission = Admission(max_bytes=100)
     for _ in range(50):
         assert not admission.offer(_request(90))
         _take(admission).payload = b""
 
 
-def test_expired_frames_are_handed_out_first_and_make_room_first() -> None:
-    """They cost an answer only; waiting for their turn would cost memory, and others their place."""
+def test_expired_frames_are_taken_and_dropped_first() -> None:
+    """They need no inference, but use memory while they wait."""
     admission = Admission(max_frames=2)
-    live, expired = _request(vehicle="a"), _request(vehicle="b", budget_ms=0)
+    live, expired = _request(vehicle="a"), _request(vehicle="b", remaining_ms=0)
     admission.offer(live)
     admission.offer(expired)
     newest = _request(vehicle="a")
     assert admission.offer(newest) == [expired]
     admission.take(lambda request: request)
-    expired = _request(vehicle="b", budget_ms=0)
+    expired = _request(vehicle="b", remaining_ms=0)
     admission.offer(expired)
     assert _drain(admission) == [expired, newest]
 
 
-def test_a_frame_that_cannot_be_worked_on_yet_keeps_its_turn() -> None:
-    """While one model's engine is behind, frames of other models pass; a refusal costs nobody a turn."""
+def test_a_frame_that_is_not_chosen_keeps_its_turn() -> None:
+    """Frames of other models pass while one engine is busy; a refusal does not count as a turn."""
     admission = Admission()
     for vehicle in ("a", "b", "c"):
         admission.offer(_request(vehicle=vehicle))
@@ -182,17 +182,17 @@ def test_a_frame_that_cannot_be_worked_on_yet_keeps_its_turn() -> None:
     assert [request.vehicle for request in _drain(admission)] == ["a", "c", "b", "c"]
 
 
-def test_a_budget_of_hours_keeps_nothing_that_has_left() -> None:
-    """The heap of endings would otherwise grow with every frame of a day."""
+def test_far_deadlines_of_taken_frames_are_forgotten() -> None:
+    """Otherwise the heap of deadlines would grow with every frame."""
     admission = Admission(max_frames=4)
     for _ in range(1000):
-        admission.offer(_request(budget_ms=80_000_000))
+        admission.offer(_request(remaining_ms=80_000_000))
         _take(admission)
-    assert len(admission._endings) < 50
+    assert len(admission._deadlines) < 50
 
 
-def test_a_closed_queue_lets_nobody_in_and_hands_out_what_it_has() -> None:
-    """A worker that stops still answers what it admitted."""
+def test_a_closed_queue_accepts_no_frames_but_can_be_emptied() -> None:
+    """A stopping worker still serves the frames that it has admitted."""
     admission = Admission()
     request = _request()
     admission.offer(request)
@@ -202,8 +202,8 @@ def test_a_closed_queue_lets_nobody_in_and_hands_out_what_it_has() -> None:
     assert admission.take(lambda found: found) is None
 
 
-def test_closing_wakes_everyone_who_waits() -> None:
-    """Or a worker with two decoders would never end."""
+def test_closing_wakes_all_waiting_threads() -> None:
+    """Otherwise a worker with several decoders would never end."""
     admission = Admission()
     found: list[object] = []
     threads = [threading.Thread(target=lambda: found.append(admission.take(lambda _: "x"))) for _ in range(3)]
@@ -215,15 +215,15 @@ def test_closing_wakes_everyone_who_waits() -> None:
     assert found == [None, None, None]
 
 
-def test_a_place_that_gets_free_wakes_whoever_waits_for_it() -> None:
-    """And the end of a budget, which needs no place."""
+def test_a_free_slot_and_a_deadline_wake_a_waiting_thread() -> None:
+    """A frame that has expired needs no slot."""
     admission = Admission()
     has_room = threading.Event()
-    asked = threading.Event()
+    was_called = threading.Event()
     found: list[Request] = []
 
     def choose(request: Request) -> str | None:
-        asked.set()
+        was_called.set()
         return "work" if has_room.is_set() or request.is_expired else None
 
     def take() -> None:
@@ -232,17 +232,17 @@ def test_a_place_that_gets_free_wakes_whoever_waits_for_it() -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    patient, hasty = _request(), _request(camera="right", budget_ms=50)
-    admission.offer(patient)
-    admission.offer(hasty)
-    assert asked.wait(WAIT_S)
+    without_deadline, urgent = _request(), _request(camera="right", remaining_ms=50)
+    admission.offer(without_deadline)
+    admission.offer(urgent)
+    assert was_called.wait(WAIT_S)
     admission.close()
-    while not found:  # The end of the budget is the event.
+    while not found:  # The deadline passes.
         thread.join(0.01)
     has_room.set()
     admission.wake()
     thread.join(WAIT_S)
-    assert found == [hasty, patient]
+    assert found == [urgent, without_deadline]
 
 
 @given(
@@ -250,10 +250,10 @@ def test_a_place_that_gets_free_wakes_whoever_waits_for_it() -> None:
     st.integers(1, 8),
     st.integers(1, 100),
 )
-def test_nothing_is_lost_no_bound_exceeded_and_no_camera_disordered(
+def test_no_frame_is_lost_and_no_limit_exceeded_and_order_is_kept(
     events: list[tuple[str, str, int, bool]], max_frames: int, max_bytes: int
 ) -> None:
-    """Whatever comes: every frame is taken, refused or made to give way, once."""
+    """Each frame is taken, refused or dropped exactly once."""
     admission = Admission(max_frames, max_bytes)
     offered: list[Request] = []
     taken: list[Request] = []
@@ -263,7 +263,8 @@ def test_nothing_is_lost_no_bound_exceeded_and_no_camera_disordered(
         offered.append(request)
         refused += admission.offer(request)
         assert admission.depth <= max_frames
-        assert sum(len(entry.request.payload) for entry in admission._waiting.values()) == admission._bytes <= max_bytes
+        done = {id(other) for other in (*taken, *refused)}
+        assert sum(len(other.payload) for other in offered if id(other) not in done) <= max_bytes
         if takes and admission.depth:
             taken.append(_take(admission))
     taken += _drain(admission)
@@ -272,13 +273,12 @@ def test_nothing_is_lost_no_bound_exceeded_and_no_camera_disordered(
     for key in {(request.vehicle, request.camera) for request in taken}:
         order = [place[id(request)] for request in taken if (request.vehicle, request.camera) == key]
         assert order == sorted(order)
-    assert admission._bytes == 0
-    assert not admission._lines
+    assert admission.depth == 0
 
 
 @given(st.integers(2, 8), st.integers(8, 64), st.randoms(use_true_random=False))
 def test_a_vehicle_that_offers_ten_times_as_much_gets_no_more(vehicles: int, max_frames: int, random: Random) -> None:
-    """Every vehicle that always has a frame waiting gets an equal share of what is taken, to a frame."""
+    """Vehicles that always have a waiting frame get equal shares."""
     admission = Admission(max_frames)
     names = [f"v{number}" for number in range(vehicles)]
     taken: Counter[str] = Counter()
@@ -295,7 +295,7 @@ def test_a_vehicle_that_offers_ten_times_as_much_gets_no_more(vehicles: int, max
 
 @pytest.mark.parametrize("takers", [1, 3])
 def test_many_threads_offer_and_take_and_nothing_is_lost(takers: int) -> None:
-    """The network thread offers while decoders take and engines wake them."""
+    """The network thread offers frames while decoders take them and engines wake the decoders."""
     admission = Admission(max_frames=8)
     taken: deque[Request] = deque()
     refused: deque[Request] = deque()

@@ -19,7 +19,7 @@ from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from shared import clock
 from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
@@ -54,8 +54,8 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
     )
 
 
-class Places:
-    """A batcher's places, and what is put into them."""
+class Slots:
+    """The slots of a batcher."""
 
     def __init__(self, out: "queue.SimpleQueue[Request | ResultMessage]") -> None:
         self.put = out.put
@@ -72,73 +72,73 @@ class Places:
         self.free += 1
 
 
-class Bench:
-    """A decoder in its thread, and what comes out of it on either side."""
+class Rig:
+    """A decoder, its decoded frames and its refusals."""
 
     def __init__(self) -> None:
         self.admission = Admission()
         self.out: queue.SimpleQueue[Request | ResultMessage] = queue.SimpleQueue()
-        self.places = Places(self.out)
-        serving = Serving()
-        serving.place(Lane(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.places)))
+        self.slots = Slots(self.out)
+        serving = ServedModels()
+        serving.set_current(ServedModel(cast("Model", SimpleNamespace(card=CARD)), cast("Batcher", self.slots)))
         self.decoder = Decoder(self.admission, Replier("w", "cloud/w/s9"), serving, ImageLimits(max_pixels=1 << 16))
 
     def decode(self, payload: bytes, *, received_ns: int | None = None) -> Request | ResultMessage:
-        """What becomes of a payload: a request with its picture, or a refusal."""
+        """Returns the request with its image, or the refusal."""
         self.admission.offer(self.request(payload, received_ns=received_ns))
         return self.out.get(timeout=WAIT_S)
 
     def request(self, payload: bytes, *, received_ns: int | None = None) -> Request:
-        """A frame that has come."""
+        """A request with this payload."""
         return Request(
             payload=payload,
             vehicle="car",
             camera="left",
             model="tiny",
-            answer=self.out.put,
+            reply=self.out.put,
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
             max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
-            head=peek(payload),
+            header=peek(payload),
         )
 
 
 @contextmanager
-def _bench() -> Iterator[Bench]:
-    bench = Bench()
-    thread = threading.Thread(target=bench.decoder.run)
+def _rig() -> Iterator[Rig]:
+    rig = Rig()
+    thread = threading.Thread(target=rig.decoder.run)
     thread.start()
     try:
-        yield bench
+        yield rig
     finally:
-        bench.admission.close()
+        rig.admission.close()
         thread.join(WAIT_S)
         assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])
 def test_a_frame_becomes_the_models_input(codec: str) -> None:
-    """In the model's colour order, whatever the vehicle sent; each stage stamped."""
-    with _bench() as bench:
-        request = bench.decode(pack_frame(_frame(codec)))
+    """The image is in the colour order of the model, and each stage has a time."""
+    with _rig() as rig:
+        request = rig.decode(pack_frame(_frame(codec)))
     assert isinstance(request, Request)
-    np.testing.assert_array_equal(request.picture, RGB[..., ::-1])
-    assert request.picture.flags.c_contiguous
+    np.testing.assert_array_equal(request.image, RGB[..., ::-1])
+    assert request.image.flags.c_contiguous
     assert list(request.times) == [Stage.RECEIVED, Stage.DEQUEUED, Stage.DECODED]
     assert list(request.times.values()) == sorted(request.times.values())
     assert request.payload == b""
 
 
-def test_a_jpeg_is_decoded_too() -> None:
-    """The usual codec; nearly the same picture."""
-    with _bench() as bench:
-        request = bench.decode(pack_frame(_frame("jpeg")))
+def test_a_jpeg_is_decoded() -> None:
+    """JPEG is the usual codec."""
+    with _rig() as rig:
+        request = rig.decode(pack_frame(_frame("jpeg")))
     assert isinstance(request, Request)
-    assert request.picture.shape == (HEIGHT, WIDTH, 3)
+    assert request.image.shape == (HEIGHT, WIDTH, 3)
 
 
 def _whole(height: int, width: int, resize: Resize = Resize.CROP, *, binned: bool = False) -> FrameMessage:
-    """A frame that is left to the worker to resize."""
+    """A frame that the worker must resize."""
     sides = (height // 2, width // 2) if binned else (height, width)
     pixels = np.random.default_rng(height).integers(0, 256, (*sides, 3), np.uint8)
     return replace(
@@ -146,12 +146,12 @@ def _whole(height: int, width: int, resize: Resize = Resize.CROP, *, binned: boo
     )
 
 
-def test_a_mask_may_be_no_larger_than_a_picture_may() -> None:
-    """A few pixels that say they were cut from 67 million would have a mask made of as many."""
+def test_the_size_of_a_mask_is_limited() -> None:
+    """A small message can claim that its image was cut from a huge frame, whose mask would be as large."""
     huge = replace(_frame(), geometry=plan(Resize.STRETCH, 300, 300, HEIGHT, WIDTH))
-    with _bench() as bench:
-        answer = bench.decode(pack_frame(replace(huge, options=RequestOptions(size="frame"))))
-        assert isinstance(bench.decode(pack_frame(huge)), Request)  # Of the model's size it is as small as ever.
+    with _rig() as rig:
+        answer = rig.decode(pack_frame(replace(huge, options=RequestOptions(size="frame"))))
+        assert isinstance(rig.decode(pack_frame(huge)), Request)  # The mask of the model's size is small.
     assert isinstance(answer, ResultMessage)
     assert answer.status is Status.REJECTED
     assert "a mask of 300×300 would have more than 65536 pixels" in answer.reason
@@ -159,26 +159,26 @@ def test_a_mask_may_be_no_larger_than_a_picture_may() -> None:
 
 @pytest.mark.parametrize("resize", list(Resize))
 def test_whole_frames_of_any_size_become_the_models_input(resize: Resize) -> None:
-    """Mixed sizes follow each other; each is, to the last pixel, what the vehicle would have made of it."""
-    with _bench() as bench:
+    """Frames of different sizes give exactly the pixels that the vehicle would have made."""
+    with _rig() as rig:
         for height, width in ((40, 30), (HEIGHT, WIDTH), (5, 7), (1, 90), (64, 96)):
             for binned in (False, True):
                 if binned and min(height, width) < 2:
                     continue
                 message = _whole(height, width, resize, binned=binned)
-                request = bench.decode(pack_frame(message))
+                request = rig.decode(pack_frame(message))
                 assert isinstance(request, Request), request
                 pixels = np.frombuffer(message.data, np.uint8).reshape(message.shape)
-                np.testing.assert_array_equal(request.picture, apply(pixels, message.geometry)[..., ::-1])
-                assert request.picture.flags.c_contiguous
+                np.testing.assert_array_equal(request.image, apply(pixels, message.geometry)[..., ::-1])
+                assert request.image.flags.c_contiguous
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"crop_top": 2}, "geometry is not what crop, letterbox, stretch make of 40×30"),
-        ({"paste_height": 1, "paste_width": 1}, "geometry is not what crop"),
-        ({"crop_height": 1, "crop_width": 1}, "geometry is not what crop"),
+        ({"crop_top": 2}, "geometry is not the result of crop, letterbox, stretch for 40×30"),
+        ({"paste_height": 1, "paste_width": 1}, "geometry is not the result of crop"),
+        ({"crop_height": 1, "crop_width": 1}, "geometry is not the result of crop"),
         ({"source_height": 41}, r"or the whole frame, 41×30×3 by its geometry"),
         ({"source_height": 4000, "source_width": 3000}, "or the whole frame, 4000×3000×3"),
         ({"source_height": 60_000, "source_width": 60_000}, "source is 60000×60000"),
@@ -187,74 +187,74 @@ def test_whole_frames_of_any_size_become_the_models_input(resize: Resize) -> Non
         ({"crop_height": 0}, "crop_height is"),
     ],
 )
-def test_a_geometry_of_the_senders_own_invention_is_refused(change: dict[str, int], reason: str) -> None:
-    """The worker does no work that no vehicle of ours would ask for; the next frame is served."""
+def test_a_geometry_that_no_resize_makes_is_rejected(change: dict[str, int], reason: str) -> None:
+    """The next frame is decoded."""
     whole = msgpack.unpackb(pack_frame(_whole(40, 30)))
-    with _bench() as bench:
-        refusal = bench.decode(msgpack.packb(whole | {"geometry": whole["geometry"] | change}))
+    with _rig() as rig:
+        refusal = rig.decode(msgpack.packb(whole | {"geometry": whole["geometry"] | change}))
         assert isinstance(refusal, ResultMessage)
         assert refusal.status is Status.REJECTED
         assert re.search(reason, refusal.reason), refusal.reason
-        assert isinstance(bench.decode(pack_frame(_whole(40, 30))), Request)
+        assert isinstance(rig.decode(pack_frame(_whole(40, 30))), Request)
 
 
-def test_a_whole_frame_is_bounded_before_it_is_decoded() -> None:
-    """A picture that may be of any size must not be of every size."""
+def test_the_size_of_a_whole_frame_is_checked_before_decoding() -> None:
+    """A small compressed image could be huge."""
     huge = replace(
         _whole(300, 300),
         codec="zstd",
         data=image_codecs.encode(np.zeros((300, 300, 3), np.uint8), Layout.RGB8, "zstd", 1),
     )
-    with _bench() as bench:
-        refusal = bench.decode(pack_frame(huge))
+    with _rig() as rig:
+        refusal = rig.decode(pack_frame(huge))
     assert isinstance(refusal, ResultMessage)
     assert "at most 65536 pixels" in refusal.reason
 
 
-def test_a_budget_is_counted_from_the_receipt() -> None:
-    """Two clocks need not agree; what is used up is not worth decoding, and its answer echoes its stamps all the same."""
-    with _bench() as bench:
+def test_the_deadline_counts_from_the_arrival() -> None:
+    """The clocks of vehicle and worker may differ. The refusal has the stamps of the message."""
+    with _rig() as rig:
         frame = replace(_frame(), remaining_ms=500, attempt=2, stamps=(Stamp("due", "edge/car/s1", 1),))
-        late = bench.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
+        late = rig.decode(pack_frame(frame), received_ns=clock.now_ns() - 501_000_000)
         assert isinstance(late, ResultMessage)
-        assert (late.status, late.reason) == (Status.EXPIRED, "its budget ended while it waited")
+        assert (late.status, late.reason) == (Status.EXPIRED, "the deadline passed while the frame waited")
         assert (late.attempt, late.stamps[0], late.stamps[-1].stage) == (2, frame.stamps[0], Stage.REPLIED)
         assert Stage.DECODED not in {stamp.stage for stamp in late.stamps}
-        assert isinstance(bench.decode(pack_frame(replace(frame, remaining_ms=500_000))), Request)
+        assert isinstance(rig.decode(pack_frame(replace(frame, remaining_ms=500_000))), Request)
 
 
 def test_a_frame_that_would_be_inferred_too_late_is_not_decoded() -> None:
-    """What the worker can do goes to frames that it can answer in time."""
-    with _bench() as bench:
-        bench.places.expected_latency_ns = 600 * 10**9
-        late = bench.decode(pack_frame(replace(_frame(), remaining_ms=500_000)))
+    """The time of the decoder goes to frames that can meet their deadline."""
+    with _rig() as rig:
+        rig.slots.expected_latency_ns = 600 * 10**9
+        late = rig.decode(pack_frame(replace(_frame(), remaining_ms=500_000)))
         assert isinstance(late, ResultMessage)
-        assert (late.status, late.reason) == (Status.EXPIRED, "its inference would end after its budget")
-        assert isinstance(bench.decode(pack_frame(_frame())), Request)
+        assert (late.status, late.reason) == (Status.EXPIRED, "inference would end after the deadline")
+        assert isinstance(rig.decode(pack_frame(_frame())), Request)
 
 
-def test_a_model_or_version_that_is_not_served_is_refused() -> None:
-    """The refusal names what is; a version that stands behind the picture is not looked for."""
-    with _bench() as bench:
-        assert isinstance(bench.decode(pack_frame(replace(_frame(), version="1"))), Request)
+def test_an_unknown_model_or_version_is_rejected() -> None:
+    """A version field after the image is rejected, because admission reads only the fields before it."""
+    with _rig() as rig:
+        assert isinstance(rig.decode(pack_frame(replace(_frame(), version="1"))), Request)
         for change in ({"version": "2"}, {"version": 7}):
-            refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
+            refusal = rig.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
             assert isinstance(refusal, ResultMessage)
             assert refusal.status is Status.REJECTED
         behind = msgpack.unpackb(pack_frame(_frame()))
         del behind["version"]
-        refusal = bench.decode(msgpack.packb(behind | {"version": "1"}))
+        refusal = rig.decode(msgpack.packb(behind | {"version": "1"}))
         assert isinstance(refusal, ResultMessage)
-        assert "tell it before" in refusal.reason
+        assert "must precede the image" in refusal.reason
 
 
-def test_a_place_is_given_back_where_a_frame_is_refused() -> None:
-    """Or a few broken frames would close the lane for all."""
-    with _bench() as bench:
-        bench.decode(pack_frame(replace(_frame(), data=b"short")))
-        assert bench.places.free == 1
-        bench.decode(pack_frame(_frame()))
-        assert bench.places.free == 0
+def test_a_refused_frame_releases_its_slot() -> None:
+    """Otherwise a few broken frames would block the batcher."""
+    with _rig() as rig:
+        rig.decode(pack_frame(replace(_frame(), data=b"short")))
+        assert rig.slots.free == 1
+        rig.decode(pack_frame(_frame()))
+        assert rig.slots.free == 0
 
 
 @pytest.mark.parametrize(
@@ -273,19 +273,19 @@ def test_a_place_is_given_back_where_a_frame_is_refused() -> None:
     ],
     ids=["size", "huge", "grey", "short", "zstd", "jpeg", "model", "vehicle", "mask codec", "geometry"],
 )
-def test_what_does_not_fit_is_rejected_under_the_senders_own_id(change: dict[str, object]) -> None:
-    """And the next frame is served."""
-    with _bench() as bench:
-        refusal = bench.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
+def test_invalid_messages_are_rejected_under_the_id_of_the_sender(change: dict[str, object]) -> None:
+    """The next frame is decoded."""
+    with _rig() as rig:
+        refusal = rig.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
         assert isinstance(refusal, ResultMessage)
         assert (refusal.status, str(refusal.id)) == (Status.REJECTED, "car/left/s1/7")
-        assert isinstance(bench.decode(pack_frame(_frame())), Request)
+        assert isinstance(rig.decode(pack_frame(_frame())), Request)
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) -> None:
-    """Truncated, flipped bits, bytes put in: an answer with a reason or a picture, never a dead thread."""
+def test_a_damaged_message_gets_a_reply_or_is_decoded(data: st.DataObject) -> None:
+    """Truncated messages, flipped bits and inserted bytes must not end the thread."""
     codec = data.draw(st.sampled_from(["raw", "png", "jpeg", "lz4", "zstd"]))
     damaged = bytearray(pack_frame(_frame(codec)))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -297,11 +297,11 @@ def test_a_damaged_frame_is_answered_whatever_is_damaged(data: st.DataObject) ->
                 del damaged[max(1, place) :]
             case _:
                 damaged[place:place] = data.draw(st.binary(min_size=1, max_size=4))
-    with _bench() as bench:
-        found = bench.decode(bytes(damaged))
+    with _rig() as rig:
+        found = rig.decode(bytes(damaged))
         if isinstance(found, ResultMessage):
             assert found.status in (Status.REJECTED, Status.EXPIRED)
             assert found.reason
         else:
-            assert found.picture.shape == (HEIGHT, WIDTH, 3)
-            assert found.picture.dtype == np.uint8
+            assert found.image.shape == (HEIGHT, WIDTH, 3)
+            assert found.image.dtype == np.uint8

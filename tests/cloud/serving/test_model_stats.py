@@ -1,6 +1,6 @@
-"""How many frames each model answered, and where their time went."""
+"""Statistics per model."""
 
-from cloud.serving.model_stats import Tally
+from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId
@@ -10,31 +10,31 @@ from shared.stages import Stage
 def request(model: str = "tiny", batch_size: int = 1) -> Request:
     """A frame that waited 5 ns, was inferred in 7 and answered in 2."""
     times = {Stage.RECEIVED: 10, Stage.DEQUEUED: 15, Stage.INFERRED: 22, Stage.REPLIED: 24}
-    asked = Request(b"", "car", "left", model, lambda _: None, times, 1 << 20)
-    asked.batch_size = batch_size
-    return asked
+    made = Request(b"", "car", "left", model, lambda _: None, times, 1 << 20)
+    made.batch_size = batch_size
+    return made
 
 
-def answer(status: Status = Status.ANSWERED) -> ResultMessage:
-    """What its sender is told."""
+def reply(status: Status = Status.ANSWERED) -> ResultMessage:
+    """The reply to a frame."""
     return ResultMessage(FrameId("car", "left", "s1", 0), 1, status, "w", model="tiny", model_version="1")
 
 
 def test_a_batch_of_three_is_one_execution() -> None:
-    """Frames and batches apart tell how well a worker batches."""
-    tally = Tally()
+    """Frames and batches are counted separately."""
+    stats = ServingStats()
     for _ in range(3):
-        tally.add(request(batch_size=3), answer())
-    told = tally.models["tiny", "1"]
-    assert (told.answered, round(told.executions)) == (3, 1)
-    assert told.stages_ns == {Stage.DEQUEUED: 15, Stage.INFERRED: 21, Stage.REPLIED: 6}
+        stats.add(request(batch_size=3), reply())
+    tiny = stats.models["tiny", "1"]
+    assert (tiny.answered, round(tiny.executions)) == (3, 1)
+    assert tiny.stages_ns == {Stage.DEQUEUED: 15, Stage.INFERRED: 21, Stage.REPLIED: 6}
 
 
-def test_strangers_names_are_not_remembered_without_end() -> None:
-    """Anybody may name a model that is not there, and a new one each time."""
-    tally = Tally()
+def test_the_number_of_unknown_model_names_is_bounded() -> None:
+    """Clients can invent model names."""
+    stats = ServingStats()
     for number in range(1000):
-        tally.add(request(f"model-{number}"), answer(Status.REJECTED))
-    assert len(tally.refused) <= 257
-    assert sum(tally.refused.values()) == 1000
-    assert tally.refused["", Status.REJECTED] == 1000 - 256
+        stats.add(request(f"model-{number}"), reply(Status.REJECTED))
+    assert len(stats.refused) <= 257
+    assert sum(stats.refused.values()) == 1000
+    assert stats.refused["", Status.REJECTED] == 1000 - 256

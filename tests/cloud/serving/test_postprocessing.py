@@ -33,15 +33,15 @@ OUTPUTS: dict[Task, Mapping[str, Any]] = {
 
 
 def _answers(
-    *wishes: tuple[RequestOptions, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
+    *requested: tuple[RequestOptions, Geometry], task: Task = Task.SEGMENTATION, max_reply_bytes: int = 10**6
 ) -> list[ResultMessage]:
-    """What the post-processor answers to frames with these wishes."""
+    """Replies to frames with these requested results."""
     answers: list[ResultMessage] = []
     postprocessor = Postprocessor(Replier("w", "cloud/w/s9"))
     model: Any = SimpleNamespace(card=card(task), manifest=manifest(task))
     thread = threading.Thread(target=postprocessor.run)
     thread.start()
-    for want, geometry in wishes:
+    for want, geometry in requested:
         request = Request(
             b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, max_reply_bytes,
             message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
@@ -54,8 +54,8 @@ def _answers(
 
 
 @pytest.mark.parametrize("codec", list(mask_codecs.MASK_CODECS))
-def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
-    """In every codec, in every pixel."""
+def test_a_mask_is_unchanged_by_its_codec(codec: str) -> None:
+    """All pixels are equal after decoding."""
     answers = _answers(*[(RequestOptions(codec), plan(Resize.CROP, 80, 120, *SIZE))] * 5)
     assert len(answers) == 5
     for answer in answers:
@@ -65,8 +65,8 @@ def test_a_mask_comes_back_as_the_model_made_it(codec: str) -> None:
         assert stages == ["received", "inferred", "postprocessed", "mask_encoded", "replied"]
 
 
-def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
-    """What the model never saw is 255."""
+def test_a_mask_in_the_size_of_the_frame() -> None:
+    """Pixels that the model did not see are 255."""
     geometry = plan(Resize.CROP, 80, 200, *SIZE)
     (answer,) = _answers((RequestOptions("zstd", "frame"), geometry))
     assert answer.shape == (80, 200)
@@ -75,8 +75,8 @@ def test_a_mask_is_laid_back_where_the_frames_size_was_asked_for() -> None:
     assert (mask == UNSEEN).any()
 
 
-def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> None:
-    """A wish of one vehicle must not end the thread that answers all."""
+def test_a_result_that_is_too_large_is_rejected() -> None:
+    """The next frame gets its result."""
     large = (RequestOptions("raw", "frame"), plan(Resize.STRETCH, 500, 500, *SIZE))
     small = (RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE))
     rejected, answered = _answers(large, small, max_reply_bytes=3000)
@@ -84,25 +84,25 @@ def test_what_cannot_be_sent_back_is_rejected_and_the_next_one_answered() -> Non
     assert "ask for another mask codec or size" in rejected.reason
 
 
-def test_every_task_is_answered_in_its_own_form() -> None:
-    """With no mask's shape where there is no mask."""
+def test_each_task_has_its_own_result() -> None:
+    """Only a mask has a shape."""
     plain = plan(Resize.CROP, *SIZE, *SIZE)
-    said = {}
+    decoded = {}
     for task in (Task.CLASSIFICATION, Task.DETECTION, Task.TENSORS):
         (answer,) = _answers((RequestOptions(top_k=1), plain), task=task)
         assert (answer.status, answer.task, answer.shape) == (Status.ANSWERED, task, None)
-        said[task] = results.decode(task, answer.data, answer.codec, None)
-    assert said[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
-    detections = said[Task.DETECTION]
+        decoded[task] = results.decode(task, answer.data, answer.codec, None)
+    assert decoded[Task.CLASSIFICATION] == Classification((1,), (float(np.float32(0.7)),))
+    detections = decoded[Task.DETECTION]
     assert isinstance(detections, Detections)
     np.testing.assert_array_equal(detections.boxes, [[20, 5, 40, 30]])
-    tensors = said[Task.TENSORS]
+    tensors = decoded[Task.TENSORS]
     assert isinstance(tensors, Tensors)
     np.testing.assert_array_equal(tensors.values["depth"], np.ones((3, 4), np.float16))
 
 
-def test_tensors_larger_than_the_way_back_are_rejected() -> None:
-    """Who asked learns what to ask for instead."""
+def test_tensors_that_are_too_large_are_rejected() -> None:
+    """The reason says how to get a smaller reply."""
     (answer,) = _answers(
         (RequestOptions("raw"), plan(Resize.CROP, *SIZE, *SIZE)), task=Task.TENSORS, max_reply_bytes=100
     )
@@ -110,8 +110,8 @@ def test_tensors_larger_than_the_way_back_are_rejected() -> None:
     assert "ask for fewer outputs or another codec" in answer.reason
 
 
-def test_a_tensor_that_cannot_travel_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the thread that answers all lives on."""
+def test_a_tensor_with_an_unsupported_type_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next frame gets its result."""
     monkeypatch.setitem(OUTPUTS, Task.TENSORS, {"depth": np.array(["text"]), "flow": np.arange(5)})
     plain = plan(Resize.CROP, *SIZE, *SIZE)
     refused, answered = _answers(

@@ -40,25 +40,25 @@ FRAME = FrameMessage(
 )
 
 
-def _request(answers: list[ResultMessage], message: FrameMessage | None = FRAME) -> Request:
+def _request(replies: list[ResultMessage], message: FrameMessage | None = FRAME) -> Request:
     return Request(
-        b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
+        b"", "car", "left", "tiny", replies.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
     )  # fmt: skip
 
 
-def test_an_answer_carries_the_mask_and_all_that_it_came_from() -> None:
-    """The geometry and the stamps are echoed; the model's hash says whose word it is."""
-    answers: list[ResultMessage] = []
+def test_a_reply_has_the_mask_and_its_origin() -> None:
+    """It repeats geometry and stamps of the message, and has the hash of the model."""
+    replies: list[ResultMessage] = []
     mask = np.arange(96, dtype=np.uint8).reshape(8, 12)
     replier = Replier("w", "cloud/w/s9")
-    replier.result(_request(answers), CARD, mask)
-    (answer,) = answers
-    assert (answer.id, answer.attempt, answer.status, answer.worker) == (FRAME.id, 2, Status.ANSWERED, "w")
-    assert (answer.model, answer.model_version, answer.model_sha256) == ("tiny", "3", CARD.sha256)
-    assert (answer.geometry, answer.batch_size, answer.codec) == (FRAME.geometry, 4, "rle")
-    np.testing.assert_array_equal(mask_codecs.decode(answer.data, "rle", (8, 12)), mask)
-    assert answer.stamps[:2] == FRAME.stamps
-    own = answer.stamps[2:]
+    replier.result(_request(replies), CARD, mask)
+    (reply,) = replies
+    assert (reply.id, reply.attempt, reply.status, reply.worker) == (FRAME.id, 2, Status.ANSWERED, "w")
+    assert (reply.model, reply.model_version, reply.model_sha256) == ("tiny", "3", CARD.sha256)
+    assert (reply.geometry, reply.batch_size, reply.codec) == (FRAME.geometry, 4, "rle")
+    np.testing.assert_array_equal(mask_codecs.decode(reply.data, "rle", (8, 12)), mask)
+    assert reply.stamps[:2] == FRAME.stamps
+    own = reply.stamps[2:]
     assert [stamp.stage for stamp in own] == ["received", "mask_encoded", "replied"]
     assert {stamp.node for stamp in own} == {"cloud/w/s9"}
     assert own[1].at_ns <= own[2].at_ns
@@ -66,41 +66,41 @@ def test_an_answer_carries_the_mask_and_all_that_it_came_from() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
-def test_a_refusal_says_why(status: Status) -> None:
-    """In no more than what a message may hold."""
-    answers: list[ResultMessage] = []
+def test_a_refusal_has_a_reason(status: Status) -> None:
+    """The reason is cut at the limit of the message."""
+    replies: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
-    replier.refuse(_request(answers), status, "because " * 1000)
-    (answer,) = answers
-    assert (answer.id, answer.status, answer.shape, answer.data) == (FRAME.id, status, None, b"")
-    assert answer.reason.startswith("because")
-    assert len(answer.reason) == 500
+    replier.refuse(_request(replies), status, "because " * 1000)
+    (reply,) = replies
+    assert (reply.id, reply.status, reply.shape, reply.data) == (FRAME.id, status, None, b"")
+    assert reply.reason.startswith("because")
+    assert len(reply.reason) == 500
     assert replier.counts == {status.value: 1}
 
 
-def test_a_message_that_could_not_be_read_is_answered_by_its_correlation() -> None:
-    """Its stamps are not known, its sender is."""
-    answers: list[ResultMessage] = []
-    request = _request(answers, None)
+def test_an_unreadable_message_is_refused_by_its_correlation_data() -> None:
+    """The sender is known although the stamps are not."""
+    replies: list[ResultMessage] = []
+    request = _request(replies, None)
     request.correlation = FRAME.id
     Replier("w", "cloud/w/s9").refuse(request, Status.REJECTED, "broken")
-    assert (answers[0].id, answers[0].attempt) == (FRAME.id, 1)
-    assert [stamp.stage for stamp in answers[0].stamps] == ["received", "replied"]
+    assert (replies[0].id, replies[0].attempt) == (FRAME.id, 1)
+    assert [stamp.stage for stamp in replies[0].stamps] == ["received", "replied"]
 
 
-def test_what_tells_nobody_whose_it_is_is_counted() -> None:
-    """It cannot be answered, but it is not silent."""
-    answers: list[ResultMessage] = []
+def test_a_frame_without_an_id_is_counted() -> None:
+    """No reply can be sent to it."""
+    replies: list[ResultMessage] = []
     replier = Replier("w", "cloud/w/s9")
-    replier.refuse(_request(answers, None), Status.REJECTED, "broken")
-    assert not answers
+    replier.refuse(_request(replies, None), Status.REJECTED, "broken")
+    assert not replies
     assert replier.counts == {"unreadable": 1}
 
 
-def test_a_mask_larger_than_the_way_back_takes_is_not_sent() -> None:
-    """The broker would cut the connection, for every vehicle's frames."""
-    answers: list[ResultMessage] = []
-    request = _request(answers, replace(FRAME, options=RequestOptions("raw")))
-    with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes, more than the 1000 that the way back takes"):
+def test_a_mask_above_the_limit_is_not_sent() -> None:
+    """The broker would close the connection, and with it stop the frames of all vehicles."""
+    replies: list[ResultMessage] = []
+    request = _request(replies, replace(FRAME, options=RequestOptions("raw")))
+    with pytest.raises(ReplyTooLargeError, match="a mask of 1600 bytes exceeds the limit of 1000 for a reply"):
         Replier("w", "cloud/w/s9").result(request, CARD, np.zeros((40, 40), np.uint8))
-    assert not answers
+    assert not replies

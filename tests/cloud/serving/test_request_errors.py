@@ -14,13 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud.gateway.submission import Door
-from cloud.models.model_swap import Exchange
+from cloud.models.model_swap import ModelSwap
 from cloud.serving.request_errors import UNHEALTHY_ERRORS, RequestErrors
 from cloud.tasks.task import TASKS
 from shared.encoding.protobuf_wire import pack
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
-from shared.messages.control import ControlRequest, Verb, pack_request, unpack_reply
+from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from shared.mqtt.bus import Delivery, Properties
@@ -93,7 +93,7 @@ def published(doors: Doors) -> Callable[[int], Status]:
 def test_a_stage_that_raises_fails_one_frame(
     doors: Doors, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MqttFrontend, message reader, decoder, encoder and packer: the frame is `failed`, and the log has the traceback."""
+    """The frame is refused as `failed`, and the log has the traceback."""
     module, _, name = target.rpartition(".")
     monkeypatch.setattr(target, raise_once(getattr(__import__(module, fromlist=[name]), name)))
     send = published(doors)
@@ -106,7 +106,7 @@ def test_a_stage_that_raises_fails_one_frame(
 
 
 def test_a_postprocessor_that_raises_fails_one_frame(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task's own code sees numbers that a network made of a stranger's picture."""
+    """The code of a task processes the outputs for untrusted images."""
     monkeypatch.setitem(TASKS, Task.SEGMENTATION, raise_once(TASKS[Task.SEGMENTATION]))
     send = published(doors)
     assert [send(sequence) for sequence in range(2)] == [Status.FAILED, Status.ANSWERED]
@@ -127,8 +127,8 @@ def test_an_engine_that_raises_fails_one_frame() -> None:
         assert errors_by_stage(doors) == {"inference": 2}
 
 
-def test_a_probe_that_raises_costs_one_echo(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clocks of all other vehicles still get their echoes."""
+def test_a_probe_that_raises_gets_no_reply(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next probe gets one."""
     monkeypatch.setattr("cloud.frontends.clock_responder.unpack_probe", raise_once(lambda _: Probe("s1", 2, 3)))
     echoes: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.ECHOES.filter(), 0, echoes.put)
@@ -140,9 +140,9 @@ def test_a_probe_that_raises_costs_one_echo(doors: Doors, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("verb", [Verb.LIST, Verb.LOAD])
 def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
-    """Both control threads answer the next operator."""
-    monkeypatch.setattr(Exchange, "load", raise_once(Exchange.load))
-    monkeypatch.setattr("cloud.frontends.control.Control._listed", raise_once(lambda *_: iter(())))
+    """Both control threads serve the next request."""
+    monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
+    monkeypatch.setattr("cloud.frontends.control.ModelEntry", raise_once(ModelEntry))
     replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.REPLIES.filter(operator="me"), 1, replies.put)
 
@@ -178,7 +178,7 @@ HTTP_CALLS: dict[str, tuple[str, Callable[[Doors], int]]] = {
 
 @pytest.mark.parametrize("call", HTTP_CALLS)
 def test_an_http_handler_that_raises_answers_500(doors: Doors, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """One face of each kind; the next request of the same kind is answered."""
+    """The next request of the same kind succeeds."""
     method, ask = HTTP_CALLS[call]
     with monkeypatch.context() as patched:
         patched.setattr(Door, method, raise_once(getattr(Door, method)))
@@ -238,8 +238,8 @@ def test_a_grpc_stream_that_raises_answers_internal(doors: Doors, monkeypatch: p
 
 @pytest.mark.parametrize("depth", [9, 64, 65, 129, 900])
 @pytest.mark.parametrize("name", ["tiny", "absent"])
-def test_nested_json_is_refused(doors: Doors, depth: int, name: str) -> None:
-    """A body of 4 KB once ended the worker, and with it the service of every vehicle."""
+def test_deeply_nested_json_is_refused(doors: Doors, depth: int, name: str) -> None:
+    """A body of 4 KB once ended the whole worker."""
     body = b'{"instances": ' + b"[" * depth + b"1, " * 2000 + b"1" + b"]" * depth + b"}"
     status = _posted(doors, f"/v1/models/{name}:predict", content=body, headers={"Content-Type": "application/json"})
     assert status in (400, 404)
@@ -248,7 +248,7 @@ def test_nested_json_is_refused(doors: Doors, depth: int, name: str) -> None:
 
 
 def test_many_errors_make_the_worker_unhealthy(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An orchestrator may replace the worker; the worker itself goes on answering."""
+    """An orchestrator may replace the worker, which continues to serve."""
     with monkeypatch.context() as patched:
 
         def fail(*_: Any) -> None:

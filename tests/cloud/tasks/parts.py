@@ -1,4 +1,4 @@
-"""What the tests of the tasks share: a manifest of each, and a frame that wants something."""
+"""Helpers of the task tests: a manifest of each, and a frame that wants something."""
 
 from typing import Any
 

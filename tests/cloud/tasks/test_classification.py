@@ -15,7 +15,7 @@ SCORES = hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(0, 1, wi
 
 @given(SCORES, st.integers(1, 256))
 def test_the_best_classes_come_first(scores: np.ndarray, top_k: int) -> None:
-    """By score, and where two are equal by their number, so that two runs tell the same."""
+    """Equal scores are sorted by class id."""
     got = result({"scores": scores}, message(RequestOptions(top_k=top_k)), manifest(Task.CLASSIFICATION))
     assert isinstance(got, Classification)
     ranked = sorted(range(len(scores)), key=lambda class_id: (-scores[class_id], class_id))[:top_k]
@@ -23,10 +23,10 @@ def test_the_best_classes_come_first(scores: np.ndarray, top_k: int) -> None:
     assert got.scores == tuple(float(scores[class_id]) for class_id in ranked)
 
 
-@pytest.mark.parametrize(("wanted", "told"), [(None, 2), (1, 1), (3, 3), (200, 3)])
-def test_the_vehicle_says_how_many_else_the_manifest(wanted: int | None, told: int) -> None:
-    """And never more than there are."""
+@pytest.mark.parametrize(("wanted", "expected"), [(None, 2), (1, 1), (3, 3), (200, 3)])
+def test_the_request_or_the_manifest_sets_the_number_of_classes(wanted: int | None, expected: int) -> None:
+    """It is limited by the number of classes."""
     scores = np.array([0.2, 0.5, 0.3], np.float32)
     got = result({"scores": scores}, message(RequestOptions(top_k=wanted)), manifest(Task.CLASSIFICATION, top_k=2))
     assert isinstance(got, Classification)
-    assert got.class_ids == (1, 2, 0)[:told]
+    assert got.class_ids == (1, 2, 0)[:expected]

@@ -13,12 +13,12 @@ OUTPUTS: dict[str, Any] = {"depth": np.arange(6, dtype=np.float16).reshape(2, 3)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"), [((), ["depth", "flow"]), (("flow",), ["flow"]), (("flow", "depth"), ["flow", "depth"])]
+    ("wanted", "expected"), [((), ["depth", "flow"]), (("flow",), ["flow"]), (("flow", "depth"), ["flow", "depth"])]
 )
-def test_what_was_asked_for_is_told(wanted: tuple[str, ...], told: list[str]) -> None:
-    """All, where nothing was; each as the model gave it."""
+def test_the_requested_tensors_are_returned(wanted: tuple[str, ...], expected: list[str]) -> None:
+    """Without a request, all of them are returned unchanged."""
     got = result(OUTPUTS, message(RequestOptions(outputs=wanted)), manifest(Task.TENSORS))
     assert isinstance(got, Tensors)
-    assert list(got.values) == told
+    assert list(got.values) == expected
     for name, array in got.values.items():
         assert array is OUTPUTS[name]

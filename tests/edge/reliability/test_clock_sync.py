@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.request_errors import RequestErrors
 from edge.reliability.clock_sync import Probes
 from edge.reliability.worker_clocks import Clocks
@@ -165,7 +165,7 @@ def offset_once_known(clocks: Clocks, node: str = NODE) -> Offset:
 def test_a_worker_echoes_and_the_vehicle_knows_its_clock(clocks: Clocks) -> None:
     """Both ends, over a bus in memory; the worker's clock is the vehicle's own here."""
     with MemoryBus() as bus:
-        Echoes("w", NODE).open(bus, RequestErrors())
+        ClockResponder("w", NODE).open(bus, RequestErrors())
         with probing(bus, clocks, ("w", "s9")):
             offset = offset_once_known(clocks)
     assert abs(offset.offset_ns) <= offset.error_ns

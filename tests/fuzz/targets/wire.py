@@ -9,12 +9,12 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from bench.faults.hostile.mutations import Mutator
-from cloud.frontends.clock_responder import Echoes
+from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.admission import Admission
 from cloud.serving.decoding import Decoder
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from cloud.serving.served_models import Lane, Serving
+from cloud.serving.served_models import ServedModel, ServedModels
 from edge.reliability.clock_sync import Probes
 from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import Workers
@@ -89,12 +89,12 @@ class _NoBatcher:
 
     def put(self, request: Request) -> None:
         """Checks the decoded image of a frame."""
-        assert request.picture.shape == (HEIGHT, WIDTH, 3)
-        assert request.picture.dtype == np.uint8
+        assert request.image.shape == (HEIGHT, WIDTH, 3)
+        assert request.image.dtype == np.uint8
         assert request.message is not None
         plan = request.message.geometry
         if plan.source_height * plan.source_width <= _LIMITS.max_pixels:
-            scaled = geometry.to_source(request.picture[..., 0], plan, geometry.UNSEEN)
+            scaled = geometry.to_source(request.image[..., 0], plan, geometry.UNSEEN)
             assert scaled.shape == (plan.source_height, plan.source_width)
         self.images += 1
 
@@ -107,8 +107,8 @@ def _check_reply(message: ResultMessage) -> None:
 
 
 _replier = Replier("worker", "cloud/worker/s1")
-_decoder = Decoder(Admission(), _replier, Serving(), _LIMITS)
-_lane = cast("Lane", SimpleNamespace(card=CARD, batcher=_NoBatcher()))
+_decoder = Decoder(Admission(), _replier, ServedModels(), _LIMITS)
+_lane = cast("ServedModel", SimpleNamespace(card=CARD, batcher=_NoBatcher()))
 
 
 def _read_frame(payload: bytes) -> None:
@@ -118,14 +118,14 @@ def _read_frame(payload: bytes) -> None:
         vehicle=ID.vehicle,
         camera=ID.camera,
         model=CARD.name,
-        answer=_check_reply,
+        reply=_check_reply,
         times={Stage.RECEIVED: clock.now_ns()},
         max_reply_bytes=1 << 20,
         correlation=ID,
-        head=peek(payload),
+        header=peek(payload),
     )
-    assert request.ends_ns is None or request.ends_ns > 0
-    if _decoder._is_decoded(request, _lane):
+    assert request.deadline_ns is None or request.deadline_ns > 0
+    if _decoder.decode(request, _lane):
         _lane.batcher.put(request)
     with suppress(MessageError):
         message = unpack_frame(payload)
@@ -157,7 +157,7 @@ def _read_status(payload: bytes) -> None:
 
 
 def _read_probe(payload: bytes) -> None:
-    Echoes("worker", "cloud/worker/s1").echo("car", payload, clock.now_ns())
+    ClockResponder("worker", "cloud/worker/s1").reply("car", payload, clock.now_ns())
 
 
 def _read_echo(payload: bytes) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 MODELS = Path("models")
 
@@ -29,7 +29,7 @@ def test_it_answers_the_labels_of_the_graph(torch: Any, tmp_path: Path) -> None:
 
     with Repository(MODELS).load("road-small", Placement(device="cpu"), engine="tensorflow") as model:
         sides = model.card.height, model.card.width
-        picture = pictures(*sides, 1)
+        picture = warmup_images(*sides, 1)
         expected = model.predict(picture)
     write_torchscript(MODELS, "road-small", tmp_path / "net.pt", sides)
     found = torch.jit.load(str(tmp_path / "net.pt"))(torch.from_numpy(picture)).numpy()

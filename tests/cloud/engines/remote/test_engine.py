@@ -213,7 +213,7 @@ def test_tls_and_a_token_come_by_the_environment(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": "keras"}, "format keras: give remote"),
+        ({"format": "keras"}, "format keras: remote, "),
         ({"file": "model.pb"}, "leave file out"),
         ({"remote": {"address": "nowhere", "model": MODEL}}, "remote.address"),
         ({"remote": {"address": "a:1", "model": MODEL, "token": "x"}}, "unknown key"),

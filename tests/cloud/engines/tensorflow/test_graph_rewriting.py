@@ -9,7 +9,7 @@ from cloud.engines.engine import DeviceError, InferenceError, Placement, Precisi
 from cloud.engines.tensorflow.graph_rewriting import defer_widening_layers, freed
 from cloud.engines.tensorflow.graphdef import read_graph
 from cloud.engines.tensorflow.library import check_precision, tf
-from cloud.models.warmup_images import pictures
+from cloud.models.warmup_images import warmup_images
 
 _REPOSITORY = Path(__file__).resolve().parents[4]
 _HEIGHT, _WIDTH = 8, 12
@@ -48,7 +48,7 @@ def test_a_widening_layer_is_moved_behind_the_join_and_no_label_changes() -> Non
     moved = defer_widening_layers(graph, ["prediction:0"])
     (join,) = [node for node in moved.node if node.op == "BatchToSpaceND"]
     assert join.input[0].startswith("SpaceToBatchND")
-    shown = pictures(_HEIGHT, _WIDTH, 1)
+    shown = warmup_images(_HEIGHT, _WIDTH, 1)
     np.testing.assert_array_equal(_answers(moved, shown), _answers(graph, shown))
 
 
@@ -71,7 +71,7 @@ def test_the_shipped_graph_is_rewritten_and_gives_the_same_labels() -> None:
     graph = read_graph(_REPOSITORY / "models" / "road-small" / "model.pb")
     moved = defer_widening_layers(graph, ["prediction:0"])
     assert moved != graph
-    shown = pictures(608, 968, 1)
+    shown = warmup_images(608, 968, 1)
     np.testing.assert_array_equal(_answers(moved, shown), _answers(graph, shown))
 
 
@@ -106,7 +106,7 @@ def test_a_batch_that_cannot_be_set_free_is_run_one_by_one_and_told(workshop: An
     workshop.add("m", graph.as_graph_def(), **_MANIFEST)
     with workshop.repository.load("m") as model:
         assert model.max_batch_size == 1
-        assert "batch of 1 baked into the graph, run one by one" in model.describe()
+        assert "fixed batch of 1, run one by one" in model.describe()
         wanted = [picture[..., 0] > picture[..., 0].mean() for picture in pictures]
         np.testing.assert_array_equal(model.predict(pictures), wanted)
 
@@ -126,7 +126,7 @@ def test_dropout_left_on_is_told_by_the_warm_up(workshop: Any) -> None:
         assert model.warnings == ()
         model.warm_up(3)
         assert "dropout or noise is on" in model.warnings[0]
-        assert "WARNING: the same picture gave two different answers" in model.describe()
+        assert "WARNING: the same image gave two different results" in model.describe()
 
 
 def test_a_score_that_is_no_number_is_an_error_of_its_frame(workshop: Any, pictures: Any) -> None:

@@ -147,7 +147,7 @@ def test_every_answer_tells_the_workers_stages(door: Door) -> None:
         ({INPUT: _pixels(1)}, {"version": "9"}, Kind.NOT_FOUND, "tiny version 9"),
         ({INPUT: _pixels(1)}, {"outputs": ("boxes",)}, Kind.INVALID, "no output boxes: ask for mask"),
         ({INPUT: _pixels(1)}, {"max_reply_bytes": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
-        ({INPUT: _pixels(1)}, {"budget_ms": 0}, Kind.LATE, "budget"),
+        ({INPUT: _pixels(1)}, {"budget_ms": 0}, Kind.LATE, "deadline"),
         ({IMAGES: [b"", b""]}, {"frame": frame(1)}, Kind.INVALID, "2 pictures come with one frame message"),
         ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, Kind.FORBIDDEN, "the frame is car's"),
         ({IMAGES: [b""]}, {"frame": frame(1, "other")}, Kind.INVALID, "they must agree"),
@@ -245,7 +245,7 @@ def test_an_answer_is_told_to_be_of_the_version_that_gave_it(
         assert gate.reached.wait(WAIT_S)
         waiting = [ask(door, _call({INPUT: _pixels(2)})) for _ in range(3)]
         assert all(decoded.acquire(timeout=WAIT_S) for _ in range(2))  # The first, and one that waits behind it.
-        (lane,) = node._serving.place(node._open_lane(newer))
+        (lane,) = node.served_models.set_current(node.start_serving(newer))
         gate.opened.set()
         assert lane.close()
         for asked in (first, *waiting):
@@ -269,43 +269,15 @@ def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doo
     asked = ask(door, _call({INPUT: _pixels(1)}))
     assert gate.reached.wait(WAIT_S)
     seen = door.wait_for_change(0, 0.0, lambda: False)
-    unloading = threading.Thread(target=door.dismiss, args=("tiny",))
-    unloading.start()
+    door.remove_model("tiny")
     assert door.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not door.status.cards
     with pytest.raises(RefusedError, match="unloaded") as refused:
         door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert refused.value.kind is Kind.NOT_FOUND
     gate.opened.set()
-    unloading.join(WAIT_S)
-    assert asked.futures[0].done()
+    asked.futures[0].result(WAIT_S)
     asked.reply()
-
-
-def test_a_stream_whose_frames_are_refused_holds_no_unloading_up(doors: Doors, gate: _Gate) -> None:
-    """Its thread answers them itself, and its call goes on: what is counted behind the call would be counted too late."""
-    gate.opened.clear()
-    door = doors.node.door
-    told, over = threading.Event(), threading.Event()
-    statuses: list[Status] = []
-
-    def stream() -> None:
-        futures = [door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20) for _ in range(16)]
-        gate.opened.set()
-        statuses.extend(future.result(WAIT_S).message.status for future in futures)
-        told.set()
-        over.wait(WAIT_S)
-
-    thread = threading.Thread(target=stream)
-    thread.start()
-    assert told.wait(WAIT_S)
-    unloading = threading.Thread(target=door.dismiss, args=("tiny", 10 * WAIT_S), daemon=True)
-    unloading.start()
-    unloading.join(WAIT_S / 2)
-    assert not unloading.is_alive()
-    assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
-    over.set()
-    thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])

@@ -13,7 +13,7 @@ import pytest
 from cloud.engines.engine import Placement
 from cloud.engines.tensorflow.library import tf
 from cloud.gateway.settings import GatewaySettings
-from cloud.models.loader import Loader
+from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "output": ({"outputs": ["scores"]}, 400, "INVALID_ARGUMENT", "no output scores: ask for mask"),
     "codec": ({"parameters": {"mask_codec": "jpeg"}, "outputs": ["result_bytes"]}, 422, "INVALID_ARGUMENT", "codec"),
     "parameter": ({"parameters": {"mask_codec": 7}}, 400, "INVALID_ARGUMENT", "parameter mask_codec is '7'"),
-    "timeout": ({"timeout": 1}, 408, "DEADLINE_EXCEEDED", "budget"),
+    "timeout": ({"timeout": 1}, 408, "DEADLINE_EXCEEDED", "deadline"),
 }
 
 
@@ -305,7 +305,7 @@ def test_a_clients_own_timeout_is_its_deadline(face: Face) -> None:
 def test_models_are_listed_loaded_and_unloaded(face: Face, workshop: Workshop) -> None:
     """Over the same repository as operators have it over the broker."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    loader = Loader(workshop.repository, Placement(device="cpu"), warm_up_runs=1)
+    loader = ModelLoader(workshop.repository, Placement(device="cpu"), warm_up_runs=1)
     pictures = noise(1, 8, 12)
     with open_gateway(loader=loader) as doors, face.open(doors) as client:
         assert states(face, client) == {"net": "UNAVAILABLE"}
