@@ -19,7 +19,7 @@ from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.frame_log import Summary
 from cloud.frontends.mqtt import worker_will
-from cloud.gateway.gateway import check
+from cloud.gateway.gateway import check_settings
 from cloud.isolation.engine import Limits
 from cloud.models.loader import Loader
 from cloud.models.model import Model
@@ -190,7 +190,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
     gateway = gateway_of(settings)
     if settings.replicas > 1:
         if gateway is not None:
-            check(gateway)
+            check_settings(gateway)
         _supervise(settings, worker, resources)
         return
     if supervised:
@@ -204,7 +204,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         pid=os.getpid(),
     )
     if gateway is not None:
-        check(gateway)
+        check_settings(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
     warn_of_pids_limit(settings, len(settings.models or loader.repository.names()))

@@ -9,8 +9,8 @@ from cloud.frontends.clock_responder import Echoes
 from cloud.frontends.control import Control
 from cloud.frontends.frontends import Doors
 from cloud.frontends.mqtt import Intake
-from cloud.gateway.common.auth import Callers
-from cloud.gateway.context import WorkerParts
+from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.context import WorkerContext
 from cloud.gateway.gateway import Gateway
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
@@ -155,19 +155,19 @@ class CloudNode:
         settings = self._settings
         if settings.gateway is None or self._gateway is not None:
             return
-        parts = WorkerParts(
-            worker=settings.worker,
-            door=self.door,
-            callers=Callers.read(settings.gateway.tokens),
-            echoes=self._echoes,
+        context = WorkerContext(
+            name=settings.worker,
+            submission=self.door,
+            authenticator=Authenticator.from_file(settings.gateway.tokens),
+            clock_responder=self._echoes,
             control=self._control,
             settings=settings.gateway,
-            limits=PictureLimits(max_pixels=settings.max_pixels),
-            tally=self._replier.tally,
-            errors=self._replier.errors,
-            refused=self._refused,
+            image_limits=PictureLimits(max_pixels=settings.max_pixels),
+            model_stats=self._replier.tally,
+            request_errors=self._replier.errors,
+            ignored_messages=self._refused,
         )
-        self._gateway = Gateway(parts, self._threads.fault)
+        self._gateway = Gateway(context, self._threads.fault)
 
     def add(self, models: Sequence[Model]) -> None:
         """Adds models to those that are served from the start; to be called before `serve`."""

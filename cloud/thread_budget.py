@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cloud.config import CloudConfig
 from cloud.engines.engine import Placement
-from cloud.gateway.grpc.threads import most_grpc_threads
+from cloud.gateway.grpc.threads import max_grpc_threads
 from cloud.models.loader import engine_threads
 from shared.logs import get_logger
 from shared.runtime.machine import usable_cores
@@ -29,7 +29,7 @@ def most_threads(settings: CloudConfig, models: int) -> int:
     if settings.http is not None:
         total += 1 + min(_HTTP_EXECUTOR, cores + 4)
     if settings.grpc is not None:
-        total += most_grpc_threads(settings.max_calls)
+        total += max_grpc_threads(settings.max_calls)
     return total
 
 

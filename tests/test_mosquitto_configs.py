@@ -14,7 +14,7 @@ from shared.broker.certificate_authority import Authority, Role
 from shared.broker.mosquitto import Listener, write_config
 from shared.broker.mosquitto_secured import write_secured_config
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 CONFIGS = Path(__file__).parents[1] / "mosquitto"
 

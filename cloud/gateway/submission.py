@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cloud.engines.engine import Outputs
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.models.model import HeadType
 from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import HoldOff
@@ -79,13 +79,13 @@ class Door:
         """The lane of a model's version; of its current one where none is named.
 
         Raises:
-            RefusedError: it is not served; the message names what is.
+            ApiError: it is not served; the message names what is.
         """
         self._check_not_dismissed(model)
         try:
             return self._serving.find(model, version)
         except MessageError as error:
-            raise RefusedError(Kind.NOT_FOUND, str(error)) from error
+            raise ApiError(ErrorCode.NOT_FOUND, str(error)) from error
 
     def card(self, model: str, version: str | None = None) -> ModelCard:
         """The card of the same; what is raised too."""
@@ -142,10 +142,10 @@ class Door:
         `heads`: answer with the model's outputs as they are. Cancel the future where nobody waits any more.
 
         Raises:
-            RefusedError: the worker is stopping, or unloads the model.
+            ApiError: the worker is stopping, or unloads the model.
         """
         if self._state is not NodeState.ONLINE:
-            raise RefusedError(Kind.STOPPING, "the worker is stopping: ask another one")
+            raise ApiError(ErrorCode.STOPPING, "the worker is stopping: ask another one")
         self._check_not_dismissed(message.model)
         future: Future[Answered] = Future()
         due_ns = next((stamp.at_ns for stamp in message.stamps if stamp.stage == Stage.DUE), None)
@@ -200,7 +200,7 @@ class Door:
 
     def _check_not_dismissed(self, model: str) -> None:
         if model in self._dismissed and model in self._serving.models:
-            raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
+            raise ApiError(ErrorCode.NOT_FOUND, f"{model} is being unloaded: ask for another model")
 
     def _settle(
         self, future: Future[Answered], model: str, message: MaskMessage, outputs: Outputs | None = None

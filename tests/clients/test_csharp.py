@@ -9,7 +9,7 @@ import pytest
 
 from cloud.models.model import Model
 from tests.clients.conftest import BUILD, CLIENTS, Picture, need, read_pgm, run
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import GatewayWorker, open_gateway
 
 
 @pytest.fixture(scope="session")
@@ -24,36 +24,38 @@ def program() -> Path:
 
 
 @pytest.fixture
-def doors(model: Model) -> Iterator[Doors]:
+def worker(model: Model) -> Iterator[GatewayWorker]:
     """A worker of the tiny model."""
-    with open_doors(model) as doors:
-        yield doors
+    with open_gateway(model) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize("shape", [(64, 96, ".png"), (101, 333, ".jpg")])
 def test_the_mask_is_the_direct_calls(
-    program: Path, doors: Doors, picture: Callable[..., Picture], tmp_path: Path, shape: tuple[int, int, str]
+    program: Path, worker: GatewayWorker, picture: Callable[..., Picture], tmp_path: Path, shape: tuple[int, int, str]
 ) -> None:
     """By the protocol's binary extension: a mask in JSON would be ten times as large."""
     shown = picture(*shape)
-    sent = run("mono", program, f"http://{doors.http}", "tiny", shown.path, tmp_path / "mask.pgm")
+    sent = run("mono", program, f"http://{worker.http}", "tiny", shown.path, tmp_path / "mask.pgm")
     assert sent.returncode == 0, sent.stderr
     assert np.array_equal(read_pgm(tmp_path / "mask.pgm"), shown.mask)
     assert sent.stdout.startswith("mask of 64 x 96 by tiny 1\n")
     assert re.search(r"^inferred \d+(\.\d+)? ms$", sent.stdout, re.MULTILINE), sent.stdout
 
 
-def test_refusals_are_told(program: Path, doors: Doors, picture: Callable[..., Picture], tmp_path: Path) -> None:
+def test_refusals_are_told(
+    program: Path, worker: GatewayWorker, picture: Callable[..., Picture], tmp_path: Path
+) -> None:
     """In the worker's words, with the code that HTTP has for them."""
     text = tmp_path / "text.jpg"
     text.write_text("no picture")
     shown = picture(4, 4)
     for address, model, path, told in (
-        (f"http://{doors.http}", "tiny", text, r"skylane-send: 4\d\d \w+: .*picture"),
-        (f"http://{doors.http}", "absent", shown.path, "skylane-send: 404 NotFound: .*absent"),
+        (f"http://{worker.http}", "tiny", text, r"skylane-send: 4\d\d \w+: .*picture"),
+        (f"http://{worker.http}", "absent", shown.path, "skylane-send: 404 NotFound: .*absent"),
         ("http://127.0.0.1:1", "tiny", shown.path, "skylane-send: .*(?i:connect)"),
         ("nowhere", "tiny", shown.path, "skylane-send: "),
-        (f"http://{doors.http}", "tiny", tmp_path / "absent.jpg", "absent.jpg"),
+        (f"http://{worker.http}", "tiny", tmp_path / "absent.jpg", "absent.jpg"),
     ):
         sent = run("mono", program, address, model, path, tmp_path / "mask.pgm")
         assert sent.returncode == 1

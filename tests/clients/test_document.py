@@ -11,7 +11,7 @@ import pytest
 
 from cloud.models.model import Model
 from tests.clients.conftest import Picture, need
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import GatewayWorker, open_gateway
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]
@@ -23,10 +23,10 @@ EXAMPLES = {  # Language and code, by the heading above each.
 
 
 @pytest.fixture
-def doors(model: Model) -> Iterator[Doors]:
+def worker(model: Model) -> Iterator[GatewayWorker]:
     """A worker of the tiny model, at any ports."""
-    with open_doors(model) as doors:
-        yield doors
+    with open_gateway(model) as worker:
+        yield worker
 
 
 def test_no_example_is_long() -> None:
@@ -39,30 +39,34 @@ def test_no_example_is_long() -> None:
 
 @pytest.mark.parametrize("heading", [heading for heading, (language, _) in EXAMPLES.items() if language == "python"])
 def test_an_example_brings_the_direct_calls_mask(
-    heading: str, doors: Doors, picture: Callable[..., Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heading: str,
+    worker: GatewayWorker,
+    picture: Callable[..., Picture],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of them, by the clients that others made."""
     shown = picture(101, 333)
     shown.path.rename(tmp_path / "street.jpg")
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
-    exec(_here(EXAMPLES[heading][1], doors), made)  # In this process, which has TensorFlow loaded.
+    exec(_here(EXAMPLES[heading][1], worker), made)  # In this process, which has TensorFlow loaded.
     assert np.array_equal(made["mask"], shown.mask)
 
 
-def test_the_example_of_curl_runs(doors: Doors, picture: Callable[..., Picture], tmp_path: Path) -> None:
+def test_the_example_of_curl_runs(worker: GatewayWorker, picture: Callable[..., Picture], tmp_path: Path) -> None:
     """An upload in, words and a picture out."""
     need("curl", "bash")
     picture(101, 333).path.rename(tmp_path / "street.jpg")
-    code = f"set -e\n{_here(EXAMPLES['curl'][1], doors)}"
+    code = f"set -e\n{_here(EXAMPLES['curl'][1], worker)}"
     ran = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert '"model":"tiny"' in ran.stdout.replace(" ", "")
     assert (tmp_path / "annotated.jpg").read_bytes().startswith(b"\xff\xd8")
 
 
-def _here(code: str, doors: Doors) -> str:
+def _here(code: str, worker: GatewayWorker) -> str:
     """The example with this worker's ports and model."""
-    for told, here in (("localhost:8000", doors.http), ("localhost:8001", doors.grpc), ("road-small", "tiny")):
+    for told, here in (("localhost:8000", worker.http), ("localhost:8001", worker.grpc), ("road-small", "tiny")):
         code = code.replace(told, here)
     return code

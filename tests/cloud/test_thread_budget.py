@@ -25,7 +25,7 @@ from cloud.thread_budget import most_threads
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
 from tests.cloud.channel import Engine, frame, model
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
 
 go = threading.Event()
 
@@ -35,7 +35,7 @@ class Slow(Engine):
         return super().infer(batch)
 
 gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", max_calls=16)
-with open_doors(model(engine=Slow()), gateway=gateway) as doors:
+with open_gateway(model(engine=Slow()), gateway=gateway) as doors:
     channels = [
         grpc.insecure_channel(doors.grpc, options=(("grpc.use_local_subchannel_pool", 1),)) for _ in range(8)
     ]
@@ -101,9 +101,9 @@ def test_threads_that_are_allowed_are_all_ended_again() -> None:
 
 _NO_MORE_THREADS = """
 import os, resource
-from cloud.gateway.grpc.threads import GrpcThreads
+from cloud.gateway.grpc.threads import GrpcThreadPool
 
-pool = GrpcThreads(16)
+pool = GrpcThreadPool(16)
 if os.getuid() == 0:
     os.setuid(65534)  # The limit does not hold for root.
 resource.setrlimit(resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))

@@ -15,7 +15,7 @@ from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import MaskMessage, Status, pack_frame, unpack_mask
 from tests.cloud.channel import frame
 from tests.cloud.engines import remote_servers, tiny
-from tests.cloud.gateway.rig import open_doors
+from tests.support.gateway import open_gateway
 
 # What a model of raw tensors gives is not told by the Open Inference Protocol's metadata before it was given.
 CASES = [
@@ -28,7 +28,7 @@ def test_another_worker_is_a_server_like_any(tmp_path: Path, form: str, task: st
     """Its outputs are finished ones, as its engine gave them: nothing is computed twice, and no number changes."""
     tiny.write(tmp_path, task)
     repository = Repository(tmp_path)
-    with repository.load(task) as model, open_doors(model) as doors:
+    with repository.load(task) as model, open_gateway(model) as doors:
         wanted = model.infer(tiny.noise(3))
         heads = {head: {"tensor": head, "kind": _finished(head, task)} for head in wanted}
         told = (
@@ -69,7 +69,7 @@ def test_frames_of_an_outage_are_told_so_and_the_next_are_answered(tmp_path: Pat
         remote_servers.write(tmp_path, "segmentation", "open_inference", server.address, "remote")
         with (
             Repository(tmp_path).load("remote") as model,
-            open_doors(model) as doors,
+            open_gateway(model) as doors,
             grpc.insecure_channel(doors.grpc) as channel,
         ):
             call: Any = channel.unary_unary("/skylane.v1.Worker/Answer")

@@ -1,9 +1,8 @@
-"""Streams of inferences by the Open Inference Protocol, from Triton's own client."""
+"""Inference streams of the Open Inference Protocol, with Triton's client."""
 
 import asyncio
 import queue
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -21,23 +20,23 @@ from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
 from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 
 triton: Any = import_module("tritonclient.grpc")
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Stub: Any = import_module("tritonclient.grpc.service_pb2_grpc").GRPCInferenceServiceStub
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
 
-GRPC_ALONE = GatewaySettings(grpc="127.0.0.1:0")
+GRPC = GatewaySettings(grpc="127.0.0.1:0")
 
 
 class Stream:
-    """A stream of Triton's client, and what came back on it, in order; use it in a `with`."""
+    """A stream of Triton's client and its responses in order; a context manager."""
 
-    def __init__(self, doors: Doors, **options: Any) -> None:
-        self._client = triton.InferenceServerClient(doors.grpc)
-        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._client.start_stream(lambda result, error: self._came.put(error or result), **options)
+    def __init__(self, worker: GatewayWorker, **options: Any) -> None:
+        self._client = triton.InferenceServerClient(worker.grpc)
+        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._client.start_stream(lambda result, error: self._received.put(error or result), **options)
 
     def __enter__(self) -> Self:
         return self
@@ -46,164 +45,166 @@ class Stream:
         self._client.stop_stream(cancel_requests=True)
         self._client.close()
 
-    def send(self, pictures: Any, model: str = "tiny", **options: Any) -> None:
-        """Ask for the masks of pictures, uint8 N×H×W×3."""
-        self._client.async_stream_infer(model, [_input(pictures)], **options)
+    def send(self, images: Any, model: str = "tiny", **options: Any) -> None:
+        """Sends a request for the masks of images, uint8 N×H×W×3."""
+        self._client.async_stream_infer(model, [_input(images)], **options)
 
-    def infer(self, pictures: Any, model: str) -> Any:
-        """Ask beside the stream."""
-        return self._client.infer(model, [_input(pictures)])
+    def infer(self, images: Any, model: str) -> Any:
+        """Makes a single call outside the stream."""
+        return self._client.infer(model, [_input(images)])
 
     def next(self) -> Any:
-        """The next answer or error."""
-        return self._came.get(timeout=WAIT_S)
+        """The next response or error."""
+        return self._received.get(timeout=WAIT_S)
 
-    def refusal(self) -> str:
-        """The text of the next one, which is an error."""
+    def next_error(self) -> str:
+        """The text of the next response, which must be an error."""
         error = self.next()
         assert isinstance(error, TritonError)
         return str(error)
 
     def stop(self) -> list[Any]:
-        """Say that nothing more will come, wait for what was asked, and tell what came."""
+        """Ends the stream, waits for the pending responses and returns all that were received."""
         self._client.stop_stream()
-        return [self._came.get_nowait() for _ in range(self._came.qsize())]
+        return [self._received.get_nowait() for _ in range(self._received.qsize())]
 
 
-def _input(pictures: Any) -> Any:
-    tensor = triton.InferInput("input", list(pictures.shape), "UINT8")
-    tensor.set_data_from_numpy(pictures)
+def _input(images: Any) -> Any:
+    tensor = triton.InferInput("input", list(images.shape), "UINT8")
+    tensor.set_data_from_numpy(images)
     return tensor
 
 
 def one_colour(value: int, count: int = 1) -> Any:
-    """Pictures of which every number is `value`."""
+    """Images of which every number is `value`."""
     return np.full((count, HEIGHT, WIDTH, 3), value, np.uint8)
 
 
-@pytest.fixture(name="doors", scope="module")
-def _doors() -> Iterator[Doors]:
-    with open_doors(model(), gateway=GRPC_ALONE) as doors:
-        yield doors
+@pytest.fixture(name="worker", scope="module")
+def _worker() -> Iterator[GatewayWorker]:
+    with open_gateway(model(), gateway=GRPC) as worker:
+        yield worker
 
 
-@pytest.fixture(name="held")
-def _held() -> Iterator[tuple[Doors, Callable[[], None], threading.Event]]:
-    """A worker whose model waits until it is told to go on; entered: it has begun."""
-    entered, go_on = threading.Event(), threading.Event()
-
-    def act() -> None:
-        entered.set()
-        go_on.wait(WAIT_S)
-
-    with open_doors(model(act), model(name="free"), gateway=GRPC_ALONE) as doors:
-        yield doors, go_on.set, entered
-        go_on.set()
+@pytest.fixture(name="gate")
+def _gate() -> Gate:
+    gate = Gate()
+    gate.close()
+    return gate
 
 
-def test_a_stream_gets_what_the_direct_call_gives(workshop: Workshop) -> None:
-    """The client's own three calls work unchanged on a real model, bit by bit."""
+@pytest.fixture(name="blocked_worker")
+def _blocked_worker(gate: Gate) -> Iterator[GatewayWorker]:
+    """A worker whose model `tiny` is blocked by the gate, while its model `free` is not."""
+    with open_gateway(model(gate), model(name="free"), gateway=GRPC) as worker:
+        yield worker
+        gate.open()
+
+
+def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
+    """Triton's client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    pictures = np.random.default_rng(5).integers(0, 256, (4, 8, 12, 3), np.uint8)
+    images = np.random.default_rng(5).integers(0, 256, (4, 8, 12, 3), np.uint8)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
-        direct = net.predict(pictures)
-        with open_doors(net, gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
-            for number in range(len(pictures)):
-                stream.send(pictures[number : number + 1], "net", request_id=str(number))
-            answers = {each.get_response().id: each.as_numpy("mask") for each in stream.stop()}
-    assert answers.keys() == {"0", "1", "2", "3"}
+        direct = net.predict(images)
+        with open_gateway(net, gateway=GRPC) as worker, Stream(worker) as stream:
+            for number in range(len(images)):
+                stream.send(images[number : number + 1], "net", request_id=str(number))
+            masks = {each.get_response().id: each.as_numpy("mask") for each in stream.stop()}
+    assert masks.keys() == {"0", "1", "2", "3"}
     for number, mask in enumerate(direct):
-        np.testing.assert_array_equal(answers[str(number)][0], mask)
+        np.testing.assert_array_equal(masks[str(number)][0], mask)
 
 
-def test_more_than_are_taken_at_a_time_are_all_answered(doors: Doors) -> None:
-    """A client need not count: what comes beyond waits in the network."""
+def test_requests_beyond_the_limit_wait_and_are_answered(worker: GatewayWorker) -> None:
+    """A client need not limit its requests: further ones wait in the network."""
     count = 5 * MAX_PENDING
-    with Stream(doors) as stream:
+    with Stream(worker) as stream:
         for number in range(count):
             stream.send(one_colour(number, 1 + number % 3), request_id=str(number))
-        answers = stream.stop()
-    assert {int(each.get_response().id) for each in answers} == set(range(count))
-    for each in answers:
+        responses = stream.stop()
+    assert {int(each.get_response().id) for each in responses} == set(range(count))
+    for each in responses:
         number = int(each.get_response().id)
         np.testing.assert_array_equal(each.as_numpy("mask"), one_colour(number, 1 + number % 3)[..., 0])
 
 
-def test_the_client_of_asyncio_is_answered_too(doors: Doors) -> None:
-    """It is another implementation, which sends from an iterator and does not wait for the end of a call."""
+def test_the_asyncio_client_works(worker: GatewayWorker) -> None:
+    """It is a different implementation, which sends from an asynchronous iterator."""
     aio: Any = import_module("tritonclient.grpc.aio")
 
     async def requests() -> AsyncIterator[dict[str, Any]]:
         for number in range(3):
             yield {"model_name": "tiny", "inputs": [_input(one_colour(number))], "request_id": str(number)}
 
-    async def answers() -> dict[str, int]:
-        async with aio.InferenceServerClient(doors.grpc) as client:
-            came = [each async for each in client.stream_infer(requests())]
-        assert [error for _, error in came] == [None] * 3
-        return {result.get_response().id: result.as_numpy("mask").max() for result, _ in came}
+    async def responses() -> dict[str, int]:
+        async with aio.InferenceServerClient(worker.grpc) as client:
+            received = [each async for each in client.stream_infer(requests())]
+        assert [error for _, error in received] == [None] * 3
+        return {result.get_response().id: result.as_numpy("mask").max() for result, _ in received}
 
-    assert asyncio.run(answers()) == {"0": 0, "1": 1, "2": 2}
+    assert asyncio.run(responses()) == {"0": 0, "1": 1, "2": 2}
 
 
-def test_an_answer_tells_its_times_and_that_it_is_the_only_one(doors: Doors) -> None:
-    """No metadata stands behind it as behind a call's; clients of streams look for the end of a request."""
-    with Stream(doors) as stream:
+def test_a_response_has_its_stage_durations_and_is_marked_as_final(worker: GatewayWorker) -> None:
+    """Responses of a stream have no trailing metadata; clients look for the last response to a request."""
+    with Stream(worker) as stream:
         stream.send(one_colour(1))
-        told = stream.next().get_response().parameters
-    assert told["triton_final_response"].bool_param
-    assert "inferred;dur=" in told["server_timing"].string_param
+        parameters = stream.next().get_response().parameters
+    assert parameters["triton_final_response"].bool_param
+    assert "inferred;dur=" in parameters["server_timing"].string_param
 
 
-def test_what_is_done_first_comes_first(held: tuple[Doors, Callable[[], None], threading.Event]) -> None:
-    """A slow model must not hold the answers of another back."""
-    doors, go_on, entered = held
-    with Stream(doors) as stream:
+def test_responses_are_sent_as_they_finish(blocked_worker: GatewayWorker, gate: Gate) -> None:
+    """A slow model must not delay the responses of another one."""
+    with Stream(blocked_worker) as stream:
         stream.send(one_colour(1), "tiny")
-        assert entered.wait(WAIT_S)
+        assert gate.reached.wait(WAIT_S)
         stream.send(one_colour(2), "free")
         assert stream.next().get_response().model_name == "free"
-        go_on()
+        gate.open()
         assert stream.next().get_response().model_name == "tiny"
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("options", "message"),
     [
         ({"model": "none"}, "NOT_FOUND: none is not served here"),
-        ({"pictures": one_colour(1)[:, 1:]}, "INVALID_ARGUMENT: input has shape"),
-        ({"pictures": one_colour(1, 65)}, "INVALID_ARGUMENT: 65 pictures in one call"),
+        ({"images": one_colour(1)[:, 1:]}, "INVALID_ARGUMENT: input has shape"),
+        ({"images": one_colour(1, 65)}, "INVALID_ARGUMENT: 65 images in one call"),
         ({"timeout": 1}, "DEADLINE_EXCEEDED: "),
         ({"parameters": {"codec": 7}}, "INVALID_ARGUMENT: parameter codec"),
     ],
 )
-def test_a_request_that_is_refused_does_not_end_its_stream(doors: Doors, sent: dict[str, Any], told: str) -> None:
-    """One bad picture must not cost the others of a drive."""
-    with Stream(doors) as stream:
-        stream.send(**{"pictures": one_colour(1), **sent})
-        assert told in stream.refusal()
+def test_a_request_that_fails_does_not_end_its_stream(
+    worker: GatewayWorker, options: dict[str, Any], message: str
+) -> None:
+    """One bad image must not affect the other requests of the stream."""
+    with Stream(worker) as stream:
+        stream.send(**{"images": one_colour(1), **options})
+        assert message in stream.next_error()
         stream.send(one_colour(2))
         assert stream.next().as_numpy("mask").max() == 2
 
 
-def test_a_refusal_tells_which_request_it_is_of(doors: Doors) -> None:
-    """Answers come in any order; what could not even be read has an id where that could be."""
+def test_an_error_has_the_id_of_its_request(worker: GatewayWorker) -> None:
+    """Responses arrive in any order. A malformed request has no id."""
     requests = [
         service.ModelInferRequest(model_name="none", id="first"),
         service.ModelInferRequest(model_name="tiny", id="second", raw_input_contents=[b"x"]),
     ]
-    with grpc.insecure_channel(doors.grpc) as channel:
-        told = list(Stub(channel).ModelStreamInfer(iter(requests), timeout=WAIT_S))
+    with grpc.insecure_channel(worker.grpc) as channel:
+        responses = list(Stub(channel).ModelStreamInfer(iter(requests), timeout=WAIT_S))
         converse: Any = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         (broken,) = converse(iter([b"\x0a\xff"]), timeout=WAIT_S)
-    assert [each.infer_response.id for each in told] == ["first", "second"]
-    assert all(each.error_message for each in told)
+    assert [each.infer_response.id for each in responses] == ["first", "second"]
+    assert all(each.error_message for each in responses)
     assert b"INVALID_ARGUMENT: not an inference.ModelInferRequest" in broken
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_an_answer_that_is_too_large_is_refused_alone(workshop: Workshop, is_streamed: bool) -> None:  # noqa: FBT001
-    """Sent all the same, the library would end the stream; five scores of each pixel are more than the picture was."""
+def test_a_response_that_is_too_large_fails_alone(workshop: Workshop, is_streamed: bool) -> None:  # noqa: FBT001
+    """grpcio would end the stream at a larger one; five scores per pixel are larger than the image itself."""
     workshop.add(
         "net",
         workshop.graph(lambda scores: tf.cast(scores, tf.float32)),
@@ -212,62 +213,62 @@ def test_an_answer_that_is_too_large_is_refused_alone(workshop: Workshop, is_str
         output=None,
         labels=[],
     )
-    settings = replace(GRPC_ALONE, max_message_bytes=12 << 10)
-    pictures = np.zeros((8, 8, 12, 3), np.uint8)
+    settings = replace(GRPC, max_message_bytes=12 << 10)
+    images = np.zeros((8, 8, 12, 3), np.uint8)
     with (
         workshop.repository.load("net", Placement(device="cpu")) as net,
-        open_doors(net, gateway=settings) as doors,
-        Stream(doors) as stream,
+        open_gateway(net, gateway=settings) as worker,
+        Stream(worker) as stream,
     ):
         if is_streamed:
-            stream.send(pictures, "net")
-            assert "INVALID_ARGUMENT: an answer of 15" in stream.refusal()
-            stream.send(pictures[:1], "net")
+            stream.send(images, "net")
+            assert "INVALID_ARGUMENT: a response of 15" in stream.next_error()
+            stream.send(images[:1], "net")
             assert stream.next().as_numpy("of").shape == (1, 8, 12, 5)
         else:
-            with pytest.raises(TritonError, match=r"an answer of 15... bytes: at most 12288 are sent"):
-                stream.infer(pictures, "net")
+            with pytest.raises(TritonError, match=r"a response of 15... bytes exceeds the limit of 12288"):
+                stream.infer(images, "net")
 
 
-def test_a_streams_deadline_is_that_of_its_requests(
-    held: tuple[Doors, Callable[[], None], threading.Event],
-) -> None:
-    """Who waits no longer is told so by the stream's own end."""
-    doors, _, _ = held
-    with Stream(doors, stream_timeout=0.5) as stream:
+def test_the_deadline_of_a_stream_applies_to_its_requests(blocked_worker: GatewayWorker) -> None:
+    """The stream ends with the error of the deadline."""
+    with Stream(blocked_worker, stream_timeout=0.5) as stream:
         stream.send(one_colour(1))
-        assert "DEADLINE_EXCEEDED" in stream.refusal()
+        assert "DEADLINE_EXCEEDED" in stream.next_error()
 
 
-def test_a_stream_on_which_nothing_is_said_ends() -> None:
-    """A message that comes byte by byte looks the same, and holds memory and a thread."""
-    with open_doors(model(), gateway=replace(GRPC_ALONE, silent_s=0.3)) as doors, Stream(doors) as stream:
-        assert "nothing came for 0.3 s" in stream.refusal()
+def test_an_idle_stream_is_closed() -> None:
+    """It holds memory and a thread; a message that arrives byte by byte looks the same."""
+    with (
+        open_gateway(model(), gateway=replace(GRPC, stream_idle_timeout_s=0.3)) as worker,
+        Stream(worker) as stream,
+    ):
+        assert "no request for 0.3 s" in stream.next_error()
 
 
-def test_a_worker_that_stops_ends_streams() -> None:
-    """Its end must not wait for a client that only listens; a client must know that nothing more will come."""
-    with open_doors(model(), gateway=GRPC_ALONE) as doors, Stream(doors) as stream:
+def test_a_stopping_worker_ends_its_streams() -> None:
+    """It must not wait for idle clients, and clients must know that no more responses will arrive."""
+    with open_gateway(model(), gateway=GRPC) as worker, Stream(worker) as stream:
         stream.send(one_colour(1))
         stream.next()
-        doors.node.stop()
-        assert "the worker is stopping" in stream.refusal()
+        worker.node.stop()
+        assert "the worker is stopping" in stream.next_error()
 
 
-def test_a_stream_is_opened_with_a_token(tmp_path: Path) -> None:
-    """As every other call."""
+def test_a_stream_needs_a_token(tmp_path: Path) -> None:
+    """Streams are authenticated as all other calls."""
     (tmp_path / "tokens").write_text("car 0123456789abcdef\n")
-    settings = replace(GRPC_ALONE, tokens=tmp_path / "tokens")
-    with open_doors(model(), gateway=settings) as doors:
-        with Stream(doors) as stream:
-            assert "UNAUTHENTICATED" in stream.refusal()
-        with Stream(doors, headers={"authorization": "Bearer 0123456789abcdef"}) as stream:
+    settings = replace(GRPC, tokens=tmp_path / "tokens")
+    with open_gateway(model(), gateway=settings) as worker:
+        with Stream(worker) as stream:
+            assert "UNAUTHENTICATED" in stream.next_error()
+        with Stream(worker, headers={"authorization": "Bearer 0123456789abcdef"}) as stream:
             stream.send(one_colour(3))
             assert stream.next().as_numpy("mask").max() == 3
 
 
-def test_a_vehicles_frame_message_belongs_to_one_call(doors: Doors) -> None:
-    """It tells of one frame: taken for a stream, every request would be that frame."""
-    told = {"skylane-frame-bin": pack_frame(msgspec.structs.replace(frame(1), data=b""))}
-    with Stream(doors, headers=told) as stream:
-        assert "send it with ModelInfer" in stream.refusal()
+def test_a_stream_rejects_a_frame_message_in_its_metadata(worker: GatewayWorker) -> None:
+    """It describes a single frame, but the metadata would apply to every request of the stream."""
+    headers = {"skylane-frame-bin": pack_frame(msgspec.structs.replace(frame(1), data=b""))}
+    with Stream(worker, headers=headers) as stream:
+        assert "send it with ModelInfer" in stream.next_error()

@@ -1,4 +1,4 @@
-"""A model with several outputs at TensorFlow Serving's doors."""
+"""Models with several outputs, in the TensorFlow Serving protocol."""
 
 import base64
 import json
@@ -19,20 +19,19 @@ from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSect
 from cloud.models.model import Model
 from shared.messages.model_card import Task
 from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine
-from tests.cloud.gateway.rig import Doors, open_doors
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 
-predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
-metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
+predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
+metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
 PredictionStub: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc").PredictionServiceStub
 
-WAIT_S = 60.0
 HEADS = ("means", "counts", "maps")
 TYPES = ("uint8", "int8", "int16", "int32", "int64", "uint32", "half", "bfloat16", "float", "double", "bool", "string")
-PICTURES = np.random.default_rng(6).integers(0, 256, (2, HEIGHT, WIDTH, 3), np.uint8)
+IMAGES = np.random.default_rng(6).integers(0, 256, (2, HEIGHT, WIDTH, 3), np.uint8)
 
 
-class Several(Engine):
-    """Answers a vector, a number and a map of each picture."""
+class SeveralOutputs(Engine):
+    """Returns a vector, a number and a map for each image."""
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
@@ -46,27 +45,27 @@ class Several(Engine):
 
 
 def direct() -> Outputs:
-    """The direct call's answers, a picture at a time, as they are batched here."""
-    parts = [Several().infer(PICTURES[n : n + 1]) for n in range(len(PICTURES))]
+    """The outputs of the engine for each image separately, as the worker batches them."""
+    parts = [SeveralOutputs().infer(IMAGES[n : n + 1]) for n in range(len(IMAGES))]
     return {head: np.concatenate([part[head] for part in parts]) for head in HEADS}
 
 
 class EveryType(Engine):
-    """Answers a few numbers of each picture in every type that TensorFlow has for a head."""
+    """Returns a few numbers of each image in every type of an output tensor."""
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
         numbers = tf.cast(batch[:, 0, :, 0], tf.int32) - 100
-        return {f"of_{name}": self.answered(numbers, name) for name in TYPES}
+        return {f"of_{name}": self.converted(numbers, name) for name in TYPES}
 
     @staticmethod
-    def answered(numbers: Any, name: str) -> Any:
-        """Whole numbers -100 to 155 as another type; strings tell them."""
+    def converted(numbers: Any, name: str) -> Any:
+        """Converts whole numbers from -100 to 155 to another type, or to strings."""
         return (tf.strings.as_string(numbers) if name == "string" else tf.cast(numbers, name)).numpy()
 
 
-def of_tensors(name: str, heads: Sequence[str], engine: Engine) -> Model:
-    """A model of raw tensors."""
+def tensor_model(name: str, heads: Sequence[str], engine: Engine) -> Model:
+    """A model that returns its output tensors."""
     manifest = Manifest(
         task=Task.TENSORS,
         format="frozen_graph",
@@ -78,101 +77,101 @@ def of_tensors(name: str, heads: Sequence[str], engine: Engine) -> Model:
     return Model(manifest, replace(CARD, name=name, task=Task.TENSORS, outputs=tuple(heads)), engine)
 
 
-@pytest.fixture(name="doors", scope="module")
-def _doors() -> Iterator[Doors]:
-    every = of_tensors("every", [f"of_{name}" for name in TYPES], EveryType())
+@pytest.fixture(name="worker", scope="module")
+def _worker() -> Iterator[GatewayWorker]:
+    every = tensor_model("every", [f"of_{name}" for name in TYPES], EveryType())
     every.warm_up(1)
-    with open_doors(of_tensors("several", HEADS, Several()), every) as doors:
-        yield doors
+    with open_gateway(tensor_model("several", HEADS, SeveralOutputs()), every) as worker:
+        yield worker
 
 
-def posted(doors: Doors, body: dict[str, Any]) -> Any:
-    """The JSON that a call is answered with."""
-    return httpx.post(f"http://{doors.http}/v1/models/several:predict", json=body, timeout=WAIT_S).json()
+def predict_rest(worker: GatewayWorker, body: dict[str, Any]) -> Any:
+    """The JSON response to a REST call."""
+    return httpx.post(f"http://{worker.http}/v1/models/several:predict", json=body, timeout=WAIT_S).json()
 
 
-def test_rows_are_objects_by_name(doors: Doors) -> None:
-    """Several outputs of a picture stand together in row format, as TensorFlow Serving has them."""
-    rows = posted(doors, {"instances": PICTURES.tolist()})["predictions"]
+def test_rows_are_objects_by_name(worker: GatewayWorker) -> None:
+    """In row format, the outputs of one image are together, as in TensorFlow Serving."""
+    rows = predict_rest(worker, {"instances": IMAGES.tolist()})["predictions"]
     expected = direct()
-    assert rows == [{head: expected[head][n].tolist() for head in HEADS} for n in range(len(PICTURES))]
+    assert rows == [{head: expected[head][n].tolist() for head in HEADS} for n in range(len(IMAGES))]
 
 
-def test_columns_are_tensors_by_name(doors: Doors) -> None:
-    """In column format each output stands as a whole; its floats come back as they were."""
-    told = posted(doors, {"inputs": {"input": PICTURES.tolist()}})["outputs"]
+def test_columns_are_tensors_by_name(worker: GatewayWorker) -> None:
+    """In column format, each output is one tensor; floating-point numbers are exact."""
+    tensors = predict_rest(worker, {"inputs": {"input": IMAGES.tolist()}})["outputs"]
     for head, values in direct().items():
-        np.testing.assert_array_equal(np.array(told[head], values.dtype), values)
+        np.testing.assert_array_equal(np.array(tensors[head], values.dtype), values)
 
 
-def test_numbers_that_json_has_not_are_written_as_tensorflow_serving_does(doors: Doors) -> None:
-    """NaN is a result too."""
+def test_nan_is_written_as_by_tensorflow_serving(worker: GatewayWorker) -> None:
+    """JSON has no NaN, but TensorFlow Serving writes it."""
     black = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8).tolist()
-    response = httpx.post(f"http://{doors.http}/v1/models/several:predict", json={"inputs": black}, timeout=WAIT_S)
+    response = httpx.post(f"http://{worker.http}/v1/models/several:predict", json={"inputs": black}, timeout=WAIT_S)
     assert np.isnan(json.loads(response.text)["outputs"]["means"][0][0])
 
 
-def predicted(doors: Doors, model: str, form: str | None = None) -> Any:
-    """A PredictResponse."""
-    request = predict.PredictRequest()
+def predict_grpc(worker: GatewayWorker, model: str, encoding: str | None = None) -> Any:
+    """The PredictResponse to a gRPC call."""
+    request = predict_pb2.PredictRequest()
     request.model_spec.name = model
-    request.inputs["input"].CopyFrom(tf.make_tensor_proto(PICTURES))
-    told = () if form is None else (("skylane-tensors", form),)
-    with grpc.insecure_channel(doors.grpc) as channel:
-        return PredictionStub(channel).Predict(request, WAIT_S, metadata=told)
+    request.inputs["input"].CopyFrom(tf.make_tensor_proto(IMAGES))
+    metadata = () if encoding is None else (("skylane-tensors", encoding),)
+    with grpc.insecure_channel(worker.grpc) as channel:
+        return PredictionStub(channel).Predict(request, WAIT_S, metadata=metadata)
 
 
-def test_several_outputs_come_as_lists_over_grpc(doors: Doors) -> None:
-    """Each in the list of its type, which many a client reads itself."""
-    answer = predicted(doors, "several")
+def test_outputs_are_in_typed_lists_over_grpc(worker: GatewayWorker) -> None:
+    """Many clients read these lists directly."""
+    response = predict_grpc(worker, "several")
     expected = direct()
-    assert set(answer.outputs) == set(HEADS)
-    assert list(answer.outputs["means"].float_val) == expected["means"].ravel().tolist()
-    assert list(answer.outputs["counts"].int64_val) == expected["counts"].ravel().tolist()
-    assert list(answer.outputs["maps"].half_val) == expected["maps"].view(np.uint16).ravel().tolist()
+    assert set(response.outputs) == set(HEADS)
+    assert list(response.outputs["means"].float_val) == expected["means"].ravel().tolist()
+    assert list(response.outputs["counts"].int64_val) == expected["counts"].ravel().tolist()
+    assert list(response.outputs["maps"].half_val) == expected["maps"].view(np.uint16).ravel().tolist()
 
 
-@pytest.mark.parametrize("form", [None, "typed", "content"])
-def test_every_type_comes_bit_by_bit_over_grpc(doors: Doors, form: str | None) -> None:
-    """Whatever a model answers in, TensorFlow's own tool reads what the direct call gives, in either form."""
-    answer = predicted(doors, "every", form)
-    for head, values in EveryType().infer(PICTURES).items():
-        read = tf.make_ndarray(answer.outputs[head])
+@pytest.mark.parametrize("encoding", [None, "typed", "content"])
+def test_every_type_is_exact_over_grpc(worker: GatewayWorker, encoding: str | None) -> None:
+    """TensorFlow's own function reads the outputs of the direct call, in both encodings."""
+    response = predict_grpc(worker, "every", encoding)
+    for head, values in EveryType().infer(IMAGES).items():
+        read = tf.make_ndarray(response.outputs[head])
         assert read.dtype == values.dtype
         np.testing.assert_array_equal(read, values)
 
 
-def test_strings_come_in_base64_over_rest(doors: Doors) -> None:
-    """A model may answer words; JSON has no bytes."""
-    body = {"inputs": PICTURES.tolist()}
-    response = httpx.post(f"http://{doors.http}/v1/models/every:predict", json=body, timeout=WAIT_S)
-    told = response.json()["outputs"]
-    words = [[base64.b64decode(each["b64"]) for each in row] for row in told["of_string"]]
-    assert words == EveryType().infer(PICTURES)["of_string"].tolist()
-    assert told["of_bfloat16"] == EveryType().infer(PICTURES)["of_bfloat16"].tolist()
+def test_strings_are_in_base64_over_rest(worker: GatewayWorker) -> None:
+    """Strings of a model are bytes, which JSON does not have."""
+    body = {"inputs": IMAGES.tolist()}
+    response = httpx.post(f"http://{worker.http}/v1/models/every:predict", json=body, timeout=WAIT_S)
+    tensors = response.json()["outputs"]
+    words = [[base64.b64decode(each["b64"]) for each in row] for row in tensors["of_string"]]
+    assert words == EveryType().infer(IMAGES)["of_string"].tolist()
+    assert tensors["of_bfloat16"] == EveryType().infer(IMAGES)["of_bfloat16"].tolist()
 
 
-def test_tensors_are_told_as_the_warm_up_found_them(doors: Doors) -> None:
-    """No manifest says what a model of raw tensors gives; generic clients build on what they are told."""
-    request = metadata.GetModelMetadataRequest(metadata_field=["signature_def"])
+def test_metadata_has_the_types_found_by_the_warm_up(worker: GatewayWorker) -> None:
+    """A manifest does not describe raw output tensors, but generic clients rely on the metadata."""
+    request = metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "every"
-    signatures = metadata.SignatureDefMap()
-    with grpc.insecure_channel(doors.grpc) as channel:
+    signatures = metadata_pb2.SignatureDefMap()
+    with grpc.insecure_channel(worker.grpc) as channel:
         assert PredictionStub(channel).GetModelMetadata(request, WAIT_S).metadata["signature_def"].Unpack(signatures)
     outputs = signatures.signature_def["serving_default"].outputs
-    told = {name: (info.dtype, [side.size for side in info.tensor_shape.dim]) for name, info in outputs.items()}
-    assert told == {f"of_{name}": (tf.dtypes.as_dtype(name).as_datatype_enum, [-1, WIDTH]) for name in TYPES}
-    rest = httpx.get(f"http://{doors.http}/v1/models/every/metadata", timeout=WAIT_S).json()
+    types = {name: (info.dtype, [dim.size for dim in info.tensor_shape.dim]) for name, info in outputs.items()}
+    assert types == {f"of_{name}": (tf.dtypes.as_dtype(name).as_datatype_enum, [-1, WIDTH]) for name in TYPES}
+    rest = httpx.get(f"http://{worker.http}/v1/models/every/metadata", timeout=WAIT_S).json()
     info = rest["metadata"]["signature_def"]["signature_def"]["image"]["outputs"]["of_bfloat16"]
-    assert (info["dtype"], [side["size"] for side in info["tensor_shape"]["dim"]]) == (
+    assert (info["dtype"], [dim["size"] for dim in info["tensor_shape"]["dim"]]) == (
         "DT_BFLOAT16",
         ["-1", f"{WIDTH}"],
     )
 
 
-def test_tensors_that_are_not_known_beforehand_are_told_as_such(doors: Doors) -> None:
-    """No type or shape is made up for what only the model's answer tells."""
-    told = httpx.get(f"http://{doors.http}/v1/models/several/metadata", timeout=WAIT_S).json()
-    outputs = told["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
+def test_metadata_marks_unknown_types(worker: GatewayWorker) -> None:
+    """Without a warm-up, types and shapes are unknown until the model has run."""
+    body = httpx.get(f"http://{worker.http}/v1/models/several/metadata", timeout=WAIT_S).json()
+    outputs = body["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
     assert set(outputs) == set(HEADS)
     assert outputs["means"]["tensor_shape"]["unknown_rank"] is True

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.gateway.common.errors import RefusedError
-from cloud.gateway.http.multipart import parts_of
+from cloud.gateway.common.errors import ApiError
+from cloud.gateway.http.multipart import parse_form
 from cloud.gateway.open_inference import grpc_messages as oip_messages
 from cloud.gateway.open_inference import json_messages as oip_json
 from cloud.gateway.tf_serving import grpc_messages as tfs_messages
@@ -98,13 +98,13 @@ def _publication_seeds() -> Iterator[bytes]:
 _READERS = (
     _Reader(tfs_json.read_predict, _rest_predict_seeds),
     _Reader(_rest_infer, _rest_infer_seeds),
-    _Reader(lambda data: parts_of(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
+    _Reader(lambda data: parse_form(data, "multipart/form-data; boundary=b"), lambda: iter([_FORM])),
     _Reader(tfs_messages.read_predict, _predict_seeds),
     _Reader(oip_messages.read_request, _infer_seeds),
     _Reader(unpack, lambda: iter([pack(b"message")])),
     _Reader(_publication, _publication_seeds),
 )
-_OURS = (RefusedError, PackedError, publish_packet.MalformedError, properties.MalformedError)
+_OURS = (ApiError, PackedError, publish_packet.MalformedError, properties.MalformedError)
 
 
 def seeds() -> Iterator[bytes]:

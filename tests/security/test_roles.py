@@ -10,7 +10,7 @@ from shared.broker.certificate_authority import Authority, Role
 from shared.messages import topics
 from shared.messages.topics import TopicKind
 from shared.package_data import shipped
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
 CLIENTS = ("car-1", "car-2", "worker-1", "anna")

@@ -11,7 +11,7 @@ import pytest
 
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import Authority, Role
-from tests.doors.client import TIMEOUT_S
+from tests.support.mqtt_client import TIMEOUT_S
 
 pytestmark = pytest.mark.mosquitto
 CONNECT = bytes.fromhex("100f 0004 4d515454 05 02 000f 00 0002 7878")  # MQTT 5, clean start, client id "xx".

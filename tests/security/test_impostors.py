@@ -16,8 +16,8 @@ from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import IdentityError
 from shared.network.address import Certificates
 from tests.cloud.channel import frame, model
-from tests.doors.client import NOT_AUTHORIZED, TIMEOUT_S, Client
 from tests.pipeline.rig import connect, serving
+from tests.support.mqtt_client import NOT_AUTHORIZED, TIMEOUT_S, Client
 
 pytestmark = pytest.mark.mosquitto
 OWN = replace(frame(1), id=FrameId("car-1", "left", "s1", 1))

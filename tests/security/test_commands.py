@@ -19,7 +19,7 @@ from shared.broker.broker import Broker
 from shared.broker.certificate_authority import Authority, Role
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
-from tests.doors.client import Client
+from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
 PROCESS_S = 180.0
