@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cloud.frontends.clock_responder import Echoes, Unechoed
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
 from cloud.serving.model_stats import Tally
@@ -45,5 +45,5 @@ class WorkerContext:
         if echo is Unechoed.TOO_OFTEN:
             raise ApiError(ErrorCode.BUSY, "too many probes: send at most two per second")
         if isinstance(echo, Unechoed):
-            raise ApiError(ErrorCode.INVALID, "the probe is malformed: send a packed Probe message")
+            raise InvalidError("the probe is malformed: send a packed Probe message")
         return echo

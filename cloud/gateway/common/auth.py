@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
 from shared.messages.topics import checked, part_of_name
 from shared.network import env_names
@@ -90,10 +90,8 @@ class Authenticator:
         """
         owner = self._owner(authorization) if self._names else ANYONE
         if claimed is not None:
-            try:
+            with converting_errors(ErrorCode.INVALID):
                 checked("vehicle", claimed)
-            except SkylaneError as error:
-                raise ApiError(ErrorCode.INVALID, str(error)) from error
         if owner == ANYONE:
             return claimed or part_of_name(f"client-{peer}").replace("_", "-")
         if claimed not in (None, owner):

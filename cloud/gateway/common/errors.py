@@ -1,5 +1,7 @@
 """Errors of a call, independent of the protocol; each has an HTTP status and a gRPC status code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 from shared.errors import SkylaneError
@@ -52,3 +54,23 @@ class ApiError(SkylaneError):
     def from_status(cls, status: Status, reason: str) -> "ApiError":
         """Creates the error for a frame that was not answered with a result."""
         return cls(_CODE_OF_STATUS[status], reason or status.value)
+
+
+class InvalidError(ApiError):
+    """A request that is malformed or has invalid values."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID, message)
+
+
+@contextmanager
+def converting_errors(
+    code: ErrorCode, prefix: str = "", errors: tuple[type[Exception], ...] = (SkylaneError,)
+) -> Iterator[None]:
+    """Converts exceptions of the types `errors` to an `ApiError` with the same message."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except errors as error:
+        raise ApiError(code, f"{prefix}{error}") from error

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.submission import Answered, Door
 from shared.encoding.compression import Buffer
-from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
 from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
@@ -108,11 +107,7 @@ class PendingInference:
             future.cancel()
 
     def _answering_card(self, answers: Sequence[Answered]) -> ModelCard:
-        """The card of the version that answered, which may have been loaded after the frames were submitted.
-
-        Raises:
-            ApiError: several versions answered, or one that lacks these outputs or has been unloaded.
-        """
+        """The card of the version that answered, which may differ from the one at submission; raises if several did."""
         versions = {(answer.message.model_version, answer.message.model_sha256) for answer in answers}
         if versions == {(self.card.version, self.card.sha256)}:
             return self.card
@@ -141,15 +136,14 @@ def start_inference(submission: Door, call: InferenceCall) -> PendingInference:
     heads: tuple[str, ...] = ()
     if origin.frame is not None:
         if len(images) != 1:
-            raise ApiError(ErrorCode.INVALID, f"{len(images)} images with one frame message: send one image")
+            raise InvalidError(f"{len(images)} images with one frame message: send one image")
         messages = [_vehicle_frame(origin.frame, images[0], call)]
     else:
         if not images:
-            raise ApiError(ErrorCode.INVALID, "no image: send at least one")
+            raise InvalidError("no image: send at least one")
         if len(images) > submission.most_pictures:
-            raise ApiError(
-                ErrorCode.INVALID,
-                f"{len(images)} images in one call: send at most {submission.most_pictures} with each call",
+            raise InvalidError(
+                f"{len(images)} images in one call: send at most {submission.most_pictures} with each call"
             )
         heads = _requested_heads(call.outputs, tuple(lane.model.manifest.heads))
         messages = [_frame_message(submission, call, card, image) for image in images]
@@ -184,11 +178,7 @@ def server_timing(message: MaskMessage) -> str:
 
 
 def _vehicle_frame(frame: FrameMessage, data: Buffer, call: InferenceCall) -> FrameMessage:
-    """Adds the image to a vehicle's frame message.
-
-    Raises:
-        ApiError: the frame message is another vehicle's, or names another model than the call.
-    """
+    """Adds the image to a vehicle's frame message."""
     caller = call.origin.caller
     if frame.id.vehicle != caller:
         raise ApiError(
@@ -196,7 +186,7 @@ def _vehicle_frame(frame: FrameMessage, data: Buffer, call: InferenceCall) -> Fr
         )
     if frame.model != call.model or call.version not in (None, frame.version):
         named = [" ".join(filter(None, each)) for each in ((frame.model, frame.version), (call.model, call.version))]
-        raise ApiError(ErrorCode.INVALID, f"the frame is for {named[0]}, the call for {named[1]}: send the same model")
+        raise InvalidError(f"the frame is for {named[0]}, the call for {named[1]}: send the same model")
     return replace(frame, data=data)
 
 
@@ -205,42 +195,34 @@ def _images(call: InferenceCall, card: ModelCard) -> Sequence[Buffer]:
     shape = f"{card.height}, {card.width}, 3"
     if len(call.inputs) != 1 or not call.inputs.keys() <= {INPUT, IMAGES}:
         given = ", ".join(sorted(name[:40] for name in call.inputs)) or "none"
-        raise ApiError(
-            ErrorCode.INVALID, f"inputs {given}: send either {INPUT} (uint8 [n, {shape}]) or {IMAGES} (strings [n])"
-        )
+        raise InvalidError(f"inputs {given}: send either {INPUT} (uint8 [n, {shape}]) or {IMAGES} (strings [n])")
     ((name, tensor),) = call.inputs.items()
     if name == IMAGES:
         if isinstance(tensor, np.ndarray):
-            raise ApiError(ErrorCode.INVALID, f"{IMAGES} is {tensor.dtype.name}: send byte strings, one per image")
+            raise InvalidError(f"{IMAGES} is {tensor.dtype.name}: send byte strings, one per image")
         return tensor
     if not isinstance(tensor, np.ndarray) or tensor.dtype != np.uint8:
         given = tensor.dtype.name if isinstance(tensor, np.ndarray) else "strings"
-        raise ApiError(ErrorCode.INVALID, f"{INPUT} is {given}: send uint8, [n, {shape}]")
+        raise InvalidError(f"{INPUT} is {given}: send uint8, [n, {shape}]")
     if tensor.ndim != 4 or tensor.shape[1:] != (card.height, card.width, 3):  # noqa: PLR2004  N×H×W×3.
-        raise ApiError(ErrorCode.INVALID, f"{INPUT} has shape {list(tensor.shape)}: send [n, {shape}]")
+        raise InvalidError(f"{INPUT} has shape {list(tensor.shape)}: send [n, {shape}]")
     return [np.ascontiguousarray(image).reshape(-1).data for image in tensor]
 
 
 def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
-    """Builds the frame message of an image.
-
-    Raises:
-        ApiError: the image has an unknown codec or an unreadable header.
-    """
+    """Builds the frame message of an image."""
     height, width = card.height, card.width
     if IMAGES in call.inputs and call.codec in (None, "jpeg", "png"):
-        try:
+        with converting_errors(ErrorCode.UNPROCESSABLE):
             header = read_header(data)
             codec, height, width = header.kind, header.height, header.width
             plan = geometry.plan(card.resize, height, width, card.height, card.width)
-        except SkylaneError as error:
-            raise ApiError(ErrorCode.UNPROCESSABLE, str(error)) from error
     else:
         codec = "raw" if INPUT in call.inputs else str(call.codec)
         plan = geometry.plan(card.resize, height, width, height, width)
     if codec not in image_codecs.IMAGE_CODECS:
         known = ", ".join(image_codecs.IMAGE_CODECS)
-        raise ApiError(ErrorCode.INVALID, f"no image codec {codec[:40]!r}: choose one of {known}")
+        raise InvalidError(f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
         id=submission.new_id(part_of_name(call.origin.caller), call.origin.frontend),
         model=call.model,
@@ -262,10 +244,7 @@ def _requested_heads(outputs: tuple[str, ...], heads: tuple[str, ...]) -> tuple[
         return ()
     unknown = [name for name in outputs if name not in heads]
     if unknown:
-        raise ApiError(
-            ErrorCode.INVALID,
-            f"no output {', '.join(unknown)[:200]}: request {', '.join(heads)}, or {RESULTS} alone",
-        )
+        raise InvalidError(f"no output {', '.join(unknown)[:200]}: request {', '.join(heads)}, or {RESULTS} alone")
     return outputs or heads
 
 

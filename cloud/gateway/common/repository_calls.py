@@ -6,9 +6,8 @@ from secrets import token_hex
 from typing import Any
 
 from cloud.gateway.common.auth import CallerIdentity
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.context import WorkerContext
-from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.topics import checked
@@ -53,10 +52,8 @@ def send_request(worker: WorkerContext, caller: CallerIdentity, verb: Verb, mode
                 "models can be loaded and unloaded from the worker's own machine only, or with a token: "
                 "start the worker with --tokens",
             )
-        try:
+        with converting_errors(ErrorCode.INVALID):
             checked("model", model)
-        except SkylaneError as error:
-            raise ApiError(ErrorCode.INVALID, str(error)) from error
         # Without --operator, the broker's ACL decides over MQTT; here a vehicle's own token is not enough.
         if not worker.control.operators and authenticator.owns_token(caller.name):
             raise ApiError(
@@ -73,7 +70,7 @@ def check_reply(reply: ControlReply) -> ControlReply:
         ApiError: the request failed.
     """
     if reply.error:
-        raise ApiError(ErrorCode.INVALID, reply.error)
+        raise InvalidError(reply.error)
     return reply
 
 
@@ -84,12 +81,11 @@ def check_parameters(parameters: Any) -> None:
         ApiError: there is another parameter than `unload_dependents`, or this is not a mapping.
     """
     if not isinstance(parameters, Mapping):
-        raise ApiError(ErrorCode.INVALID, f"parameters are {str(parameters)[:40]!r}: send an object, or omit them")
+        raise InvalidError(f"parameters are {str(parameters)[:40]!r}: send an object, or omit them")
     if unknown := [name for name in parameters if name != "unload_dependents"]:
-        raise ApiError(
-            ErrorCode.INVALID,
+        raise InvalidError(
             f"parameter {', '.join(sorted(unknown))[:200]} is not supported: omit it; the worker loads models from its "
-            "own repository, unchanged",
+            "own repository, unchanged"
         )
 
 

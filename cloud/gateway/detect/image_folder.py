@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 
 MAX_PATH_CHARACTERS = 1024
 
@@ -20,7 +20,7 @@ def read_image(folder: Path | None, path: str, limit: int) -> bytes:
         raise ApiError(ErrorCode.FORBIDDEN, "this worker has no image folder: upload the file itself")
     names = path.split("/")
     if len(path) > MAX_PATH_CHARACTERS or any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise ApiError(ErrorCode.INVALID, f"path {path[:80]!r}: send a path within the folder, such as left/0001.jpg")
+        raise InvalidError(f"path {path[:80]!r}: send a path within the folder, such as left/0001.jpg")
     try:
         descriptor = _open(folder, names)
     except (OSError, UnicodeEncodeError) as error:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import RESULTS, InferenceReply, PendingInference, stages_ms
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect.image_folder import read_image
@@ -16,7 +16,6 @@ from cloud.gateway.http.concurrency_limit import CallSlot
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.http.multipart import parse_form
 from shared import clock
-from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.frames import Layout
@@ -146,9 +145,8 @@ def _read_body(call: HttpCall) -> _DetectRequest:
         path = fields.get("path")
         is_annotated = _parse_flag(fields.get("output", ""))
         if (image is None) == (path is None):
-            raise ApiError(
-                ErrorCode.INVALID,
-                "the form needs exactly one of the fields file (an uploaded image) and path (an image of the worker)",
+            raise InvalidError(
+                "the form needs exactly one of the fields file (an uploaded image) and path (an image of the worker)"
             )
         return _DetectRequest(image, path, is_annotated)
     if content_type not in (_JSON, _URLENCODED):
@@ -163,9 +161,7 @@ def _read_body(call: HttpCall) -> _DetectRequest:
     fields = read_object(call.body) if content_type == _JSON else _read_urlencoded(call.body)
     path = fields.get("path")
     if not isinstance(path, str):
-        raise ApiError(
-            ErrorCode.INVALID, f'a body of {content_type} without a path ({{"path": "left/0001.jpg"}}): {_HINT}'
-        )
+        raise InvalidError(f'a body of {content_type} without a path ({{"path": "left/0001.jpg"}}): {_HINT}')
     return _DetectRequest(None, path, _parse_flag(fields.get("output", 0)))
 
 
@@ -173,14 +169,14 @@ def _read_urlencoded(body: bytes) -> dict[str, Any]:
     try:
         values = parse_qs(body.decode(), max_num_fields=MAX_URLENCODED_FIELDS)
     except ValueError as error:
-        raise ApiError(ErrorCode.INVALID, f"the form is malformed: {error}") from error
+        raise InvalidError(f"the form is malformed: {error}") from error
     return {name: given[-1] for name, given in values.items()}
 
 
 def _parse_flag(value: object) -> bool:
     text = str(value)[:8].strip().lower()
     if text not in (*_TRUE, *_FALSE):
-        raise ApiError(ErrorCode.INVALID, f"output {text!r}: send 1 for the annotated image, or 0")
+        raise InvalidError(f"output {text!r}: send 1 for the annotated image, or 0")
     return text in _TRUE
 
 
@@ -193,27 +189,21 @@ def _image_data(worker: WorkerContext, body: _DetectRequest) -> bytes:
 
 def _pixel_count(data: bytes) -> int:
     """The number of pixels according to the image's header."""
-    try:
+    with converting_errors(ErrorCode.UNPROCESSABLE):
         header = read_header(data)
-    except SkylaneError as error:
-        raise ApiError(ErrorCode.UNPROCESSABLE, str(error)) from error
     return header.height * header.width
 
 
 def _decode(worker: WorkerContext, data: bytes) -> Picture:
-    try:
+    with converting_errors(ErrorCode.UNPROCESSABLE):
         return decode_picture(data, worker.image_limits)
-    except SkylaneError as error:
-        raise ApiError(ErrorCode.UNPROCESSABLE, str(error)) from error
 
 
 def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: Picture) -> PendingInference:
     """Submits an image as a vehicle would: cropped and scaled for the model, with the geometry."""
     height, width = image.shape[:2]
-    try:
+    with converting_errors(ErrorCode.UNPROCESSABLE):
         plan = geometry.plan(card.resize, height, width, card.height, card.width)
-    except SkylaneError as error:
-        raise ApiError(ErrorCode.UNPROCESSABLE, str(error)) from error
     message = FrameMessage(
         id=worker.submission.new_id(part_of_name(call.caller), _FRONTEND),
         model=card.name,

@@ -10,12 +10,11 @@ from urllib.parse import unquote
 import grpc
 
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.context import WorkerContext
 from shared.encoding.bounded_protobuf import MessageBytesError, parse
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
 from shared.messages.frame import FrameMessage, pack_mask, unpack_frame
 
@@ -61,10 +60,8 @@ class GrpcCall:
         packed = self.metadata.get(FRAME_KEY)
         if not isinstance(packed, bytes):
             return None
-        try:
+        with converting_errors(ErrorCode.INVALID, f"{FRAME_KEY}: "):
             return unpack_frame(packed)
-        except MessageError as error:
-            raise ApiError(ErrorCode.INVALID, f"{FRAME_KEY}: {error}") from error
 
     def authenticate(self, authenticator: Authenticator, claimed: str | None = None) -> str:
         """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes the metadata.
@@ -126,8 +123,6 @@ def parse_message(full_name: str, data: Buffer) -> Any:
     Raises:
         ApiError: the bytes are malformed, or would take far more memory as a message.
     """
-    try:
+    article = "an" if full_name[0] in "aeiou" else "a"
+    with converting_errors(ErrorCode.INVALID, f"not {article} {full_name}: ", (MessageBytesError,)):
         return parse(message_class(full_name), data)
-    except MessageBytesError as error:
-        article = "an" if full_name[0] in "aeiou" else "a"
-        raise ApiError(ErrorCode.INVALID, f"not {article} {full_name}: {error}") from error

@@ -1,13 +1,13 @@
 """The gRPC server of the gateway: all services on one port, based on grpcio."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
 from cloud.gateway.bind import ListenError, listen, parse_bind_address
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls, OverdueCheck
@@ -60,16 +60,13 @@ class GrpcServer:
             ModelService(worker),
             OpenInferenceService(worker),
         )
-        handlers = {
-            f"/{service.name}/{name}": self._handler(method)
-            for service in services
-            for name, method in service.methods().items()
-        }
         self._threads = GrpcThreadPool(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
-        self._server.add_generic_rpc_handlers((_Handlers(handlers),))
+        for service in services:
+            handlers = {name: self._handler(method) for name, method in service.methods().items()}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.name, handlers),))
         self.port = self._bind(settings)
 
     def start(self) -> None:
@@ -172,7 +169,7 @@ class GrpcServer:
         data = next(requests, None)
         received_ns = clock.now_ns()
         if data is None:
-            raise ApiError(ErrorCode.INVALID, "the call has no message: send one")
+            raise InvalidError("the call has no message: send one")
         active.mark_busy()
         active.hold(len(data))
         return GrpcCall(data, received_ns, context)
@@ -188,17 +185,6 @@ class GrpcServer:
         self._worker.call_counts.add(f"grpc {error.code.grpc_code}")
         context.set_trailing_metadata(((ERROR_CODE_KEY, error.code.name.lower()),))
         context.abort(grpc.StatusCode[error.code.grpc_code], str(error))
-
-
-class _Handlers(grpc.GenericRpcHandler):
-    """Finds the handler of a method; without one, grpcio responds with UNIMPLEMENTED."""
-
-    def __init__(self, handlers: Mapping[str, Any]) -> None:
-        self._handlers = handlers
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any | None:
-        """See `grpc.GenericRpcHandler`."""
-        return self._handlers.get(handler_call_details.method)
 
 
 def _options(settings: GatewaySettings) -> Sequence[tuple[str, int]]:

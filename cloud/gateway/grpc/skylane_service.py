@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.service import Method
@@ -34,10 +34,8 @@ class SkylaneService:
         }
 
     def _infer(self, call: GrpcCall) -> bytes:
-        try:
-            message = unpack_frame(_message(call))
-        except MessageError as error:
-            raise ApiError(ErrorCode.INVALID, str(error)) from error
+        with converting_errors(ErrorCode.INVALID, errors=(MessageError, PackedError)):
+            message = unpack_frame(unpack(call.data))
         call.authenticate(self._worker.authenticator, message.id.vehicle)
         future = self._worker.submission.put(
             message,
@@ -74,11 +72,6 @@ class SkylaneService:
 
     def _answer_probe(self, call: GrpcCall) -> bytes:
         vehicle = call.authenticate(self._worker.authenticator)
-        return pack(self._worker.answer_probe(vehicle, _message(call), call.received_ns))
-
-
-def _message(call: GrpcCall) -> memoryview:
-    try:
-        return unpack(call.data)
-    except PackedError as error:
-        raise ApiError(ErrorCode.INVALID, str(error)) from error
+        with converting_errors(ErrorCode.INVALID, errors=(PackedError,)):
+            probe = unpack(call.data)
+        return pack(self._worker.answer_probe(vehicle, probe, call.received_ns))

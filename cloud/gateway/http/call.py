@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.concurrency_limit import CallSlot
@@ -189,9 +189,8 @@ def _decompress(coding: str, compressed: bytes, limit: int) -> bytes:
     try:
         while compressed:  # A gzip file may have several members.
             if len(members) == MAX_COMPRESSED_MEMBERS:
-                raise ApiError(
-                    ErrorCode.INVALID,
-                    f"the body consists of more than {MAX_COMPRESSED_MEMBERS} {coding} members: send one",
+                raise InvalidError(
+                    f"the body consists of more than {MAX_COMPRESSED_MEMBERS} {coding} members: send one"
                 )
             decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
             member = decompressor.decompress(compressed, remaining + 1)
@@ -199,13 +198,11 @@ def _decompress(coding: str, compressed: bytes, limit: int) -> bytes:
             if remaining < 0:
                 raise _too_large(limit - remaining, limit)
             if not decompressor.eof:
-                raise ApiError(ErrorCode.INVALID, f"the body's {coding} data is incomplete: send all of it")
+                raise InvalidError(f"the body's {coding} data is incomplete: send all of it")
             members.append(member)
             compressed = decompressor.unused_data
     except zlib.error as error:
-        raise ApiError(
-            ErrorCode.INVALID, f"the body is not valid {coding} ({error}), as its content-encoding says"
-        ) from error
+        raise InvalidError(f"the body is not valid {coding} ({error}), as its content-encoding says") from error
     return b"".join(members)
 
 
@@ -234,17 +231,13 @@ def _too_large(size: int, limit: int) -> ApiError:
 
 
 def _frame(header: str | None) -> FrameMessage | None:
-    """Parses the header with a vehicle's frame message.
-
-    Raises:
-        ApiError: the header is malformed.
-    """
+    """Parses the header with a vehicle's frame message."""
     if header is None:
         return None
     try:
         return unpack_frame(base64.b64decode(header + "=" * (-len(header) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, MessageError) as error:
-        raise ApiError(ErrorCode.INVALID, f"{FRAME_HEADER}: {error}") from error
+        raise InvalidError(f"{FRAME_HEADER}: {error}") from error
 
 
 def _mask_header(message: MaskMessage) -> str:
@@ -255,5 +248,5 @@ def _timeout_ms(header: str | None) -> int | None:
     if header is None:
         return None
     if not header.isascii() or not header.isdigit() or len(header) > len(str(_ONE_DAY_MS)):
-        raise ApiError(ErrorCode.INVALID, f"{TIMEOUT_HEADER} {header[:40]!r}: send whole milliseconds")
+        raise InvalidError(f"{TIMEOUT_HEADER} {header[:40]!r}: send whole milliseconds")
     return min(int(header), _ONE_DAY_MS)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import simdjson
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 
 MAX_JSON_BYTES = 64 << 20  # Size of a body: simdjson takes 7 ms per megabyte and blocks all other threads.
 MAX_WIDE_BYTES = 16 << 20  # Size of a body with non-ASCII text, which takes four bytes per character.
@@ -45,9 +45,9 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         document = simdjson.Parser().parse(body)
     except (ValueError, RuntimeError) as error:  # RuntimeError: depth, or integers beyond 64 bits.
-        raise ApiError(ErrorCode.INVALID, f"the body is not valid JSON: {str(error)[:_SHOWN]}") from error
+        raise InvalidError(f"the body is not valid JSON: {str(error)[:_SHOWN]}") from error
     if not isinstance(document, simdjson.Object):
-        raise ApiError(ErrorCode.INVALID, f"the body is JSON of type {_type_name(document)}: send an object")
+        raise InvalidError(f"the body is JSON of type {_type_name(document)}: send an object")
     value: dict[str, Any] = _Values(body).value(document, 1)
     return value
 
@@ -64,7 +64,7 @@ class _Values:
     def value(self, given: Any, depth: int) -> Any:
         """Converts a value at a nesting depth."""
         if depth > MAX_DEPTH:
-            raise ApiError(ErrorCode.INVALID, f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
+            raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
         self._remaining -= 1
         if self._remaining < 0:
             raise ApiError(
@@ -84,25 +84,20 @@ class _Values:
         if not isinstance(first, (int, float)) or isinstance(first, bool):
             return [self.value(each, depth + 1) for each in given]
         if depth + len(sizes) > MAX_DEPTH:
-            raise ApiError(ErrorCode.INVALID, f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
+            raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
         return self._array(_numbers(given), sizes)
 
     def _object(self, given: simdjson.Object, depth: int) -> dict[str, Any]:
         keys = list(given)
         if len(keys) > MAX_KEYS or len(set(keys)) < len(keys) or any("\0" in key for key in keys):
-            raise ApiError(
-                ErrorCode.INVALID,
-                f"an object has a duplicate key, a key with NUL, or more than {MAX_KEYS} keys: send fewer, distinct keys",
+            raise InvalidError(
+                f"an object has a duplicate key, a key with NUL, or more than {MAX_KEYS} keys: send fewer, distinct keys"
             )
         # Each value is read separately: together they would arrive as Python lists.
         return {key: self.value(given[key], depth + 1) for key in keys}
 
     def _array(self, numbers: Numbers, sizes: list[int]) -> Numbers:
-        """Gives the numbers the shape `sizes`, if the text has the matching brackets.
-
-        Raises:
-            ApiError: the lists have different lengths.
-        """
+        """Gives the numbers the shape `sizes`, if the text has the matching brackets."""
         if sizes[-1] == _SATURATED_LENGTH:
             sizes[-1] = len(numbers) // prod(sizes[:-1])
         if self._brackets is None:
@@ -115,23 +110,19 @@ class _Values:
             pattern = b"[" + b",".join([pattern] * size) + b"]"
         found = self._brackets.find(pattern, self._position) if pattern and len(numbers) == prod(sizes) else -1
         if found < 0:
-            raise ApiError(ErrorCode.INVALID, "a list of numbers is ragged: send nested lists of equal lengths")
+            raise InvalidError("a list of numbers is ragged: send nested lists of equal lengths")
         self._position = found + len(pattern)
         return numbers.reshape(sizes)
 
 
 def _numbers(given: simdjson.Array) -> Numbers:
-    """Returns all numbers of nested lists as a flat array.
-
-    Raises:
-        ApiError: the lists also hold other values.
-    """
+    """Returns all numbers of nested lists as a flat array."""
     for kind, dtype in _BUFFER_TYPES.items():
         try:
             return np.frombuffer(given.as_buffer(of_type=kind), dtype)
         except (TypeError, ValueError):  # A number out of range, or not a number.
             continue
-    raise ApiError(ErrorCode.INVALID, "a list holds numbers and other values: send only numbers")
+    raise InvalidError("a list holds numbers and other values: send only numbers")
 
 
 def _type_name(value: Any) -> str:

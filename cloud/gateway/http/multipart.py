@@ -7,7 +7,7 @@ from typing import NamedTuple
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import InvalidError
 
 MAX_FORM_FIELDS = 8
 
@@ -34,7 +34,7 @@ def parse_form(body: bytes, content_type: str) -> list[FormField]:
 
     def add(name: bytes | None, data: bytes | None, *, is_file: bool) -> None:
         if len(fields) == MAX_FORM_FIELDS:
-            raise ApiError(ErrorCode.INVALID, f"the form has more than {MAX_FORM_FIELDS} fields: send a file or a path")
+            raise InvalidError(f"the form has more than {MAX_FORM_FIELDS} fields: send a file or a path")
         fields.append(FormField((name or b"").decode("utf-8", "replace"), data or b"", is_file))
 
     def add_field(field: Field) -> None:
@@ -50,13 +50,13 @@ def parse_form(body: bytes, content_type: str) -> list[FormField]:
 
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
-        raise ApiError(ErrorCode.INVALID, "the content type has no boundary: send 'multipart/form-data; boundary=…'")
+        raise InvalidError("the content type has no boundary: send 'multipart/form-data; boundary=…'")
     try:
         parser = FormParser("multipart/form-data", add_field, add_file, end, boundary, config=_IN_MEMORY)
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
-        raise ApiError(ErrorCode.INVALID, f"the form is malformed: {str(error)[:80]}") from error
+        raise InvalidError(f"the form is malformed: {str(error)[:80]}") from error
     if not is_complete or not fields:
-        raise ApiError(ErrorCode.INVALID, "the form is empty or does not end with its boundary: send all of it")
+        raise InvalidError("the form is empty or does not end with its boundary: send all of it")
     return fields

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, InvalidError
 from cloud.gateway.common.inference import InferenceReply, PendingInference, server_timing, start_inference
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import FRAME_KEY, GrpcCall
@@ -45,7 +45,7 @@ class Inference:
             ApiError: the metadata has a vehicle's frame message, which belongs to a single request.
         """
         if FRAME_KEY in call.metadata:
-            raise ApiError(ErrorCode.INVALID, f"{FRAME_KEY} describes a single frame: send it with ModelInfer")
+            raise InvalidError(f"{FRAME_KEY} describes a single frame: send it with ModelInfer")
         return InferenceStream(self, call.authenticate(self._worker.authenticator), self._worker)
 
     def start(self, call: GrpcCall, request: InferRequest, caller: str) -> PendingInference:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, InvalidError
 from cloud.gateway.common.inference import response_too_large
 from cloud.gateway.grpc.call import parse_message
 from cloud.gateway.open_inference.request import (
@@ -33,16 +33,15 @@ def read_request(data: Buffer) -> InferRequest:
     """
     message = parse_message(_REQUEST, data)
     if (inputs := len(message.inputs)) > MAX_TENSORS:
-        raise ApiError(ErrorCode.INVALID, f"{inputs} inputs: send at most {MAX_TENSORS}")
+        raise InvalidError(f"{inputs} inputs: send at most {MAX_TENSORS}")
     for each in message.inputs:
         check_no_shared_memory("input", each.name, each.parameters)
     raws = message.raw_input_contents
     listed = sum(each.HasField("contents") for each in message.inputs)
     if raws and (listed or len(raws) != inputs):
-        raise ApiError(
-            ErrorCode.INVALID,
+        raise InvalidError(
             f"{inputs} inputs with {len(raws)} raw_input_contents and {listed} contents: "
-            "send one raw content for each input, or none",
+            "send one raw content for each input, or none"
         )
     return InferRequest(
         model=message.model_name,

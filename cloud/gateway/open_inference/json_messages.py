@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.inference import IMAGES, RESULTS, Tensor
 from cloud.gateway.common.size_budget import SizeBudget
 from cloud.gateway.http.json_reader import read_object
@@ -71,9 +71,8 @@ def json_length(body: bytes, header_length: str | None) -> int:
         return size
     is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= len(str(size))
     if not is_number or int(header_length) > size:
-        raise ApiError(
-            ErrorCode.INVALID,
-            f"Inference-Header-Content-Length is {header_length[:40]!r}: send the number of JSON bytes, at most {size}",
+        raise InvalidError(
+            f"Inference-Header-Content-Length is {header_length[:40]!r}: send the number of JSON bytes, at most {size}"
         )
     return int(header_length)
 
@@ -140,23 +139,18 @@ class _BinaryData:
 
     def take(self, name: str, size: Any) -> memoryview:
         if type(size) is not int or size < 0:
-            raise ApiError(
-                ErrorCode.INVALID, f"input {name[:40]!r}: {_SIZE} is {str(size)[:40]!r}: send a number of bytes"
-            )
+            raise InvalidError(f"input {name[:40]!r}: {_SIZE} is {str(size)[:40]!r}: send a number of bytes")
         remaining = len(self._data) - self._taken
         if size > remaining:
-            raise ApiError(
-                ErrorCode.INVALID,
-                f"input {name[:40]!r}: {_SIZE} is {size}, but {remaining} bytes of the body remain: send all data",
+            raise InvalidError(
+                f"input {name[:40]!r}: {_SIZE} is {size}, but {remaining} bytes of the body remain: send all data"
             )
         self._taken += size
         return self._data[self._taken - size : self._taken]
 
     def check_all_taken(self) -> None:
         if remaining := len(self._data) - self._taken:
-            raise ApiError(
-                ErrorCode.INVALID, f"{remaining} bytes of the body belong to no input: send each input's {_SIZE}"
-            )
+            raise InvalidError(f"{remaining} bytes of the body belong to no input: send each input's {_SIZE}")
 
 
 def _input(entry: dict[str, Any], binary: _BinaryData) -> InputTensor:
@@ -166,10 +160,10 @@ def _input(entry: dict[str, Any], binary: _BinaryData) -> InputTensor:
     shape = _shape(name, entry.get("shape"))
     if _SIZE in parameters:
         if "data" in entry:
-            raise ApiError(ErrorCode.INVALID, f"input {name[:40]!r} has both data and {_SIZE}: send one of them")
+            raise InvalidError(f"input {name[:40]!r} has both data and {_SIZE}: send one of them")
         return decode_raw_input(name, datatype, shape, binary.take(name, parameters[_SIZE]), parameters)
     if "data" not in entry:
-        raise ApiError(ErrorCode.INVALID, f"input {name[:40]!r} has neither data nor {_SIZE}: send one of them")
+        raise InvalidError(f"input {name[:40]!r} has neither data nor {_SIZE}: send one of them")
     with naming_input(name):
         return InputTensor(name, _tensor(name, datatype, shape, entry["data"]), parameters)
 
@@ -239,15 +233,13 @@ def _shape(input_name: str, value: Any) -> list[int]:
         return shape
     if isinstance(value, list) and not value:
         return []
-    raise ApiError(ErrorCode.INVALID, f"input {input_name[:40]!r}: shape must be a list of whole numbers: send that")
+    raise InvalidError(f"input {input_name[:40]!r}: shape must be a list of whole numbers: send that")
 
 
 def _objects(fields: dict[str, Any], key: str) -> list[dict[str, Any]]:
     objects = _get(fields, key, list, "a list") or []
     if len(objects) > MAX_TENSORS or not all(isinstance(each, dict) for each in objects):
-        raise ApiError(
-            ErrorCode.INVALID, f"{key} has {len(objects)} entries: send a list of at most {MAX_TENSORS} objects"
-        )
+        raise InvalidError(f"{key} has {len(objects)} entries: send a list of at most {MAX_TENSORS} objects")
     return objects
 
 
@@ -264,5 +256,5 @@ def _parameters(fields: dict[str, Any]) -> Parameters:
 def _get(fields: dict[str, Any], key: str, kind: type, expected: str) -> Any:
     value = fields.get(key)
     if value is not None and not isinstance(value, kind):
-        raise ApiError(ErrorCode.INVALID, f"{key} is {str(value)[:40]!r}: send {expected}")
+        raise InvalidError(f"{key} is {str(value)[:40]!r}: send {expected}")
     return value

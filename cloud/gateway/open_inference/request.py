@@ -1,17 +1,16 @@
 """An inference request of the Open Inference Protocol, independent of its encoding (JSON, JSON with binary data, gRPC)."""
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceCall, Tensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import BYTES, from_raw, strings
-from shared.messages.tensors import TensorsError
 
 Parameters = Mapping[str, str | bool | int | float]
 
@@ -99,28 +98,20 @@ def check_no_shared_memory(kind: str, name: str, parameters: Container[str]) -> 
         ApiError: the data is in shared memory.
     """
     if _SHARED_MEMORY in parameters:
-        raise ApiError(
-            ErrorCode.INVALID,
-            f"{kind} {name[:40]!r} is in shared memory, which is not supported: send the data in the request",
+        raise InvalidError(
+            f"{kind} {name[:40]!r} is in shared memory, which is not supported: send the data in the request"
         )
 
 
-@contextmanager
-def naming_input(name: str) -> Iterator[None]:
+def naming_input(name: str) -> AbstractContextManager[None]:
     """Converts a `TensorsError` to an `ApiError` that names the input."""
-    try:
-        yield
-    except TensorsError as error:
-        raise ApiError(ErrorCode.INVALID, f"input {name[:40]!r}: {error}") from error
+    return converting_errors(ErrorCode.INVALID, f"input {name[:40]!r}: ")
 
 
 def _string_count(name: str, shape: Sequence[int]) -> int:
     """The number of strings in a shape [n], or [n, 1] as sent by clients that treat the batch separately."""
     if len(shape) not in (1, 2) or any(side < 0 for side in shape) or shape[1:] not in ([], [1]):
-        raise ApiError(
-            ErrorCode.INVALID,
-            f"input {name[:40]!r}: {BYTES} of shape {list(shape[:8])}: send [n], one string per image",
-        )
+        raise InvalidError(f"input {name[:40]!r}: {BYTES} of shape {list(shape[:8])}: send [n], one string per image")
     return prod(shape)
 
 
@@ -133,11 +124,11 @@ def _first(parameters: Sequence[Parameters], name: str) -> str | None:
 def _parameter(parameters: Parameters, name: str, kind: type, expected: str) -> Any:
     value = parameters.get(name)
     if value is not None and type(value) is not kind:
-        raise ApiError(ErrorCode.INVALID, f"parameter {name} is {str(value)[:40]!r}: send {expected}")
+        raise InvalidError(f"parameter {name} is {str(value)[:40]!r}: send {expected}")
     return value
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
     if duplicates:
-        raise ApiError(ErrorCode.INVALID, f"duplicate {kind} {', '.join(duplicates)[:200]}: send each once")
+        raise InvalidError(f"duplicate {kind} {', '.join(duplicates)[:200]}: send each once")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceReply, Tensor
 from cloud.gateway.open_inference.request import InferRequest
 from shared.encoding.compression import Buffer
@@ -61,9 +61,9 @@ def _output(name: str, values: Tensor, class_count: Any, labels: Labels) -> Outp
 def _top_classes(name: str, values: Tensor, class_count: Any, labels: Labels) -> npt.NDArray[Any]:
     """The best classes of each image as strings `score:class id:name`, as Triton writes them; shape images×classes."""
     if type(class_count) is not int or class_count < 0:
-        raise ApiError(ErrorCode.INVALID, f"{_CLASSIFICATION} is {str(class_count)[:40]!r}: send the number of classes")
+        raise InvalidError(f"{_CLASSIFICATION} is {str(class_count)[:40]!r}: send the number of classes")
     if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "fiu":  # noqa: PLR2004
-        raise ApiError(ErrorCode.INVALID, f"output {name} has no score per class: request it without {_CLASSIFICATION}")
+        raise InvalidError(f"output {name} has no score per class: request it without {_CLASSIFICATION}")
     best = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :class_count]
     classes = np.empty(best.shape, object)
     classes[:] = [

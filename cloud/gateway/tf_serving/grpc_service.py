@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall, parse_message
@@ -61,7 +61,7 @@ class PredictionService:
         request = parse_message("tensorflow.serving.GetModelMetadataRequest", call.data)
         if list(request.metadata_field) != [_METADATA_FIELD]:
             given = ", ".join(name[:40] for name in request.metadata_field[:8]) or "none"
-            raise ApiError(ErrorCode.INVALID, f"metadata_field {given}: request {_METADATA_FIELD} only")
+            raise InvalidError(f"metadata_field {given}: request {_METADATA_FIELD} only")
         submission = self._worker.submission
         name = request.model_spec.name
         card = submission.card(name, find_version(submission, name, *version_choice(request.model_spec)))

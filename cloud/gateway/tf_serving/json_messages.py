@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.inference import Tensor
 from cloud.gateway.common.size_budget import SizeBudget
 from cloud.gateway.http.json_reader import read_object
@@ -40,13 +40,12 @@ def read_predict(body: bytes, *, is_vehicle: bool = False) -> PredictBody:
     request = read_object(body)
     formats = [key for key in ("instances", "inputs") if key in request]
     if len(formats) != 1:
-        raise ApiError(
-            ErrorCode.INVALID,
-            f"the body has {' and '.join(formats) or 'neither instances nor inputs'}: send one of the two",
+        raise InvalidError(
+            f"the body has {' and '.join(formats) or 'neither instances nor inputs'}: send one of the two"
         )
     name = request.get("signature_name", "")
     if not isinstance(name, str):
-        raise ApiError(ErrorCode.INVALID, f"signature_name is {_describe(name)}: send a string")
+        raise InvalidError(f"signature_name is {_describe(name)}: send a string")
     signature = find_signature(name, is_vehicle=is_vehicle)
     is_row = formats[0] == "instances"
     values = request[formats[0]]
@@ -80,20 +79,16 @@ def listed_bytes(outputs: Mapping[str, Tensor]) -> int:
 
 
 def _columns(rows: Any, default_name: str) -> dict[str, Any]:
-    """Converts the row format to the values of each input; rows are objects by name, or values of the only input.
-
-    Raises:
-        ApiError: the rows are not a list, or have different names.
-    """
+    """Converts the row format to the values of each input; rows are objects by name, or values of the only input."""
     if isinstance(rows, np.ndarray):
         return {default_name: rows}
     if not isinstance(rows, list):
-        raise ApiError(ErrorCode.INVALID, f"instances is {_describe(rows)}: send a list, one entry per image")
+        raise InvalidError(f"instances is {_describe(rows)}: send a list, one entry per image")
     if not any(_is_named(row) for row in rows):
         return {default_name: rows}
     names = rows[0].keys() if _is_named(rows[0]) else set()
     if any(not _is_named(row) or row.keys() != names for row in rows):
-        raise ApiError(ErrorCode.INVALID, "instances have different names: send the same inputs in each")
+        raise InvalidError("instances have different names: send the same inputs in each")
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -102,15 +97,11 @@ def _is_named(value: Any) -> bool:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """Converts an input's values to pixels or byte strings.
-
-    Raises:
-        ApiError: the values are neither.
-    """
+    """Converts an input's values to pixels or byte strings."""
     if isinstance(value, np.ndarray):
         return _pixels(name, value)
     if not isinstance(value, list):
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]} is {_describe(value)}: send a list, one entry per image")
+        raise InvalidError(f"{name[:_SHOWN]} is {_describe(value)}: send a list, one entry per image")
     if value and all(isinstance(each, (dict, str)) for each in value):
         return [_string(name, each) for each in value]
     return _pixels(name, _stack(name, value))
@@ -121,23 +112,19 @@ def _string(name: str, value: Any) -> Buffer:
         return value.encode(errors="surrogatepass")
     encoded = value.get(_BASE64) if value.keys() == {_BASE64} else None
     if not isinstance(encoded, str):
-        raise ApiError(ErrorCode.INVALID, f'{name[:_SHOWN]} has an object that is not {{"b64": "…"}}: send that')
+        raise InvalidError(f'{name[:_SHOWN]} has an object that is not {{"b64": "…"}}: send that')
     try:
         return binascii.a2b_base64(encoded, strict_mode=True)
     except (binascii.Error, ValueError) as error:
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]}: the value of b64 is not base64 ({error})") from error
+        raise InvalidError(f"{name[:_SHOWN]}: the value of b64 is not base64 ({error})") from error
 
 
 def _stack(name: str, values: list[Any]) -> npt.NDArray[Any]:
-    """Converts numbers, or the arrays of several rows, to one array.
-
-    Raises:
-        ApiError: there are other values, or the rows have different lengths.
-    """
+    """Converts numbers, or the arrays of several rows, to one array."""
     if odd := [each for each in values if type(each) not in (int, float, np.ndarray) and each != []]:
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]} has {_describe(odd[0])}: {_PIXELS_HINT}")
+        raise InvalidError(f"{name[:_SHOWN]} has {_describe(odd[0])}: {_PIXELS_HINT}")
     if len({np.shape(each) for each in values}) > 1:
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]} is ragged: send nested lists of equal lengths")
+        raise InvalidError(f"{name[:_SHOWN]} is ragged: send nested lists of equal lengths")
     return np.array(values)
 
 
@@ -147,10 +134,10 @@ def _pixels(name: str, numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if numbers.dtype.kind not in "iu":
         fractions = numbers[numbers != np.round(numbers)]
         first = (fractions if fractions.size else numbers).ravel()[0].item()
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]} has {_describe(first)}: {_PIXELS_HINT}")
+        raise InvalidError(f"{name[:_SHOWN]} has {_describe(first)}: {_PIXELS_HINT}")
     low, high = numbers.min(), numbers.max()
     if low < 0 or high > np.iinfo(np.uint8).max:
-        raise ApiError(ErrorCode.INVALID, f"{name[:_SHOWN]} has numbers from {low} to {high}: {_PIXELS_HINT}")
+        raise InvalidError(f"{name[:_SHOWN]} has numbers from {low} to {high}: {_PIXELS_HINT}")
     return numbers.astype(np.uint8)
 
 

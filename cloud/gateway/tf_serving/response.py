@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.inference import Tensor
 from cloud.gateway.common.size_budget import SizeBudget
 from cloud.gateway.tf_serving.signatures import tensorflow_type
@@ -35,7 +35,7 @@ def parse_encoding(value: str | None) -> TensorEncoding:
         return TensorEncoding(value)
     except ValueError:
         known = " or ".join(TensorEncoding)
-        raise ApiError(ErrorCode.INVALID, f"{ENCODING_KEY} is {value[:40]!r}: send {known}, or omit it") from None
+        raise InvalidError(f"{ENCODING_KEY} is {value[:40]!r}: send {known}, or omit it") from None
 
 
 def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: TensorEncoding, max_bytes: int) -> bytes:

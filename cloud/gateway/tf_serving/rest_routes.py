@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from google.protobuf.json_format import MessageToDict
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import HttpCall, read_call, respond, run_sized, wait_for
@@ -109,15 +109,9 @@ def _read_body(call: HttpCall) -> PredictBody:
 
 
 def _find_version(worker: WorkerContext, model: str, version: str | None, label: str | None) -> str | None:
-    """Returns the name of the version in a path.
-
-    Raises:
-        ApiError: the version is not a number, or is not served.
-    """
+    """Returns the name of the version in a path."""
     if version is None:
         return find_version(worker.submission, model, None, label)
     if not version.isascii() or not version.isdecimal() or len(version) > len(str(HIGHEST_VERSION)):
-        raise ApiError(
-            ErrorCode.INVALID, f"version {version[:40]!r} is not a whole number: request a name with /labels/NAME"
-        )
+        raise InvalidError(f"version {version[:40]!r} is not a whole number: request a name with /labels/NAME")
     return find_version(worker.submission, model, int(version), None)

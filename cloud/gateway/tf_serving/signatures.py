@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS, Tensor
 from cloud.gateway.common.tensor_specs import ENCODED, TensorSpec, pixels
 from shared.encoding.tensorflow_tensors import STRING, dtype_number
@@ -36,9 +36,7 @@ class Signature:
         """
         if inputs.keys() != {self.input}:
             given = ", ".join(sorted(name[:40] for name in inputs)[:8]) or "none"
-            raise ApiError(
-                ErrorCode.INVALID, f"inputs {given}: signature {self.name} accepts {self.input} only: send that"
-            )
+            raise InvalidError(f"inputs {given}: signature {self.name} accepts {self.input} only: send that")
 
     def requested_outputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """Returns the outputs to request from the model for the names in a call; empty: all.
@@ -48,15 +46,10 @@ class Signature:
         """
         if self.returns_results:
             if not set(names) <= {RESULTS}:
-                raise ApiError(
-                    ErrorCode.INVALID,
-                    f"no output {', '.join(names)[:200]} in signature {self.name}: request {RESULTS}",
-                )
+                raise InvalidError(f"no output {', '.join(names)[:200]} in signature {self.name}: request {RESULTS}")
             return (RESULTS,)
         if RESULTS in names:
-            raise ApiError(
-                ErrorCode.INVALID, f"no output {RESULTS} in signature {self.name}: use signature {PACKED_NAME}"
-            )
+            raise InvalidError(f"no output {RESULTS} in signature {self.name}: use signature {PACKED_NAME}")
         return tuple(dict.fromkeys(names))
 
 
@@ -78,11 +71,9 @@ def find_signature(name: str, *, is_vehicle: bool = False) -> Signature:
     """
     name = name or (PACKED_NAME if is_vehicle else DEFAULT)
     if name not in SIGNATURES:
-        raise ApiError(ErrorCode.INVALID, f"no signature {name[:80]!r}: choose one of {', '.join(SIGNATURES)}")
+        raise InvalidError(f"no signature {name[:80]!r}: choose one of {', '.join(SIGNATURES)}")
     if is_vehicle and name != PACKED_NAME:
-        raise ApiError(
-            ErrorCode.INVALID, f"signature {name} cannot be used with a frame message: use signature {PACKED_NAME}"
-        )
+        raise InvalidError(f"signature {name} cannot be used with a frame message: use signature {PACKED_NAME}")
     return SIGNATURES[name]
 
 
