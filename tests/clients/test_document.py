@@ -50,7 +50,7 @@ def test_an_example_returns_the_mask_of_the_direct_call(
     image.path.rename(tmp_path / "street.jpg")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    exec(_adapt(EXAMPLES[heading][1], worker), namespace)  # In this process, which has TensorFlow loaded.
+    exec(_adapt(EXAMPLES[heading][1], worker), namespace)  # This process has loaded TensorFlow already.
     assert np.array_equal(namespace["mask"], image.mask)
 
 

@@ -158,7 +158,7 @@ def test_a_vehicle_name_that_differs_from_its_certificate(
 def test_the_error_is_one_line_and_the_exit_code_1(
     secured: Broker, certs: Path, source: Path, command: list[str]
 ) -> None:
-    """As for every error that a user can correct, there is no traceback."""
+    """Errors that a user can correct have no traceback."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "skylane", *command),

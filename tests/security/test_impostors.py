@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from cloud.node import CloudNode, WorkerSettings
 from shared.broker.broker import Broker
 from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import IdentityError
@@ -54,13 +55,14 @@ def car_2(secured: Broker, certs: Path) -> Iterator[Client]:
 
 
 @pytest.fixture
-def group(worker: CloudNode, secured: Broker, certs: Path) -> str:
+def group(worker: CloudNode, secured: Broker, certs: Path) -> str:  # noqa: ARG001  The worker must run.
     """The topic of retries, which only this test's worker receives; waits until the worker has subscribed."""
-    name = worker._settings.worker
     with Client(secured, certs, "anna") as operator:
-        operator.subscribe(f"status/worker/{name}")
-        operator.next()  # The worker announces itself after its subscriptions.
-    return f"retries/{name}/tiny"
+        operator.subscribe("status/worker/+")
+        topic, status = operator.next()
+        while unpack_status(status).state is not NodeState.ONLINE:  # Retained by the worker of an earlier test.
+            topic, status = operator.next()
+    return f"retries/{topic.rpartition('/')[2]}/tiny"
 
 
 def next_mask(client: Client) -> MaskMessage:

@@ -35,7 +35,7 @@ def test_all_roles_can_do_their_work(secured: Broker, certs: Path, tmp_path: Pat
             "skylane-worker-test", None, name="worker-1", on_connected=node.announce, on_fault=node.fault
         ),
         model(),
-    ) as worker:
+    ):
         config = EdgeConfig(
             broker=secured.url,
             certs=certs,
@@ -47,10 +47,9 @@ def test_all_roles_can_do_their_work(secured: Broker, certs: Path, tmp_path: Pat
             out=tmp_path / "run",
         )
         assert cli.run(str(images), config, Console(file=StringIO())) == 0
-        name = worker._settings.worker
+        rows = list(read_rows(tmp_path / "run"))
         flags = ["--broker", secured.url, "--certs", str(certs), "--operator", "anna", "--json"]
-        result = CliRunner().invoke(control, [name, "list", *flags])
-    rows = list(read_rows(tmp_path / "run"))
+        result = CliRunner().invoke(control, [str(rows[0]["worker"]), "list", *flags])
     assert [row["outcome"] for row in rows] == [Outcome.ANSWERED] * FRAMES
     assert all(row["clock_offset_ms"] for row in rows)  # Clock probes were echoed.
     assert result.exit_code == 0, result.output

@@ -56,14 +56,14 @@ def connected(worker: GatewayWorker, **options: int) -> Iterator[grpc.Channel]:
 
 
 def is_served(worker: GatewayWorker) -> bool:
-    """Whether a call over a new connection succeeds."""
+    """Makes a call over a new connection."""
     with connected(worker) as channel:
         call: Any = channel.unary_unary(READY)
         return bool(call(b"", timeout=WAIT_S))
 
 
 def is_served_in_time(worker: GatewayWorker) -> bool:
-    """Whether a call over a new connection succeeds, and its response is received within `send_timeout_s`."""
+    """Makes a call over a new connection; returns False if it fails or its response is received too late."""
     with suppress(grpc.RpcError):
         return is_served(worker)
     return False
@@ -332,7 +332,7 @@ def _data(stream: int, payload: bytes, *, is_last: bool) -> bytes:
 
 
 def _until_reset(raw: socket.socket, stream: int) -> bool:
-    """Whether the server resets the stream or closes the connection in time."""
+    """Waits until the server resets the stream or closes the connection."""
     received = b""
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:

@@ -91,14 +91,14 @@ def predict_rest(worker: GatewayWorker, body: dict[str, Any]) -> Any:
 
 
 def test_rows_are_objects_by_name(worker: GatewayWorker) -> None:
-    """In row format, the outputs of one image are together, as in TensorFlow Serving."""
+    """Row format has the outputs of each image together, as in TensorFlow Serving."""
     rows = predict_rest(worker, {"instances": IMAGES.tolist()})["predictions"]
     expected = direct()
     assert rows == [{head: expected[head][n].tolist() for head in HEADS} for n in range(len(IMAGES))]
 
 
 def test_columns_are_tensors_by_name(worker: GatewayWorker) -> None:
-    """In column format, each output is one tensor; floating-point numbers are exact."""
+    """Column format has one tensor per output; floating-point numbers are exact."""
     tensors = predict_rest(worker, {"inputs": {"input": IMAGES.tolist()}})["outputs"]
     for head, values in direct().items():
         np.testing.assert_array_equal(np.array(tensors[head], values.dtype), values)

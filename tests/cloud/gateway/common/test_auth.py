@@ -30,7 +30,7 @@ def _authenticator(tmp_path: Path) -> Authenticator:
 
 
 def test_without_tokens_any_name_is_accepted() -> None:
-    """As at a broker without authentication; a caller without a name is named after its address."""
+    """A caller without a name is named after its address."""
     authenticator = Authenticator.from_file(None)
     assert not authenticator.requires_token
     assert authenticator.authenticate(None, "car-7", PEER) == "car-7"

@@ -98,7 +98,7 @@ def test_encoded_images_are_decoded(submission: Door, codec: str | None) -> None
 
 
 def test_an_image_of_another_size_is_resized_for_the_model(submission: Door) -> None:
-    """As a frame of that size over MQTT is."""
+    """Frames over MQTT are resized in the same way."""
     large = np.full((3 * HEIGHT, 2 * WIDTH, 3), 77, np.uint8)
     reply = infer(submission, {IMAGES: [bytes(image_codecs.encode(large, Layout.RGB8, "png", 85))]})
     np.testing.assert_array_equal(reply.outputs["mask"], np.full((1, HEIGHT, WIDTH), 77, np.uint8))

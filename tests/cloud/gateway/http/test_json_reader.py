@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cloud.gateway.common.errors import ApiError, ErrorCode
-from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, read_object
+from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
 
 Numbers = arrays(
     st.sampled_from([np.uint8, np.int32, np.uint64, np.float64]),
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 @given(Numbers, SPACES, SPACES)
 def test_numbers_are_read_exactly(array: npt.NDArray[Any], before: str, after: str) -> None:
-    """For every shape, and with white space wherever JSON allows it."""
+    """Shapes vary, and white space is wherever JSON allows it."""
     text = json.dumps(array.tolist(), separators=(f"{before},{after}", ":")).replace("[", f"[{after}")
     read = read_object(b'{"name": "a[1,2]", "values": ' + text.encode() + b"}")["values"]
     np.testing.assert_array_equal(read, array)
@@ -97,8 +97,12 @@ def test_arbitrary_bytes_raise_only_api_errors(body: bytes) -> None:
         (b'{"a": 1e999}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"a": "\\ud800"}', ErrorCode.INVALID, "is not valid JSON"),
         (b'{"a": "\xff"}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"\\ud800": [1]}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": [1, "' + b"a" * (1 << 20) + b'"' + b', ""' * (1 << 20) + b"]}", ErrorCode.INVALID, "other values"),
+        (b'{"a": "' + "é".encode() + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
+        (b'{"a": "\\u00e9' + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
     ],
-    ids=range(12),
+    ids=range(16),
 )
 def test_expensive_or_malformed_documents_are_rejected(body: bytes, code: ErrorCode, message: str) -> None:
     """Four kilobytes of nested lists once ended a worker."""

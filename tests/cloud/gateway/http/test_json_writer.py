@@ -30,7 +30,7 @@ def test_every_number_is_written_exactly(array: npt.NDArray[Any]) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 608, 968), (2, 3, 1), (1, 1), (7,), (1100, 1000), (1, 1_100_000), (1_100_000,)])
 def test_masks_are_written_as_by_the_json_module(shape: tuple[int, ...]) -> None:
-    """In compact form and valid for strict parsers; large masks are written in several chunks."""
+    """The text is compact and valid for strict parsers; large masks are written in several chunks."""
     mask = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     assert write(mask) == json.dumps(mask.tolist(), separators=(",", ":")).encode()
 
@@ -52,7 +52,7 @@ def test_a_long_list_is_written_in_chunks(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_writing_stops_when_the_budget_is_exceeded(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, a number of four bytes may take twenty; a caller must not determine the memory that is used."""
+    """A number of four bytes may take twenty as text; a caller must not determine the memory that is used."""
     sizes: list[int] = []
     charged = SizeBudget.charged
 

@@ -275,7 +275,7 @@ def test_health_over_http_1_0_needs_no_host(worker: GatewayWorker) -> None:
 
 
 def test_without_allowed_origins_there_are_no_cors_headers() -> None:
-    """By default no foreign page may read a response."""
+    """Foreign pages may not read responses by default."""
     with open_gateway(model(), gateway=HTTP) as worker:
         for origin in ("https://here.example", f"http://{worker.http}"):
             options = httpx.options(

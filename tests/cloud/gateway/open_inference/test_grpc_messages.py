@@ -172,7 +172,7 @@ def test_arbitrary_requests_raise_only_api_errors(message: bytes, corruption: tu
     ),
 )
 def test_a_response_has_all_outputs_in_little_endian_order(identity: str, arrays: list[tuple[str, list[int]]]) -> None:
-    """For arrays of every shape and byte order."""
+    """Arrays may have every shape and byte order."""
     infer_request = read_request(Request(model_name="m", id=identity).SerializeToString())
     values = [(np.arange(np.prod(shape, dtype=int)) % 2).astype(dtype).reshape(shape) for dtype, shape in arrays]
     outputs = tuple(OutputTensor(f"o{i}", "X", each.shape, each) for i, each in enumerate(values))

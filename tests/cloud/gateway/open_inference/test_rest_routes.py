@@ -85,7 +85,7 @@ def test_json_requests_have_json_responses(client: httpx.Client) -> None:
 def test_large_json_is_read_in_another_thread(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, binary: bytes
 ) -> None:
-    """In the server's thread it would block all other calls, also if binary data follows."""
+    """It would block all other calls in the server's thread, also if binary data follows."""
     threads: list[str] = []
 
     def watched(*arguments: Any) -> InferRequest:

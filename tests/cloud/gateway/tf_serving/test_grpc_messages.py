@@ -67,7 +67,7 @@ def test_strings_are_read_exactly(strings: list[bytes]) -> None:
     st.binary(max_size=80) | st.lists(st.sampled_from([0x0A, 0x12, 0x22, 0x42, 0x3A, 0x08, 4, 7, 2, 1, 0])).map(bytes)
 )
 def test_arbitrary_bytes_raise_only_api_errors(data: bytes) -> None:
-    """The message is untrusted. What is read, the protobuf library reads as well."""
+    """The message is untrusted. The protobuf library reads the same inputs."""
     try:
         read = read_predict(data)
     except ApiError:
@@ -78,7 +78,7 @@ def test_arbitrary_bytes_raise_only_api_errors(data: bytes) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("encoding", TensorEncoding)
 def test_every_type_is_written_exactly(dtype: str, encoding: TensorEncoding) -> None:
-    """In both encodings, also if the tensor is written in several parts."""
+    """This holds for both encodings, also for tensors that are written in several parts."""
     values = np.random.default_rng(4).integers(0, 100, (5, 20_000)).astype(dtype)
     outputs = {"values": values, "others": values[0, :3]}
     response = RESPONSE.FromString(write_predict(outputs, SPEC, encoding, MAX_BYTES))
@@ -93,7 +93,7 @@ def test_every_type_is_written_exactly(dtype: str, encoding: TensorEncoding) -> 
 
 @pytest.mark.parametrize("encoding", TensorEncoding)
 def test_writing_stops_when_the_size_limit_is_exceeded(encoding: TensorEncoding) -> None:
-    """In a typed list a negative number takes ten bytes, so only the other encoding may fit the limit."""
+    """A negative number takes ten bytes in a typed list, so only the other encoding may fit the limit."""
     limit, values = 4096, np.full(2000, -1, np.int8)
     outputs = {"first": values, "second": values}
     if encoding is TensorEncoding.CONTENT:

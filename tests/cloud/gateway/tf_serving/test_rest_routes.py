@@ -225,25 +225,6 @@ def test_one_wrong_value_among_many_is_reported(client: httpx.Client, row: list[
     assert (response.status_code, message in response.json()["error"]) == (400, True)
 
 
-def test_strings_are_not_padded_to_the_longest_one(client: httpx.Client) -> None:
-    """As a NumPy array, a string of a megabyte and a million empty ones would take four terabytes."""
-    response = client.post("/tiny:predict", json={"instances": [1, "a" * (1 << 20), *[""] * (1 << 20)]})
-    assert (response.status_code, "numbers and other values" in response.json()["error"]) == (400, True)
-
-
-def test_a_lone_surrogate_is_rejected(client: httpx.Client) -> None:
-    """It could not be encoded in the error message, which would be an unexpected exception."""
-    response = client.post("/tiny:predict", content=b'{"inputs": {"\\ud800": [1]}}')
-    assert (response.status_code, "not valid JSON" in response.json()["error"]) == (400, True)
-
-
-def test_the_number_of_values_is_limited(client: httpx.Client) -> None:
-    """A small body must not become gigabytes of lists."""
-    response = client.post("/tiny:predict", content=b'{"instances": [' + b"[]," * (5 << 20) + b"[]]}")
-    assert response.status_code == 413
-    assert "send encoded images" in response.json()["error"]
-
-
 @pytest.mark.parametrize("keys", [("instances", "v1/models/net:predict"), ("inputs", "v2/models/net/infer")])
 def test_the_size_limit_applies_to_the_text_of_a_response(workshop: Workshop, keys: tuple[str, str]) -> None:
     """The numbers would fit: one third takes four bytes, but twenty as text."""
