@@ -1,4 +1,4 @@
-"""The broker configurations that ship, loaded by the real Mosquitto; tests/doors has what the secured one lets through."""
+"""The broker configurations that ship, loaded by the real Mosquitto; tests/security tests the rights of the secured one."""
 
 import getpass
 import re

@@ -23,7 +23,7 @@ PARSERS = {
     "cloud/engines/torchscript.py": f"({_MODEL})",
     "cloud/gateway/detect/route.py": "(a form of one line: tests/cloud/gateway/detect/test_route.py and test_schemathesis.py)",
     "cloud/gateway/grpc/server.py": "(the operator's own certificate)",
-    "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/test_hostile_http.py)",
+    "cloud/gateway/http/call.py": "(gzip and base64 of a call: tests/cloud/gateway/http/test_hostile_peers.py)",
     "cloud/gateway/http/json_reader.py": "doors",
     "cloud/gateway/http/json_writer.py": f"({_OWN}: a table of digits)",
     "cloud/gateway/http/multipart.py": "doors",
