@@ -164,13 +164,13 @@ void write_pgm(const std::string& path, Size size, const std::string& mask) {
 }
 
 void run(const Options& options) {
-  const auto picture = read_picture(options.picture);
+  const auto picture = read_image_file(options.picture);
   const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
   Broker broker(options.host, options.port, options.certs, options.vehicle, deadline);
   const auto card = find_model(broker, options, deadline);
   auto answer = ask(broker, options, card, picture, now_ns());
   if (answer.status != "answered") throw Error(answer.status + ": " + answer.reason);
-  const auto mask = unpack_mask(answer);
+  const auto mask = unpack_result(answer);
   answer.stamps.push_back({"mask_decoded", answer.stamps.back().node, now_ns()});
   write_pgm(options.mask, answer.size, mask);
   std::printf("mask of %d x %d by %s: %s %s, %s\n", answer.size.height, answer.size.width, answer.worker.c_str(),

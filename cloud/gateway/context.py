@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from cloud.frontends.clock_responder import Echoes, Unechoed
+from cloud.frontends.clock_responder import Echoes, ProbeRefusal
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
@@ -12,7 +12,7 @@ from cloud.gateway.submission import Door
 from cloud.serving.model_stats import Tally
 from cloud.serving.request_errors import RequestErrors
 from shared.encoding.compression import Buffer
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.runtime.threads import Counts
 
@@ -27,7 +27,7 @@ class WorkerContext:
     clock_responder: Echoes
     control: Control | None  # None: models cannot be loaded or unloaded.
     settings: GatewaySettings
-    image_limits: PictureLimits
+    image_limits: ImageLimits
     model_stats: Tally
     request_errors: RequestErrors
     ignored_messages: Callable[[], Mapping[str, int]]  # Number of messages that were ignored, by reason.
@@ -42,8 +42,8 @@ class WorkerContext:
         if len(probe) > MAX_PROBE_BYTES:
             raise ApiError(ErrorCode.TOO_LARGE, f"a probe of {len(probe)} bytes: send at most {MAX_PROBE_BYTES}")
         echo = self.clock_responder.echo(vehicle, bytes(probe), received_ns)
-        if echo is Unechoed.TOO_OFTEN:
+        if echo is ProbeRefusal.TOO_OFTEN:
             raise ApiError(ErrorCode.BUSY, "too many probes: send at most two per second")
-        if isinstance(echo, Unechoed):
+        if isinstance(echo, ProbeRefusal):
             raise InvalidError("the probe is malformed: send a packed Probe message")
         return echo

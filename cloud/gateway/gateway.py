@@ -10,7 +10,7 @@ from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.settings import GatewaySettings
 from shared.errors import SkylaneError
-from shared.network.certificate_expiry import refuse_expired
+from shared.network.certificate_expiry import check_not_expired
 from shared.registry import Entry, load
 
 SERVERS = {  # Import paths: a worker without a gateway needs neither library.
@@ -57,7 +57,7 @@ def check_settings(settings: GatewaySettings) -> None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, key, refuse_password)
         except OSError as error:
             raise GatewayError(f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {error}") from error
-        refuse_expired(settings.tls_cert, "renew it, callers do not trust it")
+        check_not_expired(settings.tls_cert, "renew it, callers do not trust it")
     for protocol in addresses:
         load("server", SERVERS, protocol)
 

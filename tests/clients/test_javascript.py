@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from cloud.models.model import Model
 from shared.broker.mosquitto import find_mosquitto
 from shared.imaging import geometry
@@ -126,7 +126,7 @@ def test_the_mask_is_that_of_the_direct_call(
     """The page plans the resize, and the mask may have the size of the model or of the image."""
     image = make_image(*shape)
     plan = geometry.plan(model.card.resize, *shape[:2], model.card.height, model.card.width)
-    masks = {"model": image.mask, "frame": geometry.lay_back(image.mask, plan, geometry.UNSEEN)}
+    masks = {"model": image.mask, "frame": geometry.to_source(image.mask, plan, geometry.UNSEEN)}
     with worker(brokers[0], model):
         for size, mask in masks.items():
             page.locator("[name=size]").select_option(size)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud.config import CloudConfig
-from cloud.thread_budget import most_threads, warn_of_pids_limit
+from cloud.thread_budget import max_threads, warn_if_pids_limit_is_low
 from shared.runtime.machine import usable_cores
 from shared.runtime.threads import ThreadsExhaustedError, check_threads_available
 
@@ -21,10 +21,10 @@ import os, threading
 import grpc
 from cloud.config import CloudConfig
 from cloud.gateway.settings import GatewaySettings
-from cloud.thread_budget import most_threads
+from cloud.thread_budget import max_threads
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
+from tests.support.tiny_model import Engine, frame, model
 from tests.support.gateway import open_gateway
 
 go = threading.Event()
@@ -46,7 +46,7 @@ with open_gateway(model(engine=Slow()), gateway=gateway) as doors:
     ]
     while sum(call.done() for call in calls) < 48:  # Those beyond sixteen are refused.
         threading.Event().wait(0.05)
-    bound = most_threads(CloudConfig(http=":0", grpc=":0", max_calls=16), 1)
+    bound = max_threads(CloudConfig(http=":0", grpc=":0", max_calls=16), 1)
     print(len(os.listdir("/proc/self/task")), bound)
     go.set()
     for channel in channels:
@@ -69,8 +69,8 @@ def test_the_documented_example_is_what_the_code_counts(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert usable_cores() == 8
     text = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
-    both = most_threads(CloudConfig(http=":0", grpc=":0"), 3)
-    broker_alone = most_threads(CloudConfig(), 3)
+    both = max_threads(CloudConfig(http=":0", grpc=":0"), 3)
+    broker_alone = max_threads(CloudConfig(), 3)
     assert f"{broker_alone} threads at most, and {both} with both ports" in " ".join(text.split())
 
 
@@ -81,15 +81,15 @@ def test_a_pids_limit_that_is_too_low_is_a_warning(tmp_path: Path, caplog: pytes
     limit = tmp_path / "pids.max"
     for text in ("max\n", "4096\n"):
         limit.write_text(text)
-        warn_of_pids_limit(settings, 3, limit)
-    warn_of_pids_limit(settings, 3, tmp_path / "none")
+        warn_if_pids_limit_is_low(settings, 3, limit)
+    warn_if_pids_limit_is_low(settings, 3, tmp_path / "none")
     assert not caplog.records
     limit.write_text("256\n")
-    warn_of_pids_limit(settings, 3, limit)
+    warn_if_pids_limit_is_low(settings, 3, limit)
     (record,) = caplog.records
     assert isinstance(record.msg, dict)
     assert (record.levelname, record.msg["pids_limit"]) == ("WARNING", 256)
-    assert record.msg["threads"] == most_threads(settings, 3)
+    assert record.msg["threads"] == max_threads(settings, 3)
 
 
 def test_threads_that_are_allowed_are_all_ended_again() -> None:

@@ -15,7 +15,7 @@ _OWN = "reads what this package wrote or ships"
 PARSERS = {
     "cloud/models/engine_cache.py": f"({_OWN}: a cache of the worker's own user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
-    "cloud/engines/tensorflow/keras_bounds.py": f"({_MODEL})",
+    "cloud/engines/tensorflow/keras_limits.py": f"({_MODEL})",
     "cloud/engines/onnxruntime.py": f"({_MODEL})",
     "cloud/engines/remote/channel.py": "servers",
     "cloud/engines/tensorflow/saved_model.py": f"({_MODEL})",
@@ -58,7 +58,7 @@ PARSERS = {
     "shared/imaging/labels.py": "settings",
     "shared/log_lines.py": f"({_OWN}: lines that a worker logs)",
     "shared/runlog/latency_log.py": "runs",
-    "shared/runlog/reserved_rows.py": "runs",
+    "shared/runlog/lost_rows.py": "runs",
     "shared/imaging/mask_codecs.py": "wire",
     "shared/mqtt/properties.py": "doors",
     "shared/mqtt/publish_packet.py": "doors",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from tests.support.bad_certificates import (
     copy_pair,
     use_brokers_own,
@@ -65,7 +65,11 @@ def folder(certs: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_only_a_valid_client_certificate_of_the_authority_is_accepted(
-    secured: Broker, authority: Authority, folder: Path, replace: Callable[[Path, Authority], None], reason: str
+    secured: Broker,
+    authority: CertificateAuthority,
+    folder: Path,
+    replace: Callable[[Path, CertificateAuthority], None],
+    reason: str,
 ) -> None:
     """A certificate proves an identity only if the authority signed it, for a client, and it has not expired."""
     assert connect(secured, folder, "car-1") == ""
@@ -108,15 +112,15 @@ def test_plain_mqtt_is_rejected(secured: Broker, certs: Path) -> None:
 
 
 @pytest.fixture
-def own_authority(tmp_path: Path) -> Iterator[Authority]:
+def own_authority(tmp_path: Path) -> Iterator[CertificateAuthority]:
     """A separate authority, so that the test may revoke certificates."""
-    authority = Authority(tmp_path / "certs")
+    authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     yield authority
     shutil.rmtree(authority.folder)
 
 
-def test_a_revoked_certificate_is_rejected_after_a_restart(own_authority: Authority, tmp_path: Path) -> None:
+def test_a_revoked_certificate_is_rejected_after_a_restart(own_authority: CertificateAuthority, tmp_path: Path) -> None:
     """The certificate of a stolen car would otherwise be valid for ninety days; others remain valid."""
     for name in ("car-1", "car-2"):
         own_authority.node(Role.VEHICLE, name, 1)

@@ -15,7 +15,7 @@ from rich.console import Console
 from edge import cli
 from edge.config import EdgeConfig
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 from tests.support.bad_certificates import use_brokers_own, use_expired, use_self_signed, use_unknown_authority
@@ -91,11 +91,11 @@ def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str])
 )
 def test_a_certificate_that_the_broker_rejects(
     secured: Broker,
-    authority: Authority,
+    authority: CertificateAuthority,
     folder: Path,
     play: Callable[..., str],
     *,
-    replace: Callable[[Path, Authority], None],
+    replace: Callable[[Path, CertificateAuthority], None],
     message: str,
 ) -> None:
     """The error names the certificate and the reason, and says what to do."""
@@ -106,7 +106,7 @@ def test_a_certificate_that_the_broker_rejects(
 def test_a_revoked_certificate(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
     """The error says that the certificate was revoked, not just rejected."""
     shutil.copytree(certs, tmp_path / "certs")
-    Authority(tmp_path / "certs").revoke("car-1")
+    CertificateAuthority(tmp_path / "certs").revoke("car-1")
     with Broker.start(secured=tmp_path / "certs") as broker:
         assert "it was revoked" in play(broker.url, folder)
 
@@ -119,7 +119,7 @@ def test_a_key_of_another_certificate(secured: Broker, certs: Path, folder: Path
 
 def test_a_broker_of_another_authority(secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path) -> None:
     """A foreign broker, or an attacker in between, must not receive an image."""
-    shutil.copy(Authority(tmp_path / "other").certificate_file, folder / "ca.crt")
+    shutil.copy(CertificateAuthority(tmp_path / "other").certificate_file, folder / "ca.crt")
     message = play(secured.url, folder)
     assert f"the certificate of broker {secured.url} is not signed by an authority that is trusted here" in message
 

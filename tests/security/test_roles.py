@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import Authority, Role
+from shared.broker.certificate_authority import CertificateAuthority, Role
 from shared.messages import topics
 from shared.messages.topics import TopicKind
 from shared.package_data import shipped
@@ -186,7 +186,7 @@ def test_the_acl_has_exactly_the_topics_of_the_protocol() -> None:
     assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
 
 
-def test_the_authority_rejects_names_with_topic_characters(secured: Broker, authority: Authority) -> None:
+def test_the_authority_rejects_names_with_topic_characters(secured: Broker, authority: CertificateAuthority) -> None:
     """Mosquitto inserts the common name into ACL patterns, where a slash would name another vehicle's topic."""
     with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
         authority.node(Role.VEHICLE, "car-1/left", 1)

@@ -8,8 +8,8 @@ import cv2
 import httpx
 import numpy as np
 
-from tests.cloud.channel import HEIGHT, WIDTH
 from tests.support.gateway import WAIT_S, GatewayWorker
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 PIXELS = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
 DETECT = b"POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"

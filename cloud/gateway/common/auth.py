@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
-from shared.messages.topics import checked, part_of_name
+from shared.messages.topics import checked, sanitize_name
 from shared.network import env_names
 
 TOKEN_VARIABLE = env_names.GATEWAY
@@ -93,7 +93,7 @@ class Authenticator:
             with converting_errors(ErrorCode.INVALID):
                 checked("vehicle", claimed)
         if owner == ANYONE:
-            return claimed or part_of_name(f"client-{peer}").replace("_", "-")
+            return claimed or sanitize_name(f"client-{peer}").replace("_", "-")
         if claimed not in (None, owner):
             raise ApiError(ErrorCode.FORBIDDEN, f"the token belongs to {owner}: it does not allow the name {claimed}")
         return owner

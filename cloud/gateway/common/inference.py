@@ -22,10 +22,10 @@ from cloud.gateway.submission import Answered, Door
 from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
-from shared.messages.topics import part_of_name
-from shared.stages import CLOUD_STAGES, durations_ns, times_of
+from shared.messages.topics import sanitize_name
+from shared.stages import CLOUD_STAGES, durations_ns, stage_times
 
 INPUT = "input"
 IMAGES = "image_bytes"
@@ -64,7 +64,7 @@ class InferenceReply(NamedTuple):
 
     card: ModelCard
     outputs: Mapping[str, Tensor]  # The first axis is the image.
-    first: MaskMessage  # The mask message of the first image, without data.
+    first: ResultMessage  # The mask message of the first image, without data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,13 @@ def start_inference(submission: Door, call: InferenceCall) -> PendingInference:
     else:
         if not images:
             raise InvalidError("no image: send at least one")
-        if len(images) > submission.most_pictures:
-            raise InvalidError(
-                f"{len(images)} images in one call: send at most {submission.most_pictures} with each call"
-            )
+        if len(images) > submission.max_images:
+            raise InvalidError(f"{len(images)} images in one call: send at most {submission.max_images} with each call")
         heads = _requested_heads(call.outputs, tuple(lane.model.manifest.heads))
         messages = [_frame_message(submission, call, card, image) for image in images]
     futures = tuple(
         submission.put(
-            message, received_ns=origin.received_ns, largest_answer=origin.max_reply_bytes, heads=bool(heads)
+            message, received_ns=origin.received_ns, max_reply_bytes=origin.max_reply_bytes, heads=bool(heads)
         )
         for message in messages
     )
@@ -166,13 +164,13 @@ def response_too_large(size: int, max_bytes: int) -> ApiError:
     )
 
 
-def stages_ms(message: MaskMessage) -> dict[str, float]:
+def stages_ms(message: ResultMessage) -> dict[str, float]:
     """Returns the duration of each stage of a frame in the worker, in milliseconds."""
-    times = times_of((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
     return {stage.value: duration_ns / 1e6 for stage, duration_ns in durations_ns(times).items()}
 
 
-def server_timing(message: MaskMessage) -> str:
+def server_timing(message: ResultMessage) -> str:
     """Returns the stage durations in the format of HTTP's `Server-Timing` header."""
     return ", ".join(f"{stage};dur={duration_ms:.3f}" for stage, duration_ms in stages_ms(message).items())
 
@@ -224,7 +222,7 @@ def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data:
         known = ", ".join(image_codecs.IMAGE_CODECS)
         raise InvalidError(f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
-        id=submission.new_id(part_of_name(call.origin.caller), call.origin.frontend),
+        id=submission.new_id(sanitize_name(call.origin.caller), call.origin.frontend),
         model=call.model,
         version=call.version,
         layout=card.layout,
@@ -234,7 +232,7 @@ def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data:
         frame_stamp_ns=0,
         data=data,
         budget_ms=call.origin.timeout_ms,
-        want=Want(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
+        want=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS
-from cloud.models.model import HeadType
+from cloud.models.model import OutputType
 from shared.messages.model_card import ModelCard, Task
 
 ANY = -1  # A dimension of variable size.
@@ -28,7 +28,7 @@ def pixels(card: ModelCard) -> TensorSpec:
 
 
 def outputs(
-    card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, HeadType] | None = None
+    card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, OutputType] | None = None
 ) -> tuple[TensorSpec, ...]:
     """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
     match card.task:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from shared.imaging import geometry, mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Classification, Detections, Result, Tensors
 
@@ -75,7 +75,7 @@ class DetectAnswer(BaseModel):
 
 
 def build_response(
-    card: ModelCard, result: Result, message: MaskMessage, times_ms: Mapping[str, float], annotated: bytes | None
+    card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
 ) -> DetectAnswer:
     """Builds the response; the mask message has the geometry by which the image was fitted to the model."""
     plan = message.geometry
@@ -129,5 +129,5 @@ def _mask_fields(card: ModelCard, mask: Mask, plan: Geometry) -> dict[str, Any]:
         for class_id in np.argsort(-counts, kind="stable").tolist()
         if counts[class_id]
     ]
-    png = mask_codecs.encode(np.ascontiguousarray(geometry.lay_back(mask, plan, UNSEEN)), "png")
+    png = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
     return {"shares": shares, "mask": base64.b64encode(png).decode()}

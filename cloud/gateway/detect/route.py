@@ -20,14 +20,14 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Resize
-from shared.imaging.image_files import Picture, decode_picture, stamp_untrained
+from shared.imaging.image_files import Picture, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
 from shared.messages import results
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Result
-from shared.messages.topics import part_of_name
+from shared.messages.topics import sanitize_name
 
 MAX_JPEG_SIDE = 65_500  # Pixels; a limit of the JPEG library.
 MAX_FIELDS_BYTES = 1 << 16  # Size of a body without an image.
@@ -196,7 +196,7 @@ def _pixel_count(data: bytes) -> int:
 
 def _decode(worker: WorkerContext, data: bytes) -> Picture:
     with converting_errors(ErrorCode.UNPROCESSABLE):
-        return decode_picture(data, worker.image_limits)
+        return decode_to_rgb(data, worker.image_limits)
 
 
 def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: Picture) -> PendingInference:
@@ -205,7 +205,7 @@ def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: Pictur
     with converting_errors(ErrorCode.UNPROCESSABLE):
         plan = geometry.plan(card.resize, height, width, card.height, card.width)
     message = FrameMessage(
-        id=worker.submission.new_id(part_of_name(call.caller), _FRONTEND),
+        id=worker.submission.new_id(sanitize_name(call.caller), _FRONTEND),
         model=card.name,
         version=card.version,
         layout=Layout.RGB8,
@@ -215,11 +215,11 @@ def _start(worker: WorkerContext, call: HttpCall, card: ModelCard, image: Pictur
         frame_stamp_ns=0,
         data=np.ascontiguousarray(geometry.apply(image, plan)).reshape(-1).data,
         budget_ms=call.timeout_ms,
-        want=Want(mask_codec="raw"),
+        want=RequestOptions(mask_codec="raw"),
     )
     max_bytes = worker.settings.max_message_bytes
     # The receive time is now: the response reports the time of decoding separately.
-    future = worker.submission.put(message, received_ns=clock.now_ns(), largest_answer=max_bytes)
+    future = worker.submission.put(message, received_ns=clock.now_ns(), max_reply_bytes=max_bytes)
     return PendingInference(worker.submission, card, (), (future,), max_bytes, is_vehicle=False)
 
 
@@ -245,7 +245,7 @@ def _annotate(image: Picture, reply: InferenceReply, result: Result, media_type:
             f"an image of {width}×{height} pixels cannot be annotated: send at most {MAX_JPEG_SIDE} pixels per side",
         )
     if isinstance(result, np.ndarray):
-        result = geometry.lay_back(result, plan, UNSEEN)
+        result = geometry.to_source(result, plan, UNSEEN)
     elif (scale := _drawing_scale(image, result)) > 1:
         size = (round(width * scale), round(height * scale))
         image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC), np.uint8)

@@ -13,10 +13,10 @@ from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.context import WorkerContext
-from shared.encoding.bounded_protobuf import MessageBytesError, parse
+from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import message_class
-from shared.messages.frame import FrameMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, pack_result, unpack_frame
 
 FRAME_KEY = "skylane-frame-bin"  # Metadata: a vehicle's frame message without data.
 MASK_KEY = "skylane-mask-bin"  # Trailing metadata: the mask message without data.
@@ -112,7 +112,7 @@ class GrpcCall:
             raise ApiError(ErrorCode.LATE, "the caller's deadline has passed") from error
         trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(reply.first))]
         if pending.is_vehicle:
-            trailing.append((MASK_KEY, pack_mask(reply.first)))
+            trailing.append((MASK_KEY, pack_result(reply.first)))
         self.context.set_trailing_metadata(tuple(trailing))
         return reply
 
@@ -124,5 +124,5 @@ def parse_message(full_name: str, data: Buffer) -> Any:
         ApiError: the bytes are malformed, or would take far more memory as a message.
     """
     article = "an" if full_name[0] in "aeiou" else "a"
-    with converting_errors(ErrorCode.INVALID, f"not {article} {full_name}: ", (MessageBytesError,)):
+    with converting_errors(ErrorCode.INVALID, f"not {article} {full_name}: ", (ProtobufError,)):
         return parse(message_class(full_name), data)

@@ -10,7 +10,7 @@ from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.service import Method
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.messages.frame import pack_mask, unpack_frame
+from shared.messages.frame import pack_result, unpack_frame
 from shared.messages.node_status import pack_status
 
 _CHECK_INTERVAL_S = 0.5  # Interval at which a status stream checks for the end of the worker.
@@ -40,14 +40,14 @@ class SkylaneService:
         future = self._worker.submission.put(
             message,
             received_ns=call.received_ns,
-            largest_answer=self._worker.settings.max_message_bytes,
+            max_reply_bytes=self._worker.settings.max_message_bytes,
         )
         call.on_end(future.cancel)
         try:
             reply = future.result().message
         except CancelledError as error:
             raise ApiError(ErrorCode.LATE, "the caller's deadline has passed") from error
-        return pack(pack_mask(reply))
+        return pack(pack_result(reply))
 
     def _stream_status(self, call: GrpcCall) -> Iterator[bytes]:
         call.authenticate(self._worker.authenticator)
@@ -58,7 +58,7 @@ class SkylaneService:
 
         def end() -> None:
             call_ended.set()
-            submission.look_again()
+            submission.recheck_listeners()
 
         call.on_end(end)
         while not call_ended.is_set():

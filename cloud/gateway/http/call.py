@@ -21,7 +21,7 @@ from cloud.gateway.http.concurrency_limit import CallSlot
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, pack_mask, unpack_frame
+from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
 FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without data, in base64url without padding.
 MASK_HEADER = "Skylane-Mask"  # The mask message without data, in the same form.
@@ -240,8 +240,8 @@ def _frame(header: str | None) -> FrameMessage | None:
         raise InvalidError(f"{FRAME_HEADER}: {error}") from error
 
 
-def _mask_header(message: MaskMessage) -> str:
-    return base64.urlsafe_b64encode(pack_mask(message)).rstrip(b"=").decode()
+def _mask_header(message: ResultMessage) -> str:
+    return base64.urlsafe_b64encode(pack_result(message)).rstrip(b"=").decode()
 
 
 def _timeout_ms(header: str | None) -> int | None:

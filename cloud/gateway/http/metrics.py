@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.http.call import read_call, respond
-from cloud.serving.model_stats import ModelTally
+from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
 
 _MODEL_LABELS = ("model", "version")
@@ -26,12 +26,12 @@ class _ModelCounter(NamedTuple):
 
     name: str
     text: str
-    value: Callable[[ModelTally], float]
+    value: Callable[[ModelStats], float]
 
 
-def _time_us(part: str) -> Callable[[ModelTally], float]:
+def _time_us(part: str) -> Callable[[ModelStats], float]:
     """Returns a function for the time that answered frames spent in a part of `cloud.serving.model_stats.SPENT`."""
-    return lambda stats: stats.spent_ns(part) / 1e3
+    return lambda stats: stats.stage_ns(part) / 1e3
 
 
 _MODEL_COUNTERS = (
@@ -94,7 +94,7 @@ class WorkerCollector(Collector):
         submission = self._worker.submission
         yield GaugeMetricFamily("skylane_frames_waiting", "Frames waiting, of all models", submission.depth)
         yield GaugeMetricFamily(
-            "skylane_frames_waiting_most", "Maximum number of waiting frames", submission.most_pictures
+            "skylane_frames_waiting_most", "Maximum number of waiting frames", submission.max_images
         )
 
     def _calls(self) -> Iterator[Metric]:

@@ -9,7 +9,7 @@ from cloud.gateway.common.errors import ApiError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.submission import Door
-from cloud.serving.model_stats import SPENT, ModelTally
+from cloud.serving.model_stats import SPENT, ModelStats
 from shared.encoding.open_inference_tensors import BYTES, datatype_name
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
@@ -80,7 +80,7 @@ def config(submission: Door, model: str, version: str | None) -> JsonObject:
         "name": card.name,
         "platform": _platform(card),
         "backend": card.engine,
-        "max_batch_size": submission.most_pictures,
+        "max_batch_size": submission.max_images,
         "input": [_tensor_config(pixels(card)), {**_tensor_config(ENCODED), "optional": True}],
         "output": [_tensor_config(spec) for spec in _known_outputs(submission, card)],
         "dynamic_batching": {},
@@ -104,10 +104,10 @@ def statistics(worker: WorkerContext, model: str, version: str | None) -> JsonOb
     for card in worker.submission.cards():
         if model not in ("", card.name) or version not in (None, card.version):
             continue
-        stats = stats_by_version.get((card.name, card.version), ModelTally())
+        stats = stats_by_version.get((card.name, card.version), ModelStats())
         is_first = card.name not in (each["name"] for each in models)
         failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
-        times = {part: {"count": stats.answered, "ns": stats.spent_ns(part)} for part in SPENT}
+        times = {part: {"count": stats.answered, "ns": stats.stage_ns(part)} for part in SPENT}
         success = {"count": stats.answered, "ns": stats.stages_ns.total()}
         models.append(
             {

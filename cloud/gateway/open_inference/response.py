@@ -10,7 +10,7 @@ from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import InferenceReply, Tensor
 from cloud.gateway.open_inference.request import InferRequest
 from shared.encoding.compression import Buffer
-from shared.encoding.open_inference_tensors import BYTES, datatype_of, is_spoken, string_head
+from shared.encoding.open_inference_tensors import BYTES, datatype_of, is_supported, string_header
 from shared.imaging.labels import Labels
 
 _CLASSIFICATION = "classification"
@@ -29,7 +29,7 @@ class OutputTensor(NamedTuple):
         if isinstance(self.values, np.ndarray):
             little_endian = np.ascontiguousarray(self.values, self.values.dtype.newbyteorder("<"))
             return [little_endian.reshape(-1).view(np.uint8).data]
-        return [part for each in self.values for part in (string_head(each), each)]
+        return [part for each in self.values for part in (string_header(each), each)]
 
 
 def output_tensors(request: InferRequest, reply: InferenceReply) -> tuple[OutputTensor, ...]:
@@ -50,7 +50,7 @@ def _output(name: str, values: Tensor, class_count: Any, labels: Labels) -> Outp
         return OutputTensor(name, BYTES, values.shape, values.reshape(-1).tolist())
     if not isinstance(values, np.ndarray):
         return OutputTensor(name, BYTES, (len(values),), values)
-    if not is_spoken(values):
+    if not is_supported(values):
         raise ApiError(
             ErrorCode.UNPROCESSABLE,
             f"output {name} has the type {values.dtype.name}, which the protocol does not have: request other outputs",

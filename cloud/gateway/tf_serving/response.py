@@ -11,7 +11,7 @@ from cloud.gateway.common.inference import Tensor
 from cloud.gateway.common.size_budget import SizeBudget
 from cloud.gateway.tf_serving.signatures import tensorflow_type
 from shared.encoding.protobuf import message_class
-from shared.encoding.tensorflow_tensors import STRING, add_typed, content
+from shared.encoding.tensorflow_tensors import STRING, content, extend_values
 
 ENCODING_KEY = "skylane-tensors"  # Metadata with the `TensorEncoding` that the caller requests.
 
@@ -73,5 +73,5 @@ def _fill(proto: Any, name: str, tensor: Tensor, encoding: TensorEncoding, budge
         budget.charge(tensor.nbytes)
         proto.tensor_content = bytes(content(tensor))
         return tensor.nbytes
-    add_typed(proto, tensor, budget.charge)
+    extend_values(proto, tensor, budget.charge)
     return tensor.size

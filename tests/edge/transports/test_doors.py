@@ -16,13 +16,13 @@ from edge.reliability.worker_clocks import Clocks
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.transport import Reply, Transport
 from shared import clock
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
 from tests.support.gateway import GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
@@ -32,7 +32,7 @@ def door(doors: GatewayWorker, name: str) -> str:
     return doors.grpc if name.endswith("grpc") else doors.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskMessage]:
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, ResultMessage]:
     """Send a frame and wait for what becomes of it."""
     unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
     transport.send(message, transport.pack(message), unreached.put)
@@ -42,7 +42,7 @@ def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskM
     return reply, reply.read()
 
 
-def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage | None:
+def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage | None:
     """Send a frame; its answer, or None where there is none soon."""
     transport.send(message, transport.pack(message), lambda _: None)
     try:
@@ -62,7 +62,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
         assert transport.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), want=Want("zstd"))
+            message = replace(frame(sequence), stamps=(sent,), want=RequestOptions("zstd"))
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
@@ -81,7 +81,7 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
     ("changes", "status", "reason"),
     [
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"want": Want("jpeg")}, Status.REJECTED, "codec"),
+        ({"want": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
         ({"budget_ms": 0}, Status.EXPIRED, "budget"),
     ],
@@ -214,7 +214,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
 @every_transport
 def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_path: Path) -> None:
     """Frames are pictures of streets: nobody on the way may read them."""
-    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    authority, other = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
@@ -276,7 +276,7 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(WAIT_S)
 
 
-def _next(transport: Transport) -> MaskMessage:
+def _next(transport: Transport) -> ResultMessage:
     reply = transport.replies.get(timeout=WAIT_S)
     assert reply is not None
     return reply.read()

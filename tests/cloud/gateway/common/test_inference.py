@@ -34,8 +34,8 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
-from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine, frame, model
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
 GRPC = GatewaySettings(grpc="127.0.0.1:0")
 
@@ -167,7 +167,7 @@ ONE = random_pixels(1)
 def test_an_error_says_what_is_wrong_and_what_is_expected(
     submission: Door, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
-    """Callers must be able to correct a call without reading the source."""
+    """Authenticator must be able to correct a call without reading the source."""
     with pytest.raises(ApiError, match=message) as raised:
         infer(submission, inputs, **options)
     assert raised.value.code is code
@@ -283,7 +283,7 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
     assert submission.wait_for_change(seen, WAIT_S, lambda: False) > seen
     assert not submission.status.cards
     with pytest.raises(ApiError, match="unloaded") as raised:
-        submission.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20)
+        submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert raised.value.code is ErrorCode.NOT_FOUND
     gate.open()
     unloading.join(WAIT_S)
@@ -299,7 +299,7 @@ def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: Ga
     statuses: list[Status] = []
 
     def stream() -> None:
-        futures = [submission.put(frame(1), received_ns=clock.now_ns(), largest_answer=1 << 20) for _ in range(16)]
+        futures = [submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20) for _ in range(16)]
         gate.open()
         statuses.extend(future.result(WAIT_S).message.status for future in futures)
         answered.set()

@@ -17,9 +17,9 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, Engine, model
 from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.http_calls import PIXELS, detect, png
+from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model
 
 
 @pytest.fixture(name="folder", scope="module")

@@ -10,8 +10,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.support.gateway import WAIT_S, Gate, open_gateway, watch_submissions
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 _PIXELS = bytes(HEIGHT * WIDTH * 3)
 _SHAPE = (1, HEIGHT, WIDTH, 3)

@@ -21,8 +21,8 @@ from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CALLS = 8
 READY = "/inference.GRPCInferenceService/ServerReady"
@@ -87,7 +87,7 @@ def grpc_only(**settings: Any) -> GatewaySettings:
 
 
 def test_incomplete_calls_are_evicted_for_another_connection(never: Messages) -> None:
-    """Callers that begin calls and send nothing must not block others."""
+    """Authenticator that begin calls and send nothing must not block others."""
     with open_gateway(model(), gateway=grpc_only(max_calls=CALLS)) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(CALLS)]

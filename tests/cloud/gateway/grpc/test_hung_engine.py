@@ -12,7 +12,7 @@ import grpc
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_wire import pack
-from tests.cloud.channel import Engine, frame, model
+from tests.support.tiny_model import Engine, frame, model
 from tests.support.gateway import WAIT_S, open_gateway
 
 entered = threading.Event()

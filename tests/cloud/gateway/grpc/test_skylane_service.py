@@ -10,11 +10,11 @@ import pytest
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack, unpack
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
+from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
 from shared.stages import CLOUD_STAGES
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 
 @pytest.fixture(name="worker")
@@ -31,7 +31,7 @@ def test_a_frame_is_answered_with_its_mask_and_time_stamps() -> None:
     ):
         infer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
         for sequence in range(5):
-            message = unpack_mask(unpack(infer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
+            message = unpack_result(unpack(infer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
             assert message.status is Status.ANSWERED
             mask = mask_codecs.decode(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))

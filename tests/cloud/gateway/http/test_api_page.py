@@ -7,8 +7,8 @@ from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
 from tests.bench.report.test_browser import browser
-from tests.cloud.channel import model
 from tests.support.gateway import open_gateway
+from tests.support.tiny_model import model
 
 __all__ = ["browser"]
 

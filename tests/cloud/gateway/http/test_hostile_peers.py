@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.http_calls import DETECT, connect, receive_all, statuses
+from tests.support.tiny_model import model
 
 LIMIT = 1 << 20
 

@@ -11,8 +11,8 @@ from cloud.gateway.settings import GatewaySettings
 from shared.messages import topics
 from shared.messages.frame import pack_frame
 from shared.mqtt.bus import Delivery, Properties
-from tests.cloud.channel import frame, model
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import frame, model
 
 
 @pytest.fixture(name="worker")

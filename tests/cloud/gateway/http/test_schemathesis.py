@@ -10,8 +10,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from cloud.gateway.settings import GatewaySettings
-from tests.cloud.channel import model
 from tests.support.gateway import open_gateway
+from tests.support.tiny_model import model
 
 EXAMPLES = 3  # Valid and invalid requests per route; they are the same in each run.
 

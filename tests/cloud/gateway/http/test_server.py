@@ -19,12 +19,12 @@ import pytest
 from cloud.gateway.bind import ListenError
 from cloud.gateway.common.auth import TOKEN_VARIABLE
 from cloud.gateway.settings import GatewaySettings
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
-from tests.cloud.channel import model
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway, watch_submissions
 from tests.support.http_calls import DETECT, PIXELS, connect, detect, png, receive_all, statuses
+from tests.support.tiny_model import model
 
 HTTP = GatewaySettings(http="127.0.0.1:0")
 
@@ -307,7 +307,7 @@ def test_the_token_is_checked_before_the_body(tmp_path: Path, monkeypatch: pytes
 
 def test_with_a_certificate_only_tls_is_accepted(tmp_path: Path) -> None:
     """A token sent in plain text could be read by others."""
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     issued = authority.broker(["127.0.0.1"], 1)
     key, certificate = issued.file.with_suffix(".key"), issued.file.with_suffix(".crt")
     settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)

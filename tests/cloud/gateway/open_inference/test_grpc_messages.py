@@ -18,9 +18,9 @@ from cloud.gateway.open_inference.response import OutputTensor
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
+from shared.messages.frame import Status, pack_frame, unpack_result
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest
@@ -79,7 +79,7 @@ def test_a_vehicles_call_returns_its_mask_message(worker: GatewayWorker) -> None
     message = request("BYTES", [1], "image_bytes", raw_input_contents=[data])
     metadata = (("skylane-frame-bin", pack_frame(replace(sent, data=b""))),)
     response, trailing = infer(worker, message.SerializeToString(), metadata=metadata)
-    mask_message = unpack_mask(trailing["skylane-mask-bin"])
+    mask_message = unpack_result(trailing["skylane-mask-bin"])
     assert (mask_message.id, mask_message.status, mask_message.data) == (sent.id, Status.ANSWERED, b"")
     mask = mask_codecs.decode(response.raw_output_contents[0][4:], mask_message.codec, (HEIGHT, WIDTH))
     np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), 7, np.uint8))
@@ -92,7 +92,7 @@ def test_a_vehicles_rejected_frame_is_not_an_error(worker: GatewayWorker) -> Non
     message = request("BYTES", [1], "image_bytes", raw_input_contents=[b"\5\0\0\0short"])
     metadata = (("skylane-frame-bin", pack_frame(replace(sent, data=b""))),)
     response, trailing = infer(worker, message.SerializeToString(), metadata=metadata)
-    mask_message = unpack_mask(trailing["skylane-mask-bin"])
+    mask_message = unpack_result(trailing["skylane-mask-bin"])
     assert (mask_message.id, mask_message.status) == (sent.id, Status.REJECTED)
     assert not response.outputs
 

@@ -18,9 +18,9 @@ from cloud.engines.tensorflow.library import tf
 from cloud.gateway.grpc.stream import MAX_PENDING
 from cloud.gateway.settings import GatewaySettings
 from shared.messages.frame import pack_frame
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 triton: Any = import_module("tritonclient.grpc")
 service: Any = import_module("tritonclient.grpc.service_pb2")

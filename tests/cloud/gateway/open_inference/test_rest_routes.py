@@ -15,9 +15,9 @@ from cloud.gateway.open_inference.json_messages import read_request
 from cloud.gateway.open_inference.request import InferRequest
 from cloud.gateway.settings import GatewaySettings
 from shared.imaging import mask_codecs
-from shared.messages.frame import Status, pack_frame, unpack_mask
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
+from shared.messages.frame import Status, pack_frame, unpack_result
 from tests.support.gateway import GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CAR_TOKEN, ANYONE_TOKEN = "a-token-of-the-car", "a-token-of-anyone"
 LENGTH = "Inference-Header-Content-Length"
@@ -106,7 +106,7 @@ def test_a_vehicles_call_returns_its_mask_message(client: httpx.Client) -> None:
     packed = base64url(pack_frame(replace(sent, data=b"")))
     response = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = response.headers["skylane-mask"]
-    mask_message = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    mask_message = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (mask_message.id, mask_message.status) == (sent.id, Status.ANSWERED)
     result = response.content[int(response.headers[LENGTH]) + 4 :]
     mask = mask_codecs.decode(result, mask_message.codec, (HEIGHT, WIDTH))
@@ -120,7 +120,7 @@ def test_a_vehicles_rejected_frame_is_not_an_error(client: httpx.Client) -> None
     packed = base64url(pack_frame(replace(sent, data=b"")))
     response = client.post(INFER, content=body, headers={**headers, "Skylane-Frame": packed})
     mask_header = response.headers["skylane-mask"]
-    mask_message = unpack_mask(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
+    mask_message = unpack_result(base64.urlsafe_b64decode(mask_header + "=" * (-len(mask_header) % 4)))
     assert (response.status_code, mask_message.id, mask_message.status) == (200, sent.id, Status.REJECTED)
     assert response.json()["outputs"] == []
 

@@ -18,10 +18,10 @@ from cloud.models.model import Model
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.network.endpoint import is_loopback
-from tests.cloud import channel
-from tests.cloud.channel import HEIGHT, WIDTH
 from tests.cloud.conftest import Workshop
+from tests.support import tiny_model
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 TritonError: Any = import_module("tritonclient.utils").InferenceServerException
 
@@ -67,7 +67,7 @@ def _transport(request: pytest.FixtureRequest) -> Transport:
 
 @pytest.fixture(name="worker", scope="module")
 def _worker() -> Iterator[GatewayWorker]:
-    with open_gateway(channel.model(), channel.model(name="other", version="1.2")) as worker:
+    with open_gateway(tiny_model.model(), tiny_model.model(name="other", version="1.2")) as worker:
         yield worker
 
 
@@ -132,7 +132,7 @@ def test_the_configuration_describes_batch_and_inputs(transport: Transport, clie
 
 def test_statistics_count_the_frames_of_each_model(transport: Transport) -> None:
     """Load generators read from them how long each stage took."""
-    with open_gateway(channel.model(), channel.model(name="other")) as worker, transport.open(worker) as client:
+    with open_gateway(tiny_model.model(), tiny_model.model(name="other")) as worker, transport.open(worker) as client:
         client.infer("tiny", [transport.input("input", noise(3))])
         with pytest.raises(TritonError):
             client.infer("tiny", [transport.images(b"not compressed")], parameters={"codec": "lz4"})
@@ -290,7 +290,7 @@ def test_a_timeout_of_the_client_ends_its_call(transport: Transport) -> None:
     """The call fails at its deadline, although the engine is busy."""
     gate = Gate()
     gate.close()
-    with open_gateway(channel.model(gate)) as worker:
+    with open_gateway(tiny_model.model(gate)) as worker:
         call_options = {"client_timeout": 0.2} if transport.name == "grpc" else {}
         options = {} if transport.name == "grpc" else {"network_timeout": 0.2}
         library = transport.library
@@ -327,7 +327,7 @@ def test_another_machine_needs_a_token_to_unload_a_model(transport: Transport) -
     if external is None:
         pytest.skip("this machine has only a loopback address")
     all_interfaces = GatewaySettings(http="0.0.0.0:0", grpc="0.0.0.0:0")
-    with open_gateway(channel.model(), gateway=all_interfaces) as worker:
+    with open_gateway(tiny_model.model(), gateway=all_interfaces) as worker:
         address = f"{external}:{worker.node.ports[transport.name]}"
         with transport.library.InferenceServerClient(address) as client:
             assert states(transport, client) == {"tiny": "READY"}

@@ -21,11 +21,11 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
@@ -140,7 +140,7 @@ def test_encoded_images_are_resized_as_the_model_card_says(channel: grpc.Channel
     pixels = noise(1, 2 * HEIGHT, 3 * WIDTH)[0]
     data = jpeg(pixels)
     response = PredictionStub(channel).Predict(request_of([data], name="image_bytes", signature="image"), WAIT_S)
-    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.PictureLimits(), Layout.RGB8)
+    decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.ImageLimits(), Layout.RGB8)
     plan = geometry.plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     expected = geometry.apply(decoded, plan)
     np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"])[0], expected[..., 0])
@@ -165,7 +165,7 @@ def test_a_vehicles_call_returns_its_mask_message(channel: grpc.Channel) -> None
     metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
     trailing = dict(call.trailing_metadata())
-    mask = unpack_mask(trailing["skylane-mask-bin"])
+    mask = unpack_result(trailing["skylane-mask-bin"])
     assert (mask.id, mask.status, mask.data) == (message.id, Status.ANSWERED, b"")
     data = bytes(response.outputs["result_bytes"].string_val[0])
     np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
@@ -174,12 +174,12 @@ def test_a_vehicles_call_returns_its_mask_message(channel: grpc.Channel) -> None
 
 def test_a_vehicles_rejected_frame_is_not_an_error(channel: grpc.Channel) -> None:
     """The mask message has the status of the frame; the call itself succeeds."""
-    message = msgspec.structs.replace(frame(5), codec="jpeg", want=Want("raw"))
+    message = msgspec.structs.replace(frame(5), codec="jpeg", want=RequestOptions("raw"))
     request = request_of([b"not an image"], name="image_bytes")
     metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
     response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
     assert not response.outputs
-    assert unpack_mask(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
+    assert unpack_result(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
 def test_a_vehicle_must_use_the_signature_packed(channel: grpc.Channel) -> None:

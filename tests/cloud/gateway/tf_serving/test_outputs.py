@@ -18,8 +18,8 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.cloud.channel import CARD, HEIGHT, WIDTH, Engine
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine
 
 predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
 metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")

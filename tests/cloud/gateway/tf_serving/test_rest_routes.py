@@ -18,11 +18,11 @@ from cloud.gateway.settings import GatewaySettings
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.messages import results
-from shared.messages.frame import Status, Want, pack_frame, unpack_mask
+from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
 from tests.cloud.conftest import Workshop
 from tests.support.gateway import WAIT_S, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 HTTP = GatewaySettings(http="127.0.0.1:0")
 
@@ -107,7 +107,7 @@ def call_as_vehicle(client: httpx.Client, data: bytes, message: Any) -> tuple[di
     response = client.post("/tiny:predict", json=body, headers={"Skylane-Frame": header})
     assert response.status_code == 200, response.text
     mask = response.headers["skylane-mask"]
-    return response.json(), unpack_mask(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
+    return response.json(), unpack_result(base64.urlsafe_b64decode(mask + "=" * (-len(mask) % 4)))
 
 
 def test_a_vehicles_call_returns_its_mask_message(client: httpx.Client) -> None:
@@ -122,7 +122,7 @@ def test_a_vehicles_call_returns_its_mask_message(client: httpx.Client) -> None:
 def test_a_vehicles_rejected_frame_is_not_an_error(client: httpx.Client) -> None:
     """The mask message has the status of the frame; the call itself succeeds."""
     body, mask = call_as_vehicle(
-        client, b"not an image", msgspec.structs.replace(frame(6), codec="jpeg", want=Want("raw"))
+        client, b"not an image", msgspec.structs.replace(frame(6), codec="jpeg", want=RequestOptions("raw"))
     )
     assert body == {"predictions": []}
     assert mask.status is Status.REJECTED
