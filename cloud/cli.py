@@ -19,7 +19,7 @@ from cloud.control_cli import control
 from cloud.engines.engine import AUTO, ENGINES, Placement, Precision
 from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
-from cloud.gateway.gateway import check
+from cloud.gateway.gateway import check_settings
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
 from cloud.models.model import Model
@@ -220,7 +220,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
     gateway = gateway_settings(settings)
     if settings.replicas > 1:
         if gateway is not None:
-            check(gateway)
+            check_settings(gateway)
         _supervise(settings, worker, resources)
         return
     if supervised:
@@ -234,7 +234,7 @@ def _serve(settings: CloudConfig, worker: str, resources: Path | None, *, superv
         pid=os.getpid(),
     )
     if gateway is not None:
-        check(gateway)
+        check_settings(gateway)
     session = uuid.uuid4().hex[:12]
     loader = _loader(settings)
     warn_if_pids_limit_is_low(settings, len(settings.models or loader.repository.names()))

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cloud.engines.engine import AUTO, ENGINES, Precision
-from cloud.gateway.bind import ListenError, endpoint
+from cloud.gateway.bind import ListenError, parse_bind_address
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import NAME
 from shared.config import Section
@@ -94,7 +94,7 @@ class CloudConfig(Section):
     def _endpoints_are_valid(cls, address: str | None) -> str | None:
         if address is not None:
             try:
-                endpoint(address)
+                parse_bind_address(address)
             except ListenError as error:
                 raise ValueError(str(error)) from error
         return address

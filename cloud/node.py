@@ -155,19 +155,19 @@ class CloudNode:
         settings = self._settings
         if settings.gateway is None or self._gateway is not None:
             return
-        parts = WorkerContext(
-            worker=settings.worker,
-            door=self.door,
-            callers=Authenticator.read(settings.gateway.tokens),
-            echoes=self._clock_responder,
+        context = WorkerContext(
+            name=settings.worker,
+            submission=self.door,
+            authenticator=Authenticator.from_file(settings.gateway.tokens),
+            clock_responder=self._clock_responder,
             control=self._control,
             settings=settings.gateway,
-            limits=ImageLimits(max_pixels=settings.max_pixels),
-            tally=self._replier.stats,
-            errors=self._replier.errors,
-            refused=self._ignored,
+            image_limits=ImageLimits(max_pixels=settings.max_pixels),
+            model_stats=self._replier.stats,
+            request_errors=self._replier.errors,
+            ignored_messages=self._ignored,
         )
-        self._gateway = Gateway(parts, self._threads.fault)
+        self._gateway = Gateway(context, self._threads.fault)
 
     def add(self, models: Sequence[Model]) -> None:
         """Adds models that are served from the start; must be called before `serve`."""

@@ -1,4 +1,4 @@
-"""The shipped broker configurations in a real Mosquitto; the tests of the secured broker's roles are in tests/doors."""
+"""The shipped broker configurations in a real Mosquitto; the tests of the secured broker's roles are in tests/security."""
 
 import getpass
 import re

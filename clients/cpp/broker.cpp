@@ -10,11 +10,11 @@ namespace skylane {
 namespace {
 
 constexpr int kKeepAliveS = 30;
-constexpr int kRefused = 0x80;         // Reason codes from here on are failures.
-constexpr int kNobodyListens = 0x10;
+constexpr int kFirstFailure = 0x80;  // Greater reason codes are failures as well.
+constexpr int kNoSubscribers = 0x10;
 
-void check(int code, const std::string& doing) {
-  if (code != MOSQ_ERR_SUCCESS) throw Error(doing + ": " + mosquitto_strerror(code));
+void check(int code, const std::string& action) {
+  if (code != MOSQ_ERR_SUCCESS) throw Error(action + ": " + mosquitto_strerror(code));
 }
 
 }  // namespace
@@ -23,53 +23,53 @@ Broker::Library::Library() { mosquitto_lib_init(); }
 Broker::Library::~Library() { mosquitto_lib_cleanup(); }
 
 Broker::Broker(const std::string& host, int port, const std::string& certs, const std::string& name,
-               Clock::time_point until)
-    : client_(mosquitto_new(nullptr, true, this), mosquitto_destroy), where_(host + ":" + std::to_string(port)) {
-  if (!client_) throw Error("no memory for a connection");
+               Clock::time_point deadline)
+    : client_(mosquitto_new(nullptr, true, this), mosquitto_destroy), address_(host + ":" + std::to_string(port)) {
+  if (!client_) throw Error("not enough memory for a connection");
   auto* client = client_.get();
   mosquitto_int_option(client, MOSQ_OPT_PROTOCOL_VERSION, MQTT_PROTOCOL_V5);
-  mosquitto_int_option(client, MOSQ_OPT_TCP_NODELAY, 1);  // Or a frame's last packet waits for an acknowledgement.
+  mosquitto_int_option(client, MOSQ_OPT_TCP_NODELAY, 1);  // Otherwise the last packet of a frame waits for an acknowledgement.
   if (!certs.empty()) {
-    const auto file = [&certs](const std::string& called) { return certs + "/" + called; };
+    const auto file = [&certs](const std::string& name) { return certs + "/" + name; };
     check(mosquitto_tls_set(client, file("ca.crt").c_str(), nullptr, file(name + ".crt").c_str(),
                             file(name + ".key").c_str(), nullptr),
           "the certificates of " + name + " in " + certs);
   }
-  // libmosquitto calls from C, which no exception may cross: what happens is kept, and thrown in wait_until.
+  // Exceptions must not pass through the C code of libmosquitto: errors are stored, and thrown in wait_until.
   mosquitto_connect_v5_callback_set(client, [](mosquitto*, void* self, int code, int, const mosquitto_property*) {
     auto& broker = *static_cast<Broker*>(self);
-    if (code != 0) broker.trouble_ = std::string("lets nobody in: ") + mosquitto_reason_string(code);
+    if (code != 0) broker.error_ = std::string("rejects the connection: ") + mosquitto_reason_string(code);
     broker.is_connected_ = code == 0;
   });
   mosquitto_disconnect_v5_callback_set(client, [](mosquitto*, void* self, int code, const mosquitto_property*) {
     auto& broker = *static_cast<Broker*>(self);
-    if (broker.trouble_.empty()) broker.trouble_ = std::string("hung up: ") + mosquitto_strerror(code);
+    if (broker.error_.empty()) broker.error_ = std::string("closed the connection: ") + mosquitto_strerror(code);
   });
   mosquitto_subscribe_v5_callback_set(
       client, [](mosquitto*, void* self, int, int count, const int* granted, const mosquitto_property*) {
         auto& broker = *static_cast<Broker*>(self);
-        if (std::any_of(granted, granted + count, [](int code) { return code >= kRefused; }))
-          broker.trouble_ = "refuses a subscription: may this vehicle read it?";
+        if (std::any_of(granted, granted + count, [](int code) { return code >= kFirstFailure; }))
+          broker.error_ = "rejects a subscription: may this vehicle read the topic?";
         broker.is_subscribed_ = true;
       });
   mosquitto_publish_v5_callback_set(client, [](mosquitto*, void* self, int, int code, const mosquitto_property*) {
     auto& broker = *static_cast<Broker*>(self);
-    if (code == kNobodyListens) broker.trouble_ = "has no worker for this model: it has just gone, send again";
-    if (code >= kRefused) broker.trouble_ = std::string("refuses the frame: ") + mosquitto_reason_string(code);
+    if (code == kNoSubscribers) broker.error_ = "has no worker for this model any more: send again";
+    if (code >= kFirstFailure) broker.error_ = std::string("rejects the frame: ") + mosquitto_reason_string(code);
   });
   mosquitto_message_v5_callback_set(
       client, [](mosquitto*, void* self, const mosquitto_message* message, const mosquitto_property*) {
         auto& broker = *static_cast<Broker*>(self);
         try {
-          if (broker.heard_)
-            broker.heard_(message->topic, {static_cast<const char*>(message->payload),
+          if (broker.handler_)
+            broker.handler_(message->topic, {static_cast<const char*>(message->payload),
                                            static_cast<std::size_t>(message->payloadlen)});
         } catch (const std::exception& error) {
-          broker.trouble_ = error.what();
+          broker.error_ = error.what();
         }
       });
-  check(mosquitto_connect_bind_v5(client, host.c_str(), port, kKeepAliveS, nullptr, nullptr), "no broker at " + where_);
-  if (!wait_until(until, [this] { return is_connected_; })) throw Error("no broker answers at " + where_);
+  check(mosquitto_connect_bind_v5(client, host.c_str(), port, kKeepAliveS, nullptr, nullptr), "no broker at " + address_);
+  if (!wait_until(deadline, [this] { return is_connected_; })) throw Error("no broker answers at " + address_);
 }
 
 Broker::~Broker() {
@@ -77,36 +77,36 @@ Broker::~Broker() {
   mosquitto_loop(client_.get(), 0, 1);
 }
 
-void Broker::subscribe(const std::string& topic, Heard heard, Clock::time_point until) {
-  heard_ = std::move(heard);
+void Broker::subscribe(const std::string& topic, Handler handler, Clock::time_point deadline) {
+  handler_ = std::move(handler);
   is_subscribed_ = false;
   check(mosquitto_subscribe(client_.get(), nullptr, topic.c_str(), 1), "subscribing to " + topic);
-  if (!wait_until(until, [this] { return is_subscribed_; }))
-    throw Error("broker " + where_ + " does not acknowledge a subscription");
+  if (!wait_until(deadline, [this] { return is_subscribed_; }))
+    throw Error("broker " + address_ + " does not acknowledge a subscription");
 }
 
-void Broker::publish(const std::string& topic, const std::string& payload, const Beside& beside) {
+void Broker::publish(const std::string& topic, const std::string& payload, const Properties& frame_properties) {
   mosquitto_property* properties = nullptr;
-  mosquitto_property_add_string(&properties, MQTT_PROP_CONTENT_TYPE, beside.content_type.c_str());
-  mosquitto_property_add_string(&properties, MQTT_PROP_RESPONSE_TOPIC, beside.response_topic.c_str());
-  mosquitto_property_add_binary(&properties, MQTT_PROP_CORRELATION_DATA, beside.correlation.data(),
-                                static_cast<uint16_t>(beside.correlation.size()));
-  if (beside.expires_after_s)
+  mosquitto_property_add_string(&properties, MQTT_PROP_CONTENT_TYPE, frame_properties.content_type.c_str());
+  mosquitto_property_add_string(&properties, MQTT_PROP_RESPONSE_TOPIC, frame_properties.response_topic.c_str());
+  mosquitto_property_add_binary(&properties, MQTT_PROP_CORRELATION_DATA, frame_properties.correlation.data(),
+                                static_cast<uint16_t>(frame_properties.correlation.size()));
+  if (frame_properties.expires_after_s)
     mosquitto_property_add_int32(&properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL,
-                                 static_cast<uint32_t>(beside.expires_after_s));
+                                 static_cast<uint32_t>(frame_properties.expires_after_s));
   const int code = mosquitto_publish_v5(client_.get(), nullptr, topic.c_str(), static_cast<int>(payload.size()),
                                         payload.data(), 1, false, properties);
   mosquitto_property_free_all(&properties);
-  check(code, "sending " + std::to_string(payload.size()) + " bytes to " + where_);
+  check(code, "sending " + std::to_string(payload.size()) + " bytes to " + address_);
 }
 
-bool Broker::wait_until(Clock::time_point until, const std::function<bool()>& is_done) {
+bool Broker::wait_until(Clock::time_point deadline, const std::function<bool()>& is_done) {
   while (!is_done()) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-    if (left <= 0) return false;
-    const int code = mosquitto_loop(client_.get(), static_cast<int>(std::min<long long>(left, 1000)), 1);
-    if (!trouble_.empty()) throw Error("broker " + where_ + " " + trouble_);
-    check(code, "broker " + where_ + " is gone");
+    const auto remaining = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (remaining <= 0) return false;
+    const int code = mosquitto_loop(client_.get(), static_cast<int>(std::min<long long>(remaining, 1000)), 1);
+    if (!error_.empty()) throw Error("broker " + address_ + " " + error_);
+    check(code, "the connection to broker " + address_ + " is lost");
   }
   return true;
 }

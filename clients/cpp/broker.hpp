@@ -1,4 +1,4 @@
-// A connection to an MQTT 5 broker, on libmosquitto. One thread: nothing moves but in `wait_until`.
+// A connection to an MQTT 5 broker, with libmosquitto. Single-threaded: messages are processed in `wait_until`.
 #pragma once
 
 #include <mosquitto.h>
@@ -12,31 +12,31 @@ namespace skylane {
 
 using Clock = std::chrono::steady_clock;
 
-// What stands beside a frame, for brokers and for whoever watches.
-struct Beside {
+// MQTT 5 properties of a frame.
+struct Properties {
   std::string content_type, response_topic, correlation;
   int expires_after_s = 0;  // 0: never.
 };
 
 class Broker {
  public:
-  using Heard = std::function<void(const std::string& topic, const std::string& payload)>;
+  using Handler = std::function<void(const std::string& topic, const std::string& payload)>;
 
-  // `certs`: a folder with ca.crt, NAME.crt and NAME.key, as `skylane broker certs` makes them; empty: no TLS.
-  // Connects; throws Error where that fails before `until`.
-  Broker(const std::string& host, int port, const std::string& certs, const std::string& name, Clock::time_point until);
+  // Connects; throws Error if that fails or takes longer than until `deadline`.
+  // `certs`: a folder with ca.crt, NAME.crt and NAME.key, as `skylane broker certs` creates; empty: no TLS.
+  Broker(const std::string& host, int port, const std::string& certs, const std::string& name, Clock::time_point deadline);
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
-  // Subscribes, and returns once the broker has acknowledged it. What comes is told to `heard`.
-  void subscribe(const std::string& topic, Heard heard, Clock::time_point until);
+  // Subscribes and waits for the acknowledgement. `handler` receives the messages.
+  void subscribe(const std::string& topic, Handler handler, Clock::time_point deadline);
 
-  // Hands a message to the broker at QoS 1; that it was refused is thrown by `wait_until`.
-  void publish(const std::string& topic, const std::string& payload, const Beside& beside);
+  // Sends a message at QoS 1; `wait_until` throws Error if the broker rejects it.
+  void publish(const std::string& topic, const std::string& payload, const Properties& properties);
 
-  // Runs the connection until `is_done`; whether that was before `until`. Throws Error where the connection ends.
-  bool wait_until(Clock::time_point until, const std::function<bool()>& is_done);
+  // Processes messages until `is_done`; returns false at the deadline. Throws Error if the connection ends.
+  bool wait_until(Clock::time_point deadline, const std::function<bool()>& is_done);
 
  private:
   struct Library {
@@ -45,9 +45,9 @@ class Broker {
   };
   Library library_;
   std::unique_ptr<mosquitto, decltype(&mosquitto_destroy)> client_;
-  std::string where_, trouble_;
+  std::string address_, error_;
   bool is_connected_ = false, is_subscribed_ = false;
-  Heard heard_;
+  Handler handler_;
 };
 
 }  // namespace skylane

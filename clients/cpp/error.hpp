@@ -1,4 +1,4 @@
-// What went wrong, in one line for whoever called: what was given, what is wrong, what to do.
+// An error message of one line: what was given, what is wrong, what to do.
 #pragma once
 
 #include <stdexcept>

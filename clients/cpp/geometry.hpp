@@ -1,5 +1,5 @@
-// How a picture is cropped, resized and padded to a model's input: shared/geometry.py's plan(), number by number.
-// The worker makes the resize itself; it takes a whole picture only with the geometry that this gives.
+// Plans how an image is cropped, resized and padded to a model's input, exactly as plan() in shared/imaging/geometry.py.
+// The worker resizes the image; it accepts a whole image only with this geometry.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Geometry {
   int paste_top = 0, paste_left = 0, paste_height = 0, paste_width = 0;
 };
 
-// `resize`: crop, letterbox or stretch, as the model's card says. Throws Error for any other.
+// `resize`: crop, letterbox or stretch, from the model card. Throws Error for other values.
 Geometry plan(const std::string& resize, Size source, Size target);
 
 }  // namespace skylane

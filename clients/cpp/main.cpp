@@ -1,4 +1,4 @@
-// Sends a picture to a Skylane worker over MQTT and writes the mask that comes back.
+// Sends an image to a Skylane worker over MQTT and writes the mask of the answer.
 
 #include <algorithm>
 #include <chrono>
@@ -22,9 +22,9 @@ constexpr char kUsage[] =
     "                    [--mask-size model|frame] [--deadline-ms N] [--timeout-s N] PICTURE MASK.pgm\n"
     "\n"
     "Sends PICTURE (JPEG or PNG, of any size) and writes the class id of every pixel as a grey PGM.\n"
-    "Exit code 1: no mask came, the reason is told; 2: called wrongly.\n";
+    "Exit code 1: no mask was received, stderr has the reason; 2: wrong usage.\n";
 
-struct Wishes {
+struct Options {
   std::string host = "127.0.0.1", certs, model = "road-small", vehicle = "skylane-send", mask_codec = "rle",
               mask_size = "model", picture, mask;
   int port = 0, deadline_ms = 0, timeout_s = 30;
@@ -37,12 +37,12 @@ struct UsageError : Error {
 int number(const std::string& flag, const std::string& text) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
-  if (*end || text.empty() || value < 1 || value > 86'400'000) throw UsageError(flag + " " + text + " is no number from 1 on");
+  if (*end || text.empty() || value < 1 || value > 86'400'000) throw UsageError(flag + " " + text + " must be a whole number, at least 1");
   return static_cast<int>(value);
 }
 
-Wishes read_wishes(int count, char** arguments) {
-  Wishes wishes;
+Options parse_options(int count, char** arguments) {
+  Options options;
   std::vector<std::string> files;
   for (int place = 1; place < count; ++place) {
     const std::string flag = arguments[place];
@@ -50,100 +50,100 @@ Wishes read_wishes(int count, char** arguments) {
       files.push_back(flag);
       continue;
     }
-    if (place + 1 == count) throw UsageError(flag + " wants a value");
+    if (place + 1 == count) throw UsageError(flag + " needs a value");
     const std::string value = arguments[++place];
     if (flag == "--broker") {
       const auto colon = value.rfind(':');
-      wishes.host = value.substr(0, colon);
-      if (colon != std::string::npos) wishes.port = number(flag, value.substr(colon + 1));
+      options.host = value.substr(0, colon);
+      if (colon != std::string::npos) options.port = number(flag, value.substr(colon + 1));
     } else if (flag == "--certs") {
-      wishes.certs = value;
+      options.certs = value;
     } else if (flag == "--model") {
-      wishes.model = value;
+      options.model = value;
     } else if (flag == "--vehicle") {
-      wishes.vehicle = value;
+      options.vehicle = value;
     } else if (flag == "--mask-codec" && (value == "rle" || value == "raw")) {
-      wishes.mask_codec = value;
+      options.mask_codec = value;
     } else if (flag == "--mask-size" && (value == "model" || value == "frame")) {
-      wishes.mask_size = value;
+      options.mask_size = value;
     } else if (flag == "--deadline-ms") {
-      wishes.deadline_ms = number(flag, value);
+      options.deadline_ms = number(flag, value);
     } else if (flag == "--timeout-s") {
-      wishes.timeout_s = number(flag, value);
+      options.timeout_s = number(flag, value);
     } else {
       throw UsageError("no flag " + flag + " " + value);
     }
   }
-  if (files.size() != 2) throw UsageError("give a picture and a file for its mask");
-  wishes.picture = files[0];
-  wishes.mask = files[1];
-  if (!wishes.port) wishes.port = wishes.certs.empty() ? 1883 : 8883;
-  return wishes;
+  if (files.size() != 2) throw UsageError("give an image file and a file for its mask");
+  options.picture = files[0];
+  options.mask = files[1];
+  if (!options.port) options.port = options.certs.empty() ? 1883 : 8883;
+  return options;
 }
 
-// Nanoseconds since 1970 of a clock that nobody sets: the system's once, and a steady one from there.
+// Nanoseconds since 1970: the system clock is read once and continued with a steady clock, which is never adjusted.
 std::int64_t now_ns() {
   using std::chrono::nanoseconds;
   static const auto anchor = std::chrono::system_clock::now().time_since_epoch();
-  static const auto begun = Clock::now();
+  static const auto start = Clock::now();
   return std::chrono::duration_cast<nanoseconds>(anchor).count() +
-         std::chrono::duration_cast<nanoseconds>(Clock::now() - begun).count();
+         std::chrono::duration_cast<nanoseconds>(Clock::now() - start).count();
 }
 
 std::string session() {
-  std::random_device chance;
+  std::random_device random;
   char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", chance(), chance());
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
   return text;
 }
 
-Card find_model(Broker& broker, const Wishes& wishes, Clock::time_point until) {
-  std::optional<Card> found;
+Card find_model(Broker& broker, const Options& options, Clock::time_point deadline) {
+  std::optional<Card> card;
   broker.subscribe(
       "skylane/v1/status/worker/+",
       [&](const std::string& topic, const std::string& payload) {
-        const auto cards = unpack_cards(payload, topic.substr(topic.rfind('/') + 1), wishes.model);
-        if (!cards.empty() && !found) found = cards.front();
+        const auto cards = unpack_cards(payload, topic.substr(topic.rfind('/') + 1), options.model);
+        if (!cards.empty() && !card) card = cards.front();
       },
-      until);
-  if (!broker.wait_until(until, [&] { return found.has_value(); }))
-    throw Error("no worker announces model " + wishes.model + ": is one running, on this broker?");
-  if (found->task != "segmentation")
-    throw Error("model " + wishes.model + " answers " + found->task + ": this client reads masks");
-  return *found;
+      deadline);
+  if (!broker.wait_until(deadline, [&] { return card.has_value(); }))
+    throw Error("no worker announces model " + options.model + ": is one running, on this broker?");
+  if (card->task != "segmentation")
+    throw Error("model " + options.model + " answers " + card->task + ": this client supports segmentation");
+  return *card;
 }
 
-Answer ask(Broker& broker, const Wishes& wishes, const Card& card, const Picture& picture, std::int64_t due_ns) {
-  const std::string camera = "file", run = session(), node = "edge/" + wishes.vehicle + "/" + run;
-  const std::string back = "skylane/v1/masks/" + wishes.vehicle + "/" + camera;
-  Frame frame{wishes.vehicle + "/" + camera + "/" + run + "/0", wishes.model,
-              plan(card.resize, picture.size, card.size),       wishes.mask_codec,
-              wishes.mask_size,                                 wishes.deadline_ms,
+Answer ask(Broker& broker, const Options& options, const Card& card, const Picture& picture, std::int64_t due_ns) {
+  const std::string camera = "file", run = session(), node = "edge/" + options.vehicle + "/" + run;
+  const std::string response_topic = "skylane/v1/masks/" + options.vehicle + "/" + camera;
+  Frame frame{options.vehicle + "/" + camera + "/" + run + "/0", options.model,
+              plan(card.resize, picture.size, card.size),       options.mask_codec,
+              options.mask_size,                                 options.deadline_ms,
               {{"due", node, due_ns}}};
   std::optional<Answer> answer;
-  const auto until = Clock::now() + std::chrono::seconds(wishes.timeout_s);
+  const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
   broker.subscribe(
-      back,
+      response_topic,
       [&](const std::string& topic, const std::string& payload) {
-        if (topic != back || answer) return;  // A worker that announces itself anew, or an answer told twice.
-        auto told = unpack_answer(payload);
-        if (told.id != frame.id) return;  // Of a run before.
-        told.stamps.push_back({"returned", node, now_ns()});
-        answer = std::move(told);
+        if (topic != response_topic || answer) return;  // Another worker's status, or a duplicate answer.
+        auto received = unpack_answer(payload);
+        if (received.id != frame.id) return;  // An answer to an earlier run.
+        received.stamps.push_back({"returned", node, now_ns()});
+        answer = std::move(received);
       },
-      until);
+      deadline);
   frame.stamps.push_back({"sent", node, now_ns()});
-  broker.publish("skylane/v1/frames/" + wishes.model + "/" + wishes.vehicle + "/" + camera, pack_frame(frame, picture),
-                 {"application/vnd.skylane.frame+msgpack", back, frame.id, (wishes.deadline_ms + 999) / 1000});
-  if (!broker.wait_until(until, [&] { return answer.has_value(); }))
-    throw Error("no answer within " + std::to_string(wishes.timeout_s) + " s: the frame is lost, send it again");
+  broker.publish("skylane/v1/frames/" + options.model + "/" + options.vehicle + "/" + camera, pack_frame(frame, picture),
+                 {"application/vnd.skylane.frame+msgpack", response_topic, frame.id, (options.deadline_ms + 999) / 1000});
+  if (!broker.wait_until(deadline, [&] { return answer.has_value(); }))
+    throw Error("no answer within " + std::to_string(options.timeout_s) + " s: the frame is lost, send it again");
   return *answer;
 }
 
-// One line a stage: how long after the stage before it the same node left it; what lies between the nodes is the crossing.
+// Prints the duration of each stage, measured by the clock of its node; "crossing" is the time between the nodes.
 void print_stages(const std::vector<Stamp>& stamps) {
   const auto ms = [](std::int64_t from_ns, std::int64_t to_ns) { return (to_ns - from_ns) / 1e6; };
-  const auto line = [](const std::string& what, double took_ms) { std::printf("%-16s %10.3f ms\n", what.c_str(), took_ms); };
+  const auto line = [](const std::string& what, double duration_ms) { std::printf("%-16s %10.3f ms\n", what.c_str(), duration_ms); };
   const auto& own = stamps.front().node;
   const auto is_own = [&own](const Stamp& stamp) { return stamp.node == own; };
   const auto first = std::find_if_not(stamps.begin(), stamps.end(), is_own);
@@ -163,16 +163,16 @@ void write_pgm(const std::string& path, Size size, const std::string& mask) {
   if (!file.flush()) throw Error(path + " cannot be written");
 }
 
-void run(const Wishes& wishes) {
-  const auto picture = read_image_file(wishes.picture);
-  const auto until = Clock::now() + std::chrono::seconds(wishes.timeout_s);
-  Broker broker(wishes.host, wishes.port, wishes.certs, wishes.vehicle, until);
-  const auto card = find_model(broker, wishes, until);
-  auto answer = ask(broker, wishes, card, picture, now_ns());
+void run(const Options& options) {
+  const auto picture = read_image_file(options.picture);
+  const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
+  Broker broker(options.host, options.port, options.certs, options.vehicle, deadline);
+  const auto card = find_model(broker, options, deadline);
+  auto answer = ask(broker, options, card, picture, now_ns());
   if (answer.status != "answered") throw Error(answer.status + ": " + answer.reason);
   const auto mask = unpack_result(answer);
   answer.stamps.push_back({"mask_decoded", answer.stamps.back().node, now_ns()});
-  write_pgm(wishes.mask, answer.size, mask);
+  write_pgm(options.mask, answer.size, mask);
   std::printf("mask of %d x %d by %s: %s %s, %s\n", answer.size.height, answer.size.width, answer.worker.c_str(),
               answer.model.c_str(), answer.version.c_str(), answer.engine.c_str());
   print_stages(answer.stamps);
@@ -182,7 +182,7 @@ void run(const Wishes& wishes) {
 
 int main(int count, char** arguments) {
   try {
-    run(read_wishes(count, arguments));
+    run(parse_options(count, arguments));
   } catch (const UsageError& error) {
     std::cerr << "skylane-send: " << error.what() << "\n" << kUsage;
     return 2;

@@ -19,7 +19,7 @@ std::optional<Size> png_size(const std::string& data) {
   return Size{four(data, 20), four(data, 16)};
 }
 
-// A JPEG is a chain of segments, each with its length; the one that starts the frame holds its size.
+// A JPEG is a sequence of segments with their lengths; the start-of-frame segment has the image size.
 std::optional<Size> jpeg_size(const std::string& data) {
   if (data.compare(0, 3, "\xff\xd8\xff", 3) != 0) return std::nullopt;
   for (std::size_t at = 2;;) {
@@ -42,7 +42,7 @@ Picture read_image_file(const std::string& path) {
     if (const auto size = jpeg_size(data)) return {std::move(data), "jpeg", *size};
     if (const auto size = png_size(data)) return {std::move(data), "png", *size};
   } catch (const std::out_of_range&) {
-    throw Error(path + " ends within its header: it is cut off, get it again");
+    throw Error(path + " ends within its header: the file is incomplete, copy it again");
   }
   throw Error(path + " is neither JPEG nor PNG: convert it first");
 }

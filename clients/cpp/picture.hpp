@@ -1,4 +1,4 @@
-// A picture as it lies in a file: sent as it is, and decoded by the worker.
+// An image file, which is sent unchanged and decoded by the worker.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Picture {
   Size size;
 };
 
-// Throws Error where the file cannot be read, or is neither JPEG nor PNG.
-Picture read_image_file(const std::string& path);
+// Throws Error if the file cannot be read, or is neither JPEG nor PNG.
+Picture read_picture(const std::string& path);
 
 }  // namespace skylane

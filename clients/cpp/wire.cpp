@@ -12,38 +12,38 @@ using Packer = msgpack::packer<msgpack::sbuffer>;
 using Fields = std::map<std::string, msgpack::object>;
 
 constexpr int kVersion = 1;
-constexpr int kMostPixels = 1 << 25;  // As the worker: no mask is larger.
+constexpr int kMaxPixels = 1 << 25;  // The worker has the same limit.
 
 template <typename T>
 T field(const Fields& fields, const char* key) {
   const auto found = fields.find(key);
-  if (found == fields.end()) throw Error(std::string("a message without ") + key + ": it is none of version 1");
+  if (found == fields.end()) throw Error(std::string("a message without ") + key + ": it is not a message of version 1");
   return found->second.as<T>();
 }
 
 template <typename T>
-T field(const Fields& fields, const char* key, T otherwise) {
+T field(const Fields& fields, const char* key, T fallback) {
   const auto found = fields.find(key);
-  return found == fields.end() || found->second.is_nil() ? std::move(otherwise) : found->second.as<T>();
+  return found == fields.end() || found->second.is_nil() ? std::move(fallback) : found->second.as<T>();
 }
 
-// The outer map of a message, whose version was checked; `handle` keeps what it holds alive.
-Fields opened(const std::string& payload, msgpack::object_handle& handle) {
+// Unpacks the outer map of a message and checks its version; `handle` owns the memory.
+Fields unpack_fields(const std::string& payload, msgpack::object_handle& handle) {
   handle = msgpack::unpack(payload.data(), payload.size());
   const auto fields = handle.get().as<Fields>();
   const int version = field<int>(fields, "v");
-  if (version != kVersion) throw Error("a message of version " + std::to_string(version) + ": this client speaks 1");
+  if (version != kVersion) throw Error("a message of version " + std::to_string(version) + ": this client supports version 1");
   return fields;
 }
 
-void pack_geometry(Packer& packer, const Geometry& made) {
+void pack_geometry(Packer& packer, const Geometry& geometry) {
   packer.pack(std::map<std::string, int>{
-      {"source_height", made.source.height}, {"source_width", made.source.width},
-      {"crop_top", made.crop_top},           {"crop_left", made.crop_left},
-      {"crop_height", made.crop_height},     {"crop_width", made.crop_width},
-      {"target_height", made.target.height}, {"target_width", made.target.width},
-      {"paste_top", made.paste_top},         {"paste_left", made.paste_left},
-      {"paste_height", made.paste_height},   {"paste_width", made.paste_width},
+      {"source_height", geometry.source.height}, {"source_width", geometry.source.width},
+      {"crop_top", geometry.crop_top},           {"crop_left", geometry.crop_left},
+      {"crop_height", geometry.crop_height},     {"crop_width", geometry.crop_width},
+      {"target_height", geometry.target.height}, {"target_width", geometry.target.width},
+      {"paste_top", geometry.paste_top},         {"paste_left", geometry.paste_left},
+      {"paste_height", geometry.paste_height},   {"paste_width", geometry.paste_width},
   });
 }
 
@@ -52,14 +52,14 @@ std::uint16_t length_at(const std::string& data, std::size_t at) {
                                     static_cast<unsigned char>(data[at + 1]) << 8);
 }
 
-// First the id of every run, a byte each; then the length of every run, two bytes each, little-endian.
+// The data has the class ids of all runs, one byte each, then their lengths, two bytes each, little-endian.
 std::string unpack_runs(const std::string& data, std::size_t pixels) {
   const std::size_t runs = data.size() / 3;
   std::string mask;
   mask.reserve(pixels);
   for (std::size_t run = 0; run < runs; ++run) {
     const auto length = length_at(data, runs + 2 * run);
-    if (length > pixels - mask.size()) throw Error("a mask whose runs are longer than it: it is damaged");
+    if (length > pixels - mask.size()) throw Error("the runs of the mask are longer than its size: the data is corrupt");
     mask.append(length, data[run]);
   }
   return mask;
@@ -91,7 +91,7 @@ std::string pack_frame(const Frame& frame, const Picture& picture) {
   packer.pack("stamps");
   packer.pack_array(static_cast<std::uint32_t>(frame.stamps.size()));
   for (const auto& stamp : frame.stamps) packer.pack(std::make_tuple(stamp.stage, stamp.node, stamp.at_ns));
-  packer.pack("data");  // Last: the worker reads the rest before the picture is looked at.
+  packer.pack("data");  // Last, so that the worker reads the other fields before the image.
   packer.pack_bin(static_cast<std::uint32_t>(picture.data.size()));
   packer.pack_bin_body(picture.data.data(), static_cast<std::uint32_t>(picture.data.size()));
   return {buffer.data(), buffer.size()};
@@ -99,7 +99,7 @@ std::string pack_frame(const Frame& frame, const Picture& picture) {
 
 std::vector<Card> unpack_cards(const std::string& payload, const std::string& worker, const std::string& model) try {
   msgpack::object_handle handle;
-  const auto fields = opened(payload, handle);
+  const auto fields = unpack_fields(payload, handle);
   std::vector<Card> cards;
   if (field<std::string>(fields, "state") != "online") return cards;
   for (const auto& card : field<std::vector<Fields>>(fields, "cards")) {
@@ -109,14 +109,14 @@ std::vector<Card> unpack_cards(const std::string& payload, const std::string& wo
   }
   return cards;
 } catch (const std::bad_cast&) {  // msgpack::type_error
-  throw Error("worker " + worker + " announces itself in a form that is none of version 1");
+  throw Error("worker " + worker + " sends a status that is not of version 1");
 } catch (const msgpack::unpack_error&) {
-  throw Error("worker " + worker + " announces itself in what is no MessagePack");
+  throw Error("worker " + worker + " sends a status that is not MessagePack");
 }
 
 Answer unpack_answer(const std::string& payload) try {
   msgpack::object_handle handle;
-  const auto fields = opened(payload, handle);
+  const auto fields = unpack_fields(payload, handle);
   Answer answer{field<std::string>(fields, "id"),     field<std::string>(fields, "status"),
                 field<std::string>(fields, "reason"), field<std::string>(fields, "worker"),
                 field<std::string>(fields, "model"),  field<std::string>(fields, "model_version"),
@@ -125,23 +125,23 @@ Answer unpack_answer(const std::string& payload) try {
                 {}};
   const auto shape = field<std::vector<int>>(fields, "shape", {});
   if (shape.size() == 2) answer.size = {shape[0], shape[1]};
-  using Told = std::tuple<std::string, std::string, std::int64_t>;
-  for (const auto& [stage, node, at_ns] : field<std::vector<Told>>(fields, "stamps"))
+  using StampFields = std::tuple<std::string, std::string, std::int64_t>;
+  for (const auto& [stage, node, at_ns] : field<std::vector<StampFields>>(fields, "stamps"))
     answer.stamps.push_back({stage, node, at_ns});
   return answer;
 } catch (const std::bad_cast&) {
-  throw Error("an answer in a form that is none of version 1");
+  throw Error("the answer is not of version 1");
 } catch (const msgpack::unpack_error&) {
-  throw Error("an answer that is no MessagePack");
+  throw Error("the answer is not MessagePack");
 }
 
 std::string unpack_result(const Answer& answer) {
   const auto [height, width] = answer.size;
-  if (height < 1 || width < 1 || 1LL * height * width > kMostPixels)
-    throw Error("a mask of " + std::to_string(height) + " x " + std::to_string(width) + " pixels: none is of such a size");
+  if (height < 1 || width < 1 || 1LL * height * width > kMaxPixels)
+    throw Error("a mask of " + std::to_string(height) + " x " + std::to_string(width) + " pixels: the size is not plausible");
   const auto pixels = static_cast<std::size_t>(height) * width;
   if (answer.codec != "raw" && answer.codec != "rle")
-    throw Error("a mask packed as " + answer.codec + ": this client unpacks raw and rle");
+    throw Error("a mask packed as " + answer.codec + ": this client supports raw and rle");
   auto mask = answer.codec == "raw" ? answer.data : unpack_runs(answer.data, pixels);
   if (mask.size() != pixels)
     throw Error("a mask of " + std::to_string(mask.size()) + " pixels where " + std::to_string(pixels) + " were announced");

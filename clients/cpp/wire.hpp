@@ -1,4 +1,4 @@
-// The messages of docs/reference/protocol.md that a vehicle sends and reads, as MessagePack.
+// The MessagePack messages that a vehicle sends and receives; see docs/reference/protocol.md.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace skylane {
 
-// What a worker announces of a model.
+// A model card, as announced by a worker.
 struct Card {
   std::string worker, model, version, task, resize;
   Size size;
 };
 
-// A stage and the moment a frame left it; only the stamps of one node can be subtracted.
+// The time at which a frame left a stage; only time stamps of the same node can be subtracted.
 struct Stamp {
   std::string stage, node;
   std::int64_t at_ns = 0;
@@ -26,7 +26,7 @@ struct Frame {
   std::string id;  // vehicle/camera/session/sequence
   std::string model;
   Geometry geometry;
-  std::string mask_codec;  // raw or rle: what this client unpacks.
+  std::string mask_codec;  // raw or rle, which this client can unpack.
   std::string mask_size;   // model or frame
   int budget_ms = 0;       // 0: no deadline.
   std::vector<Stamp> stamps;
@@ -40,11 +40,11 @@ struct Answer {
 
 std::string pack_frame(const Frame& frame, const Picture& picture);
 
-// These throw Error where the payload is no such message. No card: the worker does not serve the model (any more).
+// These throw Error if the payload is malformed. No card: the worker does not serve the model.
 std::vector<Card> unpack_cards(const std::string& payload, const std::string& worker, const std::string& model);
 Answer unpack_answer(const std::string& payload);
 
-// The class id of every pixel, row by row. Throws Error where the data is no mask of the size announced.
-std::string unpack_result(const Answer& answer);
+// The class id of every pixel, row by row. Throws Error if the data does not match the announced size.
+std::string unpack_mask(const Answer& answer);
 
 }  // namespace skylane

@@ -1,5 +1,5 @@
-// Sends a picture to a Skylane worker by the Open Inference Protocol's REST, with its binary extension, and writes the
-// mask that comes back. Needs no library beside the framework; compiles with Mono's mcs and as a .NET Framework program.
+// Sends an image to a Skylane worker over the Open Inference Protocol (REST with binary tensors) and writes the mask of
+// the response. Needs only the framework; compiles with Mono's mcs and as a .NET Framework program.
 
 using System;
 using System.Collections.Generic;
@@ -12,13 +12,13 @@ using System.Web.Script.Serialization;
 
 namespace Skylane
 {
-    /// <summary>No mask came; the message says why.</summary>
+    /// <summary>The worker returned no mask; the message has the reason.</summary>
     public sealed class RefusedException : Exception
     {
         public RefusedException(string reason, Exception cause = null) : base(reason, cause) { }
     }
 
-    /// <summary>The class id of every pixel, row by row, and where the time went.</summary>
+    /// <summary>The class id of every pixel, row by row, and the duration of each stage in the worker.</summary>
     public sealed class Mask
     {
         public int Height, Width;
@@ -37,7 +37,7 @@ namespace Skylane
         }
     }
 
-    /// <summary>A worker's REST door.</summary>
+    /// <summary>The REST endpoint of a worker.</summary>
     public sealed class Worker
     {
         private const string JsonLength = "Inference-Header-Content-Length";
@@ -45,7 +45,7 @@ namespace Skylane
         private readonly int timeoutMs;
 
         /// <param name="address">http://HOST:PORT, or https.</param>
-        /// <param name="token">Sent as a bearer's; null where the worker asks for none.</param>
+        /// <param name="token">The bearer token; null if the worker requires none.</param>
         public Worker(string address, string token = null, int timeoutMs = 30000)
         {
             this.address = address.TrimEnd('/');
@@ -53,21 +53,21 @@ namespace Skylane
             this.timeoutMs = timeoutMs;
         }
 
-        /// <summary>The mask of a JPEG or PNG of any size: of the model's size.</summary>
-        /// <exception cref="RefusedException">The worker answers with an error, or not at all.</exception>
-        public Mask Segment(string model, byte[] picture)
+        /// <summary>Returns the mask of a JPEG or PNG of any size; the mask has the model's size.</summary>
+        /// <exception cref="RefusedException">The worker responds with an error, or not at all.</exception>
+        public Mask Segment(string model, byte[] image)
         {
             var json = Json(new Dictionary<string, object>
             {
-                ["inputs"] = new[] { Tensor("image_bytes", "BYTES", picture.Length + 4) },
+                ["inputs"] = new[] { Tensor("image_bytes", "BYTES", image.Length + 4) },
                 ["outputs"] = new[] { new { name = "mask", parameters = new { binary_data = true } } },
             });
             var request = (HttpWebRequest)WebRequest.Create($"{address}/v2/models/{Uri.EscapeDataString(model)}/infer");
             request.Method = "POST";
             request.ContentType = "application/octet-stream";
-            request.ContentLength = json.Length + 4 + picture.Length;
+            request.ContentLength = json.Length + 4 + image.Length;
             request.Timeout = request.ReadWriteTimeout = timeoutMs;
-            request.ServicePoint.Expect100Continue = false; // It would wait for a word before it sends the picture.
+            request.ServicePoint.Expect100Continue = false; // Otherwise the image is sent only after a "100 Continue" response.
             request.Headers[JsonLength] = json.Length.ToString(CultureInfo.InvariantCulture);
             request.Headers["Skylane-Timeout-Ms"] = timeoutMs.ToString(CultureInfo.InvariantCulture);
             if (token != null) request.Headers["Authorization"] = "Bearer " + token;
@@ -76,8 +76,8 @@ namespace Skylane
                 using (var body = request.GetRequestStream())
                 {
                     body.Write(json, 0, json.Length);
-                    body.Write(LittleEndian(picture.Length), 0, 4); // Each string has its length before it.
-                    body.Write(picture, 0, picture.Length);
+                    body.Write(LittleEndian(image.Length), 0, 4); // Each string is preceded by its length.
+                    body.Write(image, 0, image.Length);
                 }
                 using (var response = (HttpWebResponse)request.GetResponse()) return Read(response);
             }
@@ -92,12 +92,12 @@ namespace Skylane
             var content = Bytes(response);
             int head;
             if (!int.TryParse(response.Headers[JsonLength], out head) || head > content.Length)
-                throw new RefusedException("the answer holds no binary data: is this a worker's address?");
-            var answer = Parsed(Encoding.UTF8.GetString(content, 0, head));
+                throw new RefusedException("the response has no binary data: is this the address of a worker?");
+            var answer = Parse(Encoding.UTF8.GetString(content, 0, head));
             var output = (Dictionary<string, object>)((System.Collections.ArrayList)answer["outputs"])[0];
             var shape = ((System.Collections.ArrayList)output["shape"]).Cast<int>().ToArray();
             if ((string)output["name"] != "mask" || shape.Length != 3 || shape.Aggregate(1L, (a, b) => a * b) != content.Length - head)
-                throw new RefusedException($"the answer is no mask of one picture: {output["name"]} of {string.Join("×", shape)}");
+                throw new RefusedException($"the response is not the mask of one image: {output["name"]} of {string.Join("×", shape)}");
             return new Mask
             {
                 Height = shape[1],
@@ -108,7 +108,7 @@ namespace Skylane
             };
         }
 
-        /// <summary>What the worker says of an error, {"error": …}; else what became of the call.</summary>
+        /// <summary>The worker's error message, {"error": …}; if there is none, the error of the call.</summary>
         private static string Reason(WebException error)
         {
             var response = error.Response as HttpWebResponse;
@@ -117,7 +117,7 @@ namespace Skylane
             object reason;
             try
             {
-                Parsed(content).TryGetValue("error", out reason);
+                Parse(content).TryGetValue("error", out reason);
             }
             catch (ArgumentException)
             {
@@ -136,7 +136,7 @@ namespace Skylane
             return Encoding.UTF8.GetBytes(new JavaScriptSerializer().Serialize(document));
         }
 
-        private static Dictionary<string, object> Parsed(string json)
+        private static Dictionary<string, object> Parse(string json)
         {
             return new JavaScriptSerializer { MaxJsonLength = int.MaxValue }.Deserialize<Dictionary<string, object>>(json);
         }

@@ -1,23 +1,23 @@
-// A vehicle in a browser: sends pictures to a Skylane worker over MQTT on websockets, and reads the masks.
-// Needs mqtt.js and MessagePack for JavaScript, loaded before it (see index.html). What is sent: docs/reference/protocol.md.
+// Sends images from a browser to a Skylane worker over MQTT on websockets, and reads the masks.
+// Needs mqtt.js and MessagePack for JavaScript, loaded first (see index.html). docs/reference/protocol.md describes the messages.
 "use strict";
 
 const Skylane = (() => {
   const PREFIX = "skylane/v1";
   const FRAME_TYPE = "application/vnd.skylane.frame+msgpack";
   const CAMERA = "page";
-  const MOST_PIXELS = 1 << 25; // As the worker: no mask is larger.
-  const WIDE = { useBigInt64: true }; // Nanoseconds since 1970 are beyond what a number holds.
+  const MAX_PIXELS = 1 << 25; // The worker has the same limit.
+  const WIDE = { useBigInt64: true }; // Nanoseconds since 1970 exceed the range of exact numbers.
 
-  /** Connects to a broker, "ws://host:9001". Rejects where nothing answers in time. */
+  /** Connects to a broker, "ws://host:9001". Rejects if the broker does not respond in time. */
   async function connect(url, { vehicle = "browser", timeoutMs = 10_000 } = {}) {
     const options = { protocolVersion: 5, connectTimeout: timeoutMs, reconnectPeriod: 0 };
     const broker = await mqtt.connectAsync(url, options, false).catch(() => {
-      throw new Error(`no broker at ${url}: is it there, and does it take websockets?`);
+      throw new Error(`no broker at ${url}: is it running, and does it accept websockets?`);
     });
     const client = new Client(broker, vehicle, timeoutMs);
     const topics = [`${PREFIX}/status/worker/+`, `${PREFIX}/masks/${vehicle}/${CAMERA}`];
-    const silent = `the broker at ${url} acknowledges no subscription within ${timeoutMs} ms: is it one of MQTT 5?`;
+    const silent = `the broker at ${url} does not acknowledge subscriptions within ${timeoutMs} ms: does it support MQTT 5?`;
     await within(timeoutMs, silent, broker.subscribeAsync(topics, { qos: 1 })).catch((error) => {
       broker.end(true);
       throw error;
@@ -31,37 +31,38 @@ const Skylane = (() => {
     #timeoutMs;
     #session = crypto.getRandomValues(new Uint32Array(2)).join("");
     #sequence = 0;
-    #unacknowledged = 0; // Frames that the broker may never take: a farewell would wait for them.
-    #workers = new Map(); // Their model cards, by the worker's name.
-    #waiting = new Map(); // Who waits for an answer, by the frame's id.
+    #unacknowledged = 0; // Frames without PUBACK; a regular disconnect would wait for them.
+    #workers = new Map(); // The model cards of each worker, by status topic.
+    #waiting = new Map(); // Callbacks for answers, by frame id.
     #announced = new EventTarget();
 
     constructor(broker, vehicle, timeoutMs) {
       [this.#broker, this.#vehicle, this.#timeoutMs] = [broker, vehicle, timeoutMs];
-      broker.on("message", (topic, payload) => this.#heard(topic, payload));
+      broker.on("message", (topic, payload) => this.#receive(topic, payload));
     }
 
-    /** The card of a model, as a worker announces it: input size, resize, labels with their colours. */
+    /** Resolves to the card of a model, once a worker announces it: input size, resize, labels with colours. */
     async card(model) {
       const found = () => [...this.#workers.values()].flat().find((card) => card.name === model);
       const announced = new Promise((resolve) => {
-        const look = () => found() && resolve(found());
-        this.#announced.addEventListener("worker", look);
-        look();
+        const check = () => found() && resolve(found());
+        this.#announced.addEventListener("worker", check);
+        check();
       });
       return within(this.#timeoutMs, `no worker announces model ${model}: is one running, on this broker?`, announced);
     }
 
     /**
-     * Sends a picture, a Blob of a JPEG or PNG, and gives its mask: {mask, height, width, card, answer, stages}.
-     * `mask`: a Uint8Array of class ids, row by row; 255 is what the model did not see. `size`: "frame", of the
-     * picture's size, or "model". `stages`: pairs of name and milliseconds. Rejects with the reason where no mask came.
+     * Sends an image (a Blob with a JPEG or PNG) and resolves to {mask, height, width, card, answer, stages}.
+     * `mask`: a Uint8Array of class ids, row by row; 255 marks pixels that the model did not process. `size`: the
+     * mask's size, that of the image ("frame") or of the model ("model"). `stages`: pairs of name and milliseconds.
+     * Rejects with the reason if there is no mask.
      */
-    async send(picture, { model = "road-small", size = "frame", deadlineMs = null } = {}) {
+    async send(image, { model = "road-small", size = "frame", deadlineMs = null } = {}) {
       const due = now();
       const card = await this.card(model);
-      if (card.task !== "segmentation") throw new Error(`model ${model} answers ${card.task}: this page reads masks`);
-      const data = new Uint8Array(await picture.arrayBuffer());
+      if (card.task !== "segmentation") throw new Error(`model ${model} answers ${card.task}: this page supports segmentation`);
+      const data = new Uint8Array(await image.arrayBuffer());
       const { codec, height, width } = readHeader(data);
       const id = `${this.#vehicle}/${CAMERA}/${this.#session}/${this.#sequence++}`;
       const node = `edge/${this.#vehicle}/${this.#session}`;
@@ -79,7 +80,7 @@ const Skylane = (() => {
         geometry: plan(card.resize, [height, width], [card.height, card.width]),
         want: { mask_codec: "rle", size },
         stamps: [["due", node, due], ["sent", node, now()]],
-        data, // Last: the worker reads the rest before the picture is looked at.
+        data, // Last, so that the worker reads the other fields before the image.
       };
       const answered = new Promise((resolve) => this.#waiting.set(id, resolve));
       const payload = MessagePack.encode(message, WIDE);
@@ -107,7 +108,7 @@ const Skylane = (() => {
       return this.#broker.endAsync(this.#unacknowledged > 0);
     }
 
-    #heard(topic, payload) {
+    #receive(topic, payload) {
       const returned = now();
       const message = MessagePack.decode(payload, WIDE);
       if (message.v !== 1) return;
@@ -120,7 +121,7 @@ const Skylane = (() => {
     }
   }
 
-  /** Codec, height and width of a JPEG or PNG, from its header. */
+  /** Reads codec, height and width from the header of a JPEG or PNG. */
   function readHeader(data) {
     const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
     try {
@@ -136,12 +137,12 @@ const Skylane = (() => {
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
     }
-    throw new Error("the file is neither a whole JPEG nor a PNG: choose another");
+    throw new Error("the file is neither a complete JPEG nor a PNG: choose another");
   }
 
-  /** The resize that the worker is to make: shared/imaging/geometry.py's plan(), number by number. */
+  /** Plans the resize for the worker, exactly as plan() in shared/imaging/geometry.py. */
   function plan(resize, [height, width], [targetHeight, targetWidth]) {
-    if (!["crop", "letterbox", "stretch"].includes(resize)) throw new Error(`no resize ${resize} is known to this page`);
+    if (!["crop", "letterbox", "stretch"].includes(resize)) throw new Error(`this page does not support resize ${resize}`);
     const isWider = width * targetHeight > height * targetWidth;
     const fit = (length, limit) => Math.min(limit, Math.max(1, length));
     let [cropHeight, cropWidth, pasteHeight, pasteWidth] = [height, width, targetHeight, targetWidth];
@@ -165,21 +166,21 @@ const Skylane = (() => {
     };
   }
 
-  /** The even number nearest to `length`, at least 1; all of `limit` where that is nearer. */
+  /** The even number nearest to `length`, between 1 and `limit`; `limit` itself if it is nearer. */
   function even(length, limit) {
     return length > limit - 1 ? limit : Math.max(1, Math.min(limit, rounded(length / 2) * 2));
   }
 
-  /** As Python rounds: halves go to the even number. */
+  /** Rounds halves to even, as Python does. */
   function rounded(value) {
     const below = Math.floor(value);
     return value - below === 0.5 ? below + (below % 2) : Math.round(value);
   }
 
-  /** Class ids from runs: first the id of each, a byte; then the length of each, two bytes, little-endian. */
+  /** Unpacks runs: the data has the class ids of all runs, one byte each, then their lengths, uint16 little-endian. */
   function unpackMask({ codec, data, shape }) {
     const pixels = shape[0] * shape[1];
-    if (codec !== "rle" || pixels > MOST_PIXELS) throw new Error(`a mask of ${shape} packed as ${codec}: not asked for`);
+    if (codec !== "rle" || pixels > MAX_PIXELS) throw new Error(`a mask of ${shape} in codec ${codec} was not requested`);
     const runs = data.length / 3;
     const lengths = new DataView(data.buffer, data.byteOffset + Math.floor(runs));
     const mask = new Uint8Array(pixels);
@@ -189,11 +190,11 @@ const Skylane = (() => {
       mask.fill(data[run], at, end);
       at = end;
     }
-    if (at !== pixels) throw new Error(`a mask of ${at} pixels where ${pixels} were announced: it is damaged`);
+    if (at !== pixels) throw new Error(`a mask of ${at} pixels instead of the announced ${pixels}: it is corrupt`);
     return mask;
   }
 
-  /** Where the time went: stages of one node by its own clock; what lies between the nodes is the crossing. */
+  /** The duration of each stage, by the clock of its node; "crossing" is the time between the nodes. */
   function stages(stamps) {
     const own = stamps[0][1];
     const ms = (from, to) => Number(to[2] - from[2]) / 1e6;
@@ -209,14 +210,14 @@ const Skylane = (() => {
     ];
   }
 
-  /** Nanoseconds since 1970 of a clock that nobody sets. */
+  /** Nanoseconds since 1970 by a clock that is never adjusted. */
   function now() {
     return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000)) * 1000n;
   }
 
-  function within(timeoutMs, what, promise) {
+  function within(timeoutMs, message, promise) {
     let timer;
-    const late = new Promise((_, reject) => (timer = setTimeout(() => reject(new Error(what)), timeoutMs)));
+    const late = new Promise((_, reject) => (timer = setTimeout(() => reject(new Error(message)), timeoutMs)));
     return Promise.race([promise, late]).finally(() => clearTimeout(timer));
   }
 

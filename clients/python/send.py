@@ -1,4 +1,4 @@
-"""The mask of a picture: python send.py HOST:PORT MODEL PICTURE MASK.png, with tritonclient[grpc] and OpenCV."""
+"""Writes the mask of an image: python send.py HOST:PORT MODEL IMAGE MASK.png (tritonclient[grpc], OpenCV)."""
 
 import sys
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-address, model, picture, mask = sys.argv[1:]
+address, model, source, target = sys.argv[1:]
 image = InferInput("image_bytes", [1], "BYTES")
-image.set_data_from_numpy(np.array([Path(picture).read_bytes()], object))
+image.set_data_from_numpy(np.array([Path(source).read_bytes()], object))
 try:
     answer = InferenceServerClient(address).infer(model, [image], outputs=[InferRequestedOutput("mask")])
 except InferenceServerException as error:
-    sys.exit(str(error))  # What the worker says: not served, no picture, too many frames waiting.
-cv2.imwrite(mask, answer.as_numpy("mask")[0])  # The class id of every pixel, of the model's size.
+    sys.exit(str(error))  # For example: the model is not served, the file is not an image, the worker is overloaded.
+cv2.imwrite(target, answer.as_numpy("mask")[0])  # The class id of every pixel, in the model's size.

@@ -1,4 +1,4 @@
-"""The gateway: HTTP and gRPC servers of a worker, for Skylane's own, TensorFlow Serving's and Open Inference calls.
+"""The gateway: HTTP and gRPC servers of a worker for Skylane, TensorFlow Serving and Open Inference clients.
 
-Start with `gateway`; every call enters the worker through `submission`.
+Start with `gateway`; every frame enters the worker through `submission`.
 """

@@ -1,4 +1,4 @@
-"""Listening: at which address a server of the gateway takes connections."""
+"""Binds the sockets of the gateway's servers."""
 
 import errno
 import socket
@@ -10,14 +10,14 @@ _BACKLOG = 512
 
 
 class ListenError(SkylaneError):
-    """An address that cannot be listened at."""
+    """An address at which a server cannot listen."""
 
 
-def endpoint(address: str) -> Endpoint:
-    """Where to listen, from HOST:PORT; no host means every address, port 0 any that is free.
+def parse_bind_address(address: str) -> Endpoint:
+    """Parses `HOST:PORT`; an empty host means all interfaces, port 0 any free port.
 
     Raises:
-        ListenError: it is not that.
+        ListenError: the address is malformed.
     """
     try:
         return Endpoint.parse(address, listens=True)
@@ -25,27 +25,27 @@ def endpoint(address: str) -> Endpoint:
         raise ListenError(f"cannot listen at {error}") from error
 
 
-def listen(kind: str, address: str) -> socket.socket:
-    """A socket that listens at `HOST:PORT` (`[::]:PORT` for IPv6; port 0: any that is free).
+def listen(protocol: str, address: str) -> socket.socket:
+    """Opens a listening socket at `HOST:PORT` (`[HOST]:PORT` for IPv6; port 0: any free port).
 
-    `kind` is "http" or "grpc", the flag that the address was given by.
+    `protocol` is "http" or "grpc", which is also the flag that sets the address.
 
     Raises:
-        ListenError: it is no address, or is another's.
+        ListenError: the address is malformed, or is in use.
     """
-    where = endpoint(address)
-    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    bind_address = parse_bind_address(address)
+    family = socket.AF_INET6 if ":" in bind_address.host else socket.AF_INET
     try:
-        listener = socket.create_server((where.host, where.port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((bind_address.host, bind_address.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise ListenError(f"--{kind}: cannot listen at {address}: {_problem(error)}") from error
-    # Its connections inherit it. asyncio sets it only where a socket says that it is TCP, which this one does not; and an
-    # answer's body then waited for the peer's delayed acknowledgement of its head, 40 ms.
+        raise ListenError(f"--{protocol}: cannot listen at {address}: {_explain(error)}") from error
+    # Accepted connections inherit the option, which asyncio does not set here. Without it a response body waits up to
+    # 40 ms for the peer's delayed acknowledgement of the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def _problem(error: OSError) -> str:
+def _explain(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use: stop the program that listens there, or choose another port (0: any free one)"
+        return "the port is in use: stop the program that listens there, or choose another port (0: any free port)"
     return f"{error.strerror}: give an address of this machine and a port that this user may listen at"

@@ -1,31 +1,49 @@
-"""What a face needs of the worker behind it."""
+"""The worker, as the gateway's endpoints use it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from cloud.frontends.clock_responder import ClockResponder
+from cloud.frontends.clock_responder import ClockResponder, ProbeRefusal
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request_errors import RequestErrors
+from shared.encoding.compression import Buffer
 from shared.imaging.image_codecs import ImageLimits
+from shared.messages.clock_probes import MAX_PROBE_BYTES
 from shared.runtime.threads import Counts
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """A worker as its faces see it."""
+    """The parts of a worker that the gateway's endpoints need."""
 
-    worker: str
-    door: Door
-    callers: Authenticator
-    echoes: ClockResponder
-    control: Control | None  # None: nobody may load or unload.
+    name: str
+    submission: Door
+    authenticator: Authenticator
+    clock_responder: ClockResponder
+    control: Control | None  # None: models cannot be loaded or unloaded.
     settings: GatewaySettings
-    limits: ImageLimits
-    tally: ServingStats
-    errors: RequestErrors
-    refused: Callable[[], Mapping[str, int]]  # What was refused before it was a frame, by reason.
-    calls: Counts = field(default_factory=Counts)  # By "PROTOCOL CODE", answered or refused.
+    image_limits: ImageLimits
+    model_stats: ServingStats
+    request_errors: RequestErrors
+    ignored_messages: Callable[[], Mapping[str, int]]  # Number of messages that were ignored, by reason.
+    call_counts: Counts = field(default_factory=Counts)  # Number of calls by "PROTOCOL CODE", failed ones included.
+
+    def answer_probe(self, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
+        """Answers a packed clock probe of a vehicle with a packed echo.
+
+        Raises:
+            ApiError: the probe is too large, malformed, or one of too many.
+        """
+        if len(probe) > MAX_PROBE_BYTES:
+            raise ApiError(ErrorCode.TOO_LARGE, f"a probe of {len(probe)} bytes: send at most {MAX_PROBE_BYTES}")
+        echo = self.clock_responder.echo(vehicle, bytes(probe), received_ns)
+        if echo is ProbeRefusal.TOO_OFTEN:
+            raise ApiError(ErrorCode.BUSY, "too many probes: send at most two per second")
+        if isinstance(echo, ProbeRefusal):
+            raise InvalidError("the probe is malformed: send a packed Probe message")
+        return echo

@@ -1,4 +1,4 @@
-"""What the gateway can be told."""
+"""Settings of the gateway."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,22 +6,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Where it listens, whom it lets in and what it takes."""
+    """Addresses, access rules and limits of the HTTP and gRPC servers."""
 
-    http: str | None = None  # HOST:PORT; None: no HTTP. Port 0: any that is free.
-    grpc: str | None = None  # The same of gRPC.
-    tls_cert: Path | None = None  # PEM; with both files every door speaks TLS alone.
+    http: str | None = None  # HOST:PORT of the HTTP server; port 0: any free port; None: no HTTP server.
+    grpc: str | None = None  # The same for gRPC.
+    tls_cert: Path | None = None  # PEM file; with certificate and key, both servers accept only TLS.
     tls_key: Path | None = None
-    tokens: Path | None = None  # One `NAME TOKEN` a line; None, and no SKYLANE_GATEWAY_TOKEN: anyone may call.
-    images: Path | None = None  # The folder of which /api/detect reads pictures by path; None: uploads alone.
-    origins: tuple[str, ...] = ()  # Web pages of these may call (CORS); empty: none.
-    allowed_hosts: tuple[str, ...] = ()  # Names by which HTTP callers may address it, beside its IP addresses.
-    max_message_bytes: int = 128 << 20  # Of one call, and of its answer.
-    max_calls: int = 256  # That are answered at a time; more are refused.
-    body_timeout_s: float = (
-        30.0  # Within which the body of an HTTP call, or the message of one of gRPC, must have come.
-    )
-    header_timeout_s: float = 10.0  # Within which its first byte, and from that on its headers.
-    answer_s: float = 60.0  # Within which its caller must have taken the answer.
-    silent_s: float = 600.0  # After which a gRPC stream of calls ends on which nothing was said.
-    shutdown_grace_s: float = 5.0  # For gRPC calls under way when the worker stops.
+    tokens: Path | None = None  # File of `NAME TOKEN` lines; None and no SKYLANE_GATEWAY_TOKEN: no token is required.
+    images: Path | None = None  # Folder from which /api/detect reads images by path; None: uploads only.
+    origins: tuple[str, ...] = ()  # Origins of web pages that may call (CORS).
+    allowed_hosts: tuple[str, ...] = ()  # Host names that HTTP calls may use in addition to IP addresses.
+    max_message_bytes: int = 128 << 20  # Size limit of a request, and of its response.
+    max_calls: int = 256  # Concurrent calls; further ones fail.
+    body_timeout_s: float = 30.0  # Time to receive the body of an HTTP request, or a gRPC message.
+    header_timeout_s: float = 10.0  # Time to receive the first byte of an HTTP request, and again its headers.
+    send_timeout_s: float = 60.0  # Time for the caller to receive the response.
+    stream_idle_timeout_s: float = 600.0  # Time after which an idle gRPC stream is closed.
+    shutdown_grace_s: float = 5.0  # Time for active gRPC calls to end when the worker stops.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cloud.engines.engine import Outputs
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.models.model import OutputType
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
@@ -67,13 +67,13 @@ class Door:
         """Returns a version of a model, without `version` the current one.
 
         Raises:
-            RefusedError: it is not served; the message lists the served models.
+            ApiError: it is not served; the message lists the served models.
         """
         self._check_not_removed(model)
         try:
             return self._served_models.find(model, version)
         except MessageError as error:
-            raise RefusedError(Kind.NOT_FOUND, str(error)) from error
+            raise ApiError(ErrorCode.NOT_FOUND, str(error)) from error
 
     def card(self, model: str, version: str | None = None) -> ModelCard:
         """Returns the card of a version of a model; raises as `lane`."""
@@ -137,10 +137,10 @@ class Door:
             heads: Whether to return the raw outputs of the model.
 
         Raises:
-            RefusedError: the worker is stopping, or the model is being unloaded.
+            ApiError: the worker is stopping, or the model is being unloaded.
         """
         if self._state is not NodeState.ONLINE:
-            raise RefusedError(Kind.STOPPING, "the worker is stopping: use another one")
+            raise ApiError(ErrorCode.STOPPING, "the worker is stopping: use another one")
         self._check_not_removed(message.model)
         future: Future[Answered] = Future()
         reply = partial(_set_result, future)
@@ -189,7 +189,7 @@ class Door:
 
     def _check_not_removed(self, model: str) -> None:
         if model in self._removed and model in self._served_models.names:
-            raise RefusedError(Kind.NOT_FOUND, f"{model} is being unloaded: ask for another model")
+            raise ApiError(ErrorCode.NOT_FOUND, f"{model} is being unloaded: ask for another model")
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:
         self._replier.refuse(request, *refusal)

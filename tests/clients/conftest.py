@@ -1,4 +1,4 @@
-"""A worker of a tiny model, and pictures whose masks the clients in other languages must bring back bit for bit."""
+"""Images with their exact masks, for the tests of the example clients."""
 
 import shutil
 import subprocess
@@ -20,31 +20,31 @@ from tests.pipeline.rig import Mask, direct, noise
 __all__ = ["model", "models"]
 
 CLIENTS = Path(__file__).parents[2] / "clients"
-BUILD = Path(__file__).parents[2] / "build" / "clients"  # Kept from run to run: compiling takes seconds.
+BUILD = Path(__file__).parents[2] / "build" / "clients"  # Kept between runs: compiling takes seconds.
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture in a file, and the mask that the model makes of it when it is called directly."""
+class SampleImage:
+    """An image file, and its mask from a direct call of the model."""
 
     path: Path
     mask: Mask
 
 
 @pytest.fixture
-def picture(model: Model, tmp_path: Path) -> Callable[..., Picture]:
-    """Makes a picture of noise of a size, a PNG or a JPEG."""
+def make_image(model: Model, tmp_path: Path) -> Callable[..., SampleImage]:
+    """Creates a PNG or JPEG with random pixels in a given size."""
 
-    def make(height: int, width: int, suffix: str = ".jpg") -> Picture:
-        path = tmp_path / f"picture-{height}-{width}{suffix}"
+    def make(height: int, width: int, suffix: str = ".jpg") -> SampleImage:
+        path = tmp_path / f"image-{height}-{width}{suffix}"
         assert cv2.imwrite(str(path), noise(height, (height, width, 3)))
-        return Picture(path, direct_mask(model, path))
+        return SampleImage(path, direct_mask(model, path))
 
     return make
 
 
 def direct_mask(model: Model, path: Path) -> Mask:
-    """Decoded and resized as the model's card says, and inferred, without any journey."""
+    """Decodes and resizes the image as the model card says, and calls the model directly."""
     card, data = model.card, path.read_bytes()
     shape = image_codecs.image_size(data)
     codec = "png" if path.suffix == ".png" else "jpeg"
@@ -54,19 +54,19 @@ def direct_mask(model: Model, path: Path) -> Mask:
 
 
 def read_pgm(path: Path) -> Mask:
-    """The class ids in a grey PGM."""
+    """Reads the class ids from a grey image."""
     mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     assert mask is not None
     return np.asarray(mask, np.uint8)
 
 
 def need(*programs: str) -> None:
-    """Skip where a client cannot be built or run."""
+    """Skips the test if a program is missing."""
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
-        pytest.skip(f"no {', '.join(missing)} here")
+        pytest.skip(f"{', '.join(missing)} not installed")
 
 
 def run(*command: str | Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever its exit code."""
+    """Runs a program and captures its output; any exit code is accepted."""
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -1,4 +1,4 @@
-"""The C++ client, clients/cpp: built, and run against a worker behind a real Mosquitto."""
+"""The C++ client, with a worker and a real Mosquitto."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from cloud.models.model import Model
 from shared.imaging.opencv import cv2
 from shared.network.address import Address
 from shared.stages import CLOUD_STAGES
-from tests.clients.conftest import BUILD, CLIENTS, Picture, need, read_pgm, run
+from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, read_pgm, run
 from tests.pipeline.rig import worker
 
 pytestmark = pytest.mark.mosquitto
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.mosquitto
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    """The client, compiled; without optimising, which takes longer than all it does."""
+    """The compiled client; unoptimised, as optimising takes longer than running it."""
     need("g++", "make")
     if not (Path("/usr/include/mosquitto.h").exists() and Path("/usr/include/msgpack.hpp").exists()):
-        pytest.skip("no libmosquitto or msgpack to compile against: apt-get install libmosquitto-dev libmsgpack-dev")
+        pytest.skip("libmosquitto or msgpack is missing: apt-get install libmosquitto-dev libmsgpack-dev")
     built = run("make", "-C", CLIENTS / "cpp", f"BUILD={BUILD / 'cpp'}", "CXXFLAGS=-O0", timeout_s=300)
     assert built.returncode == 0, built.stderr
     return BUILD / "cpp" / "skylane-send"
@@ -31,21 +31,21 @@ def program() -> Path:
 
 @pytest.fixture
 def send(program: Path, mosquitto_url: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Calls the client; its mask is `mask.pgm`."""
+    """Runs the client, which writes `mask.pgm`."""
     address = Address.parse(mosquitto_url)
 
-    def call(picture: Path, *flags: str, model: str = "tiny") -> subprocess.CompletedProcess[str]:
-        where = ("--broker", f"{address.host}:{address.port}", "--model", model)
-        return run(program, *where, *flags, picture, tmp_path / "mask.pgm")
+    def call(image: Path, *flags: str, model: str = "tiny") -> subprocess.CompletedProcess[str]:
+        options = ("--broker", f"{address.host}:{address.port}", "--model", model)
+        return run(program, *options, *flags, image, tmp_path / "mask.pgm")
 
     return call
 
 
 @pytest.mark.parametrize("codec", ["rle", "raw"])
 @pytest.mark.parametrize("shape", [(64, 96, ".png"), (101, 333, ".jpg"), (301, 97, ".jpg"), (3, 2, ".png")])
-def test_the_mask_is_the_direct_calls(
+def test_the_mask_is_that_of_the_direct_call(
     send: Callable[..., subprocess.CompletedProcess[str]],
-    picture: Callable[..., Picture],
+    make_image: Callable[..., SampleImage],
     model: Model,
     mosquitto_url: str,
     tmp_path: Path,
@@ -53,44 +53,44 @@ def test_the_mask_is_the_direct_calls(
     shape: tuple[int, int, str],
     codec: str,
 ) -> None:
-    """The resize is planned in C++, made by the worker: one pixel off, and the worker refuses it or the mask differs."""
-    shown = picture(*shape)
+    """The client plans the resize: if it were off by one pixel, the worker would reject it or the mask would differ."""
+    image = make_image(*shape)
     with worker(mosquitto_url, model):
-        sent = send(shown.path, "--mask-codec", codec)
+        sent = send(image.path, "--mask-codec", codec)
     assert sent.returncode == 0, sent.stderr
-    assert np.array_equal(read_pgm(tmp_path / "mask.pgm"), shown.mask)
+    assert np.array_equal(read_pgm(tmp_path / "mask.pgm"), image.mask)
     lines = [line.split() for line in sent.stdout.splitlines()[1:]]
-    took_ms = {stage: float(ms) for stage, ms, _ in lines}
-    assert list(took_ms) == ["sent", *CLOUD_STAGES[1:], "cloud", "crossing", "total"]
-    assert sum(took_ms[stage] for stage in CLOUD_STAGES[1:]) == pytest.approx(took_ms["cloud"], abs=0.01)
-    assert took_ms["total"] > took_ms["cloud"] > 0 < took_ms["crossing"]
+    duration_ms = {stage: float(ms) for stage, ms, _ in lines}
+    assert list(duration_ms) == ["sent", *CLOUD_STAGES[1:], "cloud", "crossing", "total"]
+    assert sum(duration_ms[stage] for stage in CLOUD_STAGES[1:]) == pytest.approx(duration_ms["cloud"], abs=0.01)
+    assert duration_ms["total"] > duration_ms["cloud"] > 0 < duration_ms["crossing"]
 
 
-def test_refusals_are_told(
+def test_errors_are_one_line(
     send: Callable[..., subprocess.CompletedProcess[str]],
-    picture: Callable[..., Picture],
+    make_image: Callable[..., SampleImage],
     model: Model,
     mosquitto_url: str,
     tmp_path: Path,
 ) -> None:
-    """Whoever sends a picture that is none must learn so from the worker, and what to do of everything else."""
+    """They come from the worker, the broker or the client itself, and say what to do."""
     grey = tmp_path / "grey.png"
     cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
     text = tmp_path / "text.jpg"
-    text.write_text("no picture")
+    text.write_text("not an image")
     with worker(mosquitto_url, model):
-        colourless = send(grey)
-        late = send(picture(1500, 2000).path, "--deadline-ms", "1")  # Its decoding alone takes longer.
-    for ended, told in (
-        (colourless, r"^skylane-send: rejected: png header declares 64×96, 1 × 8 bits"),
+        rejected = send(grey)
+        late = send(make_image(1500, 2000).path, "--deadline-ms", "1")  # Its decoding alone takes longer.
+    for ended, message in (
+        (rejected, r"^skylane-send: rejected: png header declares 64×96, 1 × 8 bits"),
         (late, r"^skylane-send: expired: .*deadline.*$"),
         (send(text), "text.jpg is neither JPEG nor PNG"),
         (send(tmp_path / "absent.jpg"), "absent.jpg cannot be opened"),
-        (send(picture(4, 4).path, "--timeout-s", "1", model="absent"), "no worker announces model absent"),
-        (send(picture(4, 4).path, "--broker", "127.0.0.1:1"), "no broker at 127.0.0.1:1"),
+        (send(make_image(4, 4).path, "--timeout-s", "1", model="absent"), "no worker announces model absent"),
+        (send(make_image(4, 4).path, "--broker", "127.0.0.1:1"), "no broker at 127.0.0.1:1"),
     ):
         assert ended.returncode == 1
-        assert re.search(told, ended.stderr, re.MULTILINE), ended.stderr
+        assert re.search(message, ended.stderr, re.MULTILINE), ended.stderr
         assert len(ended.stderr.splitlines()) == 1
     assert send(text, "--mask-codec", "png").returncode == 2
     assert not (tmp_path / "mask.pgm").exists()

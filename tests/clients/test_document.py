@@ -1,4 +1,4 @@
-"""docs/guides/clients.md: its examples, run as they stand against a worker."""
+"""The examples of docs/guides/clients.md, run unchanged with a worker."""
 
 import re
 import subprocess
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cloud.models.model import Model
-from tests.clients.conftest import Picture, need
-from tests.support.gateway import Doors, open_gateway
+from tests.clients.conftest import SampleImage, need
+from tests.support.gateway import GatewayWorker, open_gateway
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "guides" / "clients.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]
@@ -23,14 +23,14 @@ EXAMPLES = {  # Language and code, by the heading above each.
 
 
 @pytest.fixture
-def doors(model: Model) -> Iterator[Doors]:
-    """A worker of the tiny model, at any ports."""
-    with open_gateway(model) as doors:
-        yield doors
+def worker(model: Model) -> Iterator[GatewayWorker]:
+    """A worker that serves the tiny model."""
+    with open_gateway(model) as worker:
+        yield worker
 
 
-def test_no_example_is_long() -> None:
-    """Who is to copy one must see that there is nothing behind it."""
+def test_every_example_is_short() -> None:
+    """Readers copy them, and should see that nothing else is needed."""
     assert len(EXAMPLES) == 5
     for heading, (language, code) in EXAMPLES.items():
         assert len([line for line in code.splitlines() if line and "import" not in line]) <= 10, heading
@@ -38,31 +38,41 @@ def test_no_example_is_long() -> None:
 
 
 @pytest.mark.parametrize("heading", [heading for heading, (language, _) in EXAMPLES.items() if language == "python"])
-def test_an_example_brings_the_direct_calls_mask(
-    heading: str, doors: Doors, picture: Callable[..., Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_example_returns_the_mask_of_the_direct_call(
+    heading: str,
+    worker: GatewayWorker,
+    make_image: Callable[..., SampleImage],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of them, by the clients that others made."""
-    shown = picture(101, 333)
-    shown.path.rename(tmp_path / "street.jpg")
+    """The examples use third-party clients."""
+    image = make_image(101, 333)
+    image.path.rename(tmp_path / "street.jpg")
     monkeypatch.chdir(tmp_path)
-    made: dict[str, Any] = {}
-    exec(_here(EXAMPLES[heading][1], doors), made)  # In this process, which has TensorFlow loaded.
-    assert np.array_equal(made["mask"], shown.mask)
+    namespace: dict[str, Any] = {}
+    exec(_adapt(EXAMPLES[heading][1], worker), namespace)  # This process has loaded TensorFlow already.
+    assert np.array_equal(namespace["mask"], image.mask)
 
 
-def test_the_example_of_curl_runs(doors: Doors, picture: Callable[..., Picture], tmp_path: Path) -> None:
-    """An upload in, words and a picture out."""
+def test_the_example_of_curl_runs(
+    worker: GatewayWorker, make_image: Callable[..., SampleImage], tmp_path: Path
+) -> None:
+    """It uploads an image and receives JSON and an annotated image."""
     need("curl", "bash")
-    picture(101, 333).path.rename(tmp_path / "street.jpg")
-    code = f"set -e\n{_here(EXAMPLES['curl'][1], doors)}"
+    make_image(101, 333).path.rename(tmp_path / "street.jpg")
+    code = f"set -e\n{_adapt(EXAMPLES['curl'][1], worker)}"
     ran = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert '"model":"tiny"' in ran.stdout.replace(" ", "")
     assert (tmp_path / "annotated.jpg").read_bytes().startswith(b"\xff\xd8")
 
 
-def _here(code: str, doors: Doors) -> str:
-    """The example with this worker's ports and model."""
-    for told, here in (("localhost:8000", doors.http), ("localhost:8001", doors.grpc), ("road-small", "tiny")):
-        code = code.replace(told, here)
+def _adapt(code: str, worker: GatewayWorker) -> str:
+    """Replaces addresses and model name by those of the test."""
+    for documented, actual in (
+        ("localhost:8000", worker.http),
+        ("localhost:8001", worker.grpc),
+        ("road-small", "tiny"),
+    ):
+        code = code.replace(documented, actual)
     return code

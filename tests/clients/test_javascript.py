@@ -1,4 +1,4 @@
-"""The page, clients/javascript, in a real browser, against a worker behind a real Mosquitto that takes websockets."""
+"""The page clients/javascript in a real browser, with a worker and a real Mosquitto that accepts websockets."""
 
 import base64
 import shutil
@@ -17,14 +17,14 @@ from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.stages import CLOUD_STAGES
 from tests.bench.report.test_browser import browser
-from tests.clients.conftest import BUILD, CLIENTS, Picture, need, run
+from tests.clients.conftest import BUILD, CLIENTS, SampleImage, need, run
 from tests.pipeline.rig import connect, worker
 
 __all__ = ["browser"]
 
 pytestmark = pytest.mark.mosquitto
-# A broker that takes nobody's subscription, or no frame, against the client in Node.js; a PNG's header is picture enough.
-SILENT = """
+# Runs the client in Node.js with a broker that acknowledges no subscription or no frame; a PNG header suffices as image.
+SILENT_BROKER = """
 const [folder, mute] = process.argv.slice(1);
 const load = (name) => require(`${folder}/node_modules/${name}`);
 [globalThis.mqtt, globalThis.MessagePack] = [load("mqtt"), load("@msgpack/msgpack")];
@@ -58,7 +58,7 @@ LIBRARIES = ("package.json", "package-lock.json", ".npmrc")
 
 @pytest.fixture(scope="session")
 def page_file() -> Path:
-    """The page beside its libraries, fetched once by `npm ci`."""
+    """The page with its libraries, which `npm ci` installs once."""
     need("npm")
     folder = BUILD / "javascript"
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,10 +66,10 @@ def page_file() -> Path:
     if not (folder / lock.name).exists() or (folder / lock.name).read_bytes() != lock.read_bytes():
         for name in LIBRARIES:
             shutil.copy(CLIENTS / "javascript" / name, folder)
-        fetched = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
-        if fetched.returncode:
+        installed = run("npm", "ci", "--prefix", folder, "--userconfig", folder / ".npmrc", timeout_s=300)
+        if installed.returncode:
             (folder / lock.name).unlink()
-            pytest.skip(f"npm cannot fetch the page's libraries: {fetched.stderr.strip().splitlines()[-1]}")
+            pytest.skip(f"npm cannot install the page's libraries: {installed.stderr.strip().splitlines()[-1]}")
     for name in ("index.html", "skylane.js"):
         shutil.copy(CLIENTS / "javascript" / name, folder)
     return folder / "index.html"
@@ -77,7 +77,7 @@ def page_file() -> Path:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """One Mosquitto by two addresses: mqtt:// for the worker, ws:// for the page."""
+    """The two addresses of a Mosquitto: mqtt:// for the worker, ws:// for the page."""
     ports = free_ports(2)
     config = tmp_path_factory.mktemp("websockets") / "mosquitto.conf"
     listeners = f"listener {ports[0]} 127.0.0.1\nlistener {ports[1]} 127.0.0.1\nprotocol websockets\n"
@@ -86,7 +86,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     assert program is not None
     with subprocess.Popen([program, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            connect(f"mqtt://127.0.0.1:{ports[0]}").close()  # Which waits until the broker is there.
+            connect(f"mqtt://127.0.0.1:{ports[0]}").close()  # Waits until the broker accepts connections.
             yield f"mqtt://127.0.0.1:{ports[0]}", f"ws://127.0.0.1:{ports[1]}"
         finally:
             process.terminate()
@@ -94,70 +94,74 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 @pytest.fixture
 def page(browser: Browser, page_file: Path, brokers: tuple[str, str]) -> Iterator[Page]:
-    """The page, set to the broker and the tiny model; what goes wrong in it unseen fails the test."""
-    complaints: list[str] = []
+    """The page, configured for the broker and the tiny model; an exception in the page fails the test."""
+    errors: list[str] = []
     with browser.new_context() as context:
         page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(page_file.as_uri())
         page.locator("[name=broker]").fill(brokers[1])
         page.locator("[name=model]").fill("tiny")
         yield page
-    assert not complaints
+    assert not errors
 
 
 def send(page: Page, path: Path) -> str:
-    """Choose a picture and send it; what the page then says."""
+    """Selects and sends an image; returns the status that the page shows."""
     page.locator("[name=picture]").set_input_files(path)
     page.get_by_role("button", name="Send").click()
-    told = page.get_by_role("status")
-    told.filter(has_text=":").wait_for(timeout=60_000)
-    return str(told.inner_text())
+    status = page.get_by_role("status")
+    status.filter(has_text=":").wait_for(timeout=60_000)
+    return str(status.inner_text())
 
 
 @pytest.mark.parametrize("shape", [(64, 96, ".png"), (101, 333, ".jpg"), (301, 97, ".jpg")])
-def test_the_mask_is_the_direct_calls(
-    page: Page, brokers: tuple[str, str], picture: Callable[..., Picture], model: Model, shape: tuple[int, int, str]
+def test_the_mask_is_that_of_the_direct_call(
+    page: Page,
+    brokers: tuple[str, str],
+    make_image: Callable[..., SampleImage],
+    model: Model,
+    shape: tuple[int, int, str],
 ) -> None:
-    """The resize is planned in the page and made by the worker, and so is the way back onto the picture."""
-    shown = picture(*shape)
+    """The page plans the resize, and the mask may have the size of the model or of the image."""
+    image = make_image(*shape)
     plan = geometry.plan(model.card.resize, *shape[:2], model.card.height, model.card.width)
-    wanted = {"model": shown.mask, "frame": geometry.to_source(shown.mask, plan, geometry.UNSEEN)}
+    masks = {"model": image.mask, "frame": geometry.to_source(image.mask, plan, geometry.UNSEEN)}
     with worker(brokers[0], model):
-        for size, mask in wanted.items():
+        for size, mask in masks.items():
             page.locator("[name=size]").select_option(size)
-            assert send(page, shown.path).startswith(f"mask of {mask.shape[0]} × {mask.shape[1]} by ")
+            assert send(page, image.path).startswith(f"mask of {mask.shape[0]} × {mask.shape[1]} by ")
             ids = base64.b64decode(
                 page.evaluate("btoa(Array.from(lastMask, (id) => String.fromCharCode(id)).join(''))")
             )
             assert np.array_equal(np.frombuffer(ids, np.uint8).reshape(mask.shape), mask)
-    took_ms = dict(row.inner_text().split("\t") for row in page.get_by_role("row").all())
-    assert list(took_ms) == ["sent", *CLOUD_STAGES[1:], "cloud", "crossing", "total"]
+    durations = dict(row.inner_text().split("\t") for row in page.get_by_role("row").all())
+    assert list(durations) == ["sent", *CLOUD_STAGES[1:], "cloud", "crossing", "total"]
     assert page.locator("canvas").bounding_box()
 
 
-def test_refusals_are_told(page: Page, brokers: tuple[str, str], model: Model, tmp_path: Path) -> None:
-    """In the worker's words, where somebody looks."""
+def test_errors_are_shown(page: Page, brokers: tuple[str, str], model: Model, tmp_path: Path) -> None:
+    """The page shows the messages of the worker and its own."""
     grey, text = tmp_path / "grey.png", tmp_path / "text.png"
     cv2.imwrite(str(grey), np.zeros((64, 96), np.uint8))
-    text.write_text("no picture: not at all")
+    text.write_text("not an image: plain text")
     with worker(brokers[0], model):
         assert send(page, grey).startswith("rejected: png header declares 64×96, 1 × 8 bits")
-        assert send(page, text) == "the file is neither a whole JPEG nor a PNG: choose another"
+        assert send(page, text) == "the file is neither a complete JPEG nor a PNG: choose another"
         assert "failed" in (page.get_by_role("status").get_attribute("class") or "")
     page.locator("[name=broker]").fill("ws://127.0.0.1:1")
-    assert send(page, grey) == "no broker at ws://127.0.0.1:1: is it there, and does it take websockets?"
+    assert send(page, grey) == "no broker at ws://127.0.0.1:1: is it running, and does it accept websockets?"
 
 
 @pytest.mark.parametrize(
-    ("mute", "told"),
+    ("mute", "message"),
     [
-        ("subscription", "acknowledges no subscription within 700 ms: is it one of MQTT 5?"),
+        ("subscription", "does not acknowledge subscriptions within 700 ms: does it support MQTT 5?"),
         ("frame", "no answer within 700 ms: the frame is lost, send it again"),
     ],
 )
-def test_a_broker_that_falls_silent_is_not_waited_for(page_file: Path, mute: str, told: str) -> None:
-    """A link that dies in the middle of a picture sends no word of it: the page would say "sending …" until it is closed."""
+def test_a_silent_broker_causes_a_timeout(page_file: Path, mute: str, message: str) -> None:
+    """A connection that dies during an upload gives no sign: the page would show "sending …" forever."""
     need("node")
-    done = run("node", "-e", SILENT, page_file.parent, mute)
-    assert done.stdout.strip().endswith(told), done.stderr
+    done = run("node", "-e", SILENT_BROKER, page_file.parent, mute)
+    assert done.stdout.strip().endswith(message), done.stderr

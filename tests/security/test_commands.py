@@ -1,10 +1,9 @@
-"""What our own commands say at a locked door: the cause, and what to do, in one line."""
+"""Errors of the commands at a secured broker: one line with the cause and what to do."""
 
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from rich.console import Console
 from edge import cli
 from edge.config import EdgeConfig
 from shared.broker.broker import Broker
-from shared.broker.certificate_authority import CertificateAuthority, Role
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
+from tests.support.bad_certificates import use_brokers_own, use_expired, use_self_signed, use_unknown_authority
 from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
@@ -27,15 +27,15 @@ PROCESS_S = 180.0
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one picture."""
-    folder = tmp_path_factory.mktemp("pictures")
+    """A folder with one image."""
+    folder = tmp_path_factory.mktemp("images")
     cv2.imwrite(str(folder / "0.png"), np.zeros((8, 8, 3), np.uint8))
     return folder
 
 
 @pytest.fixture
 def play(source: Path, tmp_path: Path) -> Callable[..., str]:
-    """`skylane edge play`, as far as the door: how it ended."""
+    """Runs `skylane edge play` until it fails; returns the error message."""
 
     def play_to(
         broker: str, certs: Path | None, vehicle: str = "car-1", connect_timeout_s: float = PROCESS_S, **settings: Any
@@ -58,7 +58,7 @@ def play(source: Path, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def folder(certs: Path, tmp_path: Path) -> Path:
-    """A vehicle's folder: the authority's certificate and its own."""
+    """The certificate folder of a vehicle."""
     folder = tmp_path / "certs-of-car-1"
     folder.mkdir()
     for name in ("ca.crt", "car-1.crt", "car-1.key"):
@@ -66,67 +66,45 @@ def folder(certs: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def put(source: Path, name: str, folder: Path) -> None:
-    """Put another certificate and its key where car-1's are."""
-    for kind in ("crt", "key"):
-        shutil.copy(source / f"{name}.{kind}", folder / f"car-1.{kind}")
-
-
-def test_the_right_certificate_is_let_in(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
-    """Without this the refusals below would say nothing: it goes on until it finds no worker."""
+def test_a_valid_certificate_is_accepted(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
+    """The command continues until it finds no worker; this validates the tests below."""
     assert "worker" in play(secured.url, folder, connect_timeout_s=3)
 
 
 def test_no_certificate(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
-    """The first thing that everybody forgets."""
+    """Users often forget the certificate."""
     (folder / "car-1.crt").unlink()
-    told = play(secured.url, folder)
-    assert f"{folder / 'car-1.crt'} does not exist: make it with 'skylane broker certs'" in told
-    told = play(secured.url, None, tls_ca=str(folder / "ca.crt"))
-    assert f"broker {secured.url} requires a certificate: give this node's with --certs" in told
+    message = play(secured.url, folder)
+    assert f"there is no {folder / 'car-1.crt'}: make it with 'skylane broker certs'" in message
+    message = play(secured.url, None, tls_ca=str(folder / "ca.crt"))
+    assert f"broker {secured.url} wants a certificate: give this node's with --certs" in message
 
 
-def test_an_authority_that_the_broker_does_not_know(
-    secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [
+        (use_unknown_authority, "it is not signed by an authority the broker knows"),
+        (use_self_signed, "it is not signed by an authority the broker knows"),
+        (use_expired, "it has expired: renew it (skylane broker certs --again), or"),
+        (use_brokers_own, "it is not one for a client"),
+    ],
+)
+def test_a_certificate_that_the_broker_rejects(
+    secured: Broker,
+    authority: CertificateAuthority,
+    folder: Path,
+    play: Callable[..., str],
+    *,
+    replace: Callable[[Path, CertificateAuthority], None],
+    message: str,
 ) -> None:
-    """A certificate of another deployment, or of somebody's own making."""
-    other = CertificateAuthority(tmp_path / "other")
-    other.node(Role.VEHICLE, "car-1", 1)
-    put(other.folder, "car-1", folder)
-    told = play(secured.url, folder)
-    assert f"refuses the certificate {folder / 'car-1.crt'}: it is not signed by an authority the broker knows" in told
+    """The error names the certificate and the reason, and says what to do."""
+    replace(folder, authority)
+    assert f"refuses the certificate {folder / 'car-1.crt'}: {message}" in play(secured.url, folder)
 
 
-def test_a_certificate_that_signed_itself(
-    secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path
-) -> None:
-    """The shortest recipe that the internet has."""
-    other = CertificateAuthority(tmp_path / "other")
-    shutil.copy(other.certificate_file, folder / "car-1.crt")
-    shutil.copy(other.key_file, folder / "car-1.key")
-    assert "it is not signed by an authority the broker knows" in play(secured.url, folder)
-
-
-def test_a_certificate_that_expired(
-    secured: Broker, certs: Path, folder: Path, play: Callable[..., str], tmp_path: Path
-) -> None:
-    """It happens to everyone after ninety days: the message must be the cure."""
-    shutil.copytree(certs, tmp_path / "then")
-    CertificateAuthority(tmp_path / "then", now=datetime.now(UTC) - timedelta(days=9)).node(Role.VEHICLE, "old", 5)
-    put(tmp_path / "then", "old", folder)
-    assert "it has expired: renew it (skylane broker certs --again), or" in play(secured.url, folder)
-
-
-def test_a_certificate_that_is_not_for_a_client(
-    secured: Broker, certs: Path, folder: Path, play: Callable[..., str]
-) -> None:
-    """The broker's own."""
-    put(certs, "server", folder)
-    assert "it is not a client certificate" in play(secured.url, folder)
-
-
-def test_a_certificate_that_was_revoked(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
-    """Whoever drives the car must learn that it is locked out on purpose."""
+def test_a_revoked_certificate(folder: Path, play: Callable[..., str], certs: Path, tmp_path: Path) -> None:
+    """The error says that the certificate was revoked, not just rejected."""
     shutil.copytree(certs, tmp_path / "certs")
     CertificateAuthority(tmp_path / "certs").revoke("car-1")
     with Broker.start(secured=tmp_path / "certs") as broker:
@@ -134,31 +112,29 @@ def test_a_certificate_that_was_revoked(folder: Path, play: Callable[..., str], 
 
 
 def test_a_key_of_another_certificate(secured: Broker, certs: Path, folder: Path, play: Callable[..., str]) -> None:
-    """Two files copied from two places."""
+    """Certificate and key may come from different folders by mistake."""
     shutil.copy(certs / "car-2.key", folder / "car-1.key")
     assert "does not belong to the certificate" in play(secured.url, folder)
 
 
 def test_a_broker_of_another_authority(secured: Broker, folder: Path, play: Callable[..., str], tmp_path: Path) -> None:
-    """Someone else's broker, or one in between, must not get a single picture."""
+    """A foreign broker, or an attacker in between, must not receive an image."""
     shutil.copy(CertificateAuthority(tmp_path / "other").certificate_file, folder / "ca.crt")
-    told = play(secured.url, folder)
-    assert f"the certificate of broker {secured.url} is not signed by an authority that is trusted here" in told
+    message = play(secured.url, folder)
+    assert f"the certificate of broker {secured.url} is not signed by an authority that is trusted here" in message
 
 
-def test_a_broker_by_a_name_that_is_not_in_its_certificate(
-    secured: Broker, folder: Path, play: Callable[..., str]
-) -> None:
-    """Anybody with a certificate of our authority could pass for the broker otherwise."""
-    told = play(secured.url.replace("127.0.0.1", "localhost"), folder)
-    assert "is not for 'localhost': connect by a name in the certificate" in told
+def test_a_broker_name_that_is_not_in_its_certificate(secured: Broker, folder: Path, play: Callable[..., str]) -> None:
+    """Otherwise any client with a certificate of the authority could impersonate the broker."""
+    message = play(secured.url.replace("127.0.0.1", "localhost"), folder)
+    assert "is not for 'localhost': connect by a name that stands in it" in message
 
 
-def test_a_vehicle_by_another_name_than_its_certificates(
+def test_a_vehicle_name_that_differs_from_its_certificate(
     secured: Broker, certs: Path, play: Callable[..., str]
 ) -> None:
-    """The broker would withhold all that it says, and every frame of the run would be lost without a reason."""
-    told = play(
+    """The broker would drop all its messages, and every frame of the run would be lost without a reason."""
+    message = play(
         secured.url,
         None,
         vehicle="car-3",
@@ -167,9 +143,9 @@ def test_a_vehicle_by_another_name_than_its_certificates(
         tls_cert=str(certs / "car-1.crt"),
         tls_key=str(certs / "car-1.key"),
     )
-    assert "car-3" in told
-    assert "--vehicle" in told
-    assert "certificate" in told
+    assert "car-3" in message
+    assert "--vehicle" in message
+    assert "certificate" in message
 
 
 @pytest.mark.parametrize(
@@ -179,8 +155,10 @@ def test_a_vehicle_by_another_name_than_its_certificates(
         ["cloud", "control", "worker-1", "list"],
     ],
 )
-def test_it_is_one_line_and_exit_code_1(secured: Broker, certs: Path, source: Path, command: list[str]) -> None:
-    """As every mistake that a user can mend, and never a traceback."""
+def test_the_error_is_one_line_and_the_exit_code_1(
+    secured: Broker, certs: Path, source: Path, command: list[str]
+) -> None:
+    """Errors that a user can correct have no traceback."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "skylane", *command),

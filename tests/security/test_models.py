@@ -1,4 +1,4 @@
-"""Models are loaded by name: nothing that an operator can write on the wire is a path."""
+"""Operators load models by name: no message can contain a path."""
 
 from pathlib import Path
 from typing import Any
@@ -29,23 +29,23 @@ PATHS = (
 
 @pytest.mark.parametrize("verb", [Verb.LOAD, Verb.UNLOAD, Verb.METADATA, Verb.READY])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_is_refused_before_anything_looks_for_it(verb: Verb, path: str) -> None:
-    """An operator's certificate is a right to choose among the repository's models, not among the host's files."""
+def test_a_control_request_with_a_path_is_rejected(verb: Verb, path: str) -> None:
+    """An operator may choose among the models of the repository, not among the files of the host."""
     for named in ({"model": path}, {"model": "road-small", "version": path}):
-        told: dict[str, Any] = {"operator": "anna", "nonce": "n1", "verb": verb, **named}
+        fields: dict[str, Any] = {"operator": "anna", "nonce": "n1", "verb": verb, **named}
         with pytest.raises(ControlError, match=r"field '(model|version)'"):
-            unpack_request(pack_request(ControlRequest(**told)), verb)
+            unpack_request(pack_request(ControlRequest(**fields)), verb)
 
 
-def test_a_name_is_not_refused() -> None:
-    """The refusals above would say nothing of a parser that refuses all."""
+def test_a_control_request_with_a_name_is_accepted() -> None:
+    """Otherwise a parser that rejects everything would pass the test above."""
     request = ControlRequest("anna", "n1", Verb.LOAD, "road-small", "2")
     assert unpack_request(pack_request(request), Verb.LOAD) == request
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_repository_knows_no_path_either(path: str, tmp_path: Path) -> None:
-    """Whoever comes to it another way than by the wire meets the same wall."""
+def test_the_repository_rejects_paths(path: str, tmp_path: Path) -> None:
+    """It checks names itself, independently of the message parser."""
     repository = Repository(tmp_path / "models")
     (tmp_path / "models" / "road-small").mkdir(parents=True)
     for name in ("models/road-small", "road-small"):

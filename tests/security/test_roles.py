@@ -1,4 +1,4 @@
-"""What each role may write and read, asked of the real Mosquitto; each denial beside something that is allowed."""
+"""The topics that each role may publish and read, with a real Mosquitto."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.mqtt_client import Client
 pytestmark = pytest.mark.mosquitto
 CLIENTS = ("car-1", "car-2", "worker-1", "anna")
 
-# Every topic of the protocol, and who may write it.
+# The clients that may publish each topic of the protocol.
 WRITERS = {
     "frames/road-small/car-1/left": {"car-1"},
     "retries/worker-1/road-small/car-1/left": {"car-1"},
@@ -27,7 +27,7 @@ WRITERS = {
     "control/worker-1/unload": {"anna"},
     "replies/anna/nonce": {"worker-1"},
 }
-# The same topics, and who may read them.
+# The clients that may read each topic.
 READERS = {
     "frames/road-small/car-1/left": {"worker-1"},
     "retries/worker-1/road-small/car-1/left": {"worker-1"},
@@ -42,8 +42,8 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_each_role_writes_only_its_topics(secured: Broker, certs: Path, name: str) -> None:
-    """A vehicle that could send another's frames, or a worker's masks, would break every promise behind them."""
+def test_each_role_publishes_only_its_topics(secured: Broker, certs: Path, name: str) -> None:
+    """A vehicle must not send frames of another vehicle or masks of a worker."""
     with Client(secured, certs, name) as client:
         allowed = {topic for topic in WRITERS if client.may_publish(topic)}
     assert allowed == {topic for topic, writers in WRITERS.items() if name in writers}
@@ -52,7 +52,7 @@ def test_each_role_writes_only_its_topics(secured: Broker, certs: Path, name: st
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("topic_filter", ["#", "+/+/+/+", "$share/skylane/skylane/v1/#"])
 def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str, topic_filter: str) -> None:
-    """A subscription to everything is granted; what it brings must be the reader's own, however it was asked for."""
+    """A subscription to everything is accepted, but delivers only what the role may read."""
     with Client(secured, certs, name) as reader:
         reader.subscribe(topic_filter)
         for topic, writers in WRITERS.items():
@@ -62,7 +62,7 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         if topic_filter.startswith("+"):
             expected = {topic for topic in expected if topic.count("/") == 3}
         received = {reader.next()[0] for _ in expected}
-        # Each message was acknowledged before the next: what was withheld cannot be on its way still.
+        # All messages were acknowledged, so none is still on its way.
         reader.subscribe("nothing")
         assert received == expected
         assert reader.messages.empty()
@@ -71,11 +71,11 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
 @pytest.mark.parametrize(
     "topic",
     [
-        "frames/road-small/car-2/left",  # Another's frame.
+        "frames/road-small/car-2/left",  # Another vehicle's frame.
         "retries/worker-1/road-small/car-2/left",
         "probes/worker-1/car-2",
         "status/vehicle/car-2",
-        "status/worker/worker-1",  # Posing as a worker.
+        "status/worker/worker-1",  # A worker's status.
         "status/worker/car-1",
         "masks/car-2/left",
         "masks/car-1/left",
@@ -85,12 +85,12 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         "anything/car-1",
     ],
 )
-def test_a_vehicle_reaches_nothing_of_anothers(secured: Broker, certs: Path, topic: str) -> None:
-    """One vehicle in a thief's hands is one vehicle: whoever reads such topics must get nothing from it."""
+def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Path, topic: str) -> None:
+    """A stolen vehicle must not affect others: readers of such topics receive nothing from it."""
     with Client(secured, certs, "anna") as operator, Client(secured, certs, "worker-1") as worker:
         for reader in (operator, worker):
             reader.subscribe("#")
-        while not operator.messages.empty():  # What the broker retained of other tests.
+        while not operator.messages.empty():  # Retained messages of other tests.
             operator.messages.get()
         with Client(secured, certs, "car-1") as thief:
             assert not thief.may_publish(topic)
@@ -103,8 +103,8 @@ def test_a_vehicle_reaches_nothing_of_anothers(secured: Broker, certs: Path, top
 @pytest.mark.parametrize(
     "topic_filter", ["masks/car-2/left", "masks/+/left", "echoes/car-2/worker-1", "frames/road-small/car-2/left"]
 )
-def test_a_vehicle_reads_nothing_of_anothers(secured: Broker, certs: Path, topic_filter: str) -> None:
-    """A mask shows where another vehicle is."""
+def test_a_vehicle_cannot_read_topics_of_others(secured: Broker, certs: Path, topic_filter: str) -> None:
+    """A mask reveals where another vehicle is."""
     topic = topic_filter.replace("+", "car-2")
     sender = "car-2" if topic.startswith("frames") else "worker-1"
     with (
@@ -120,10 +120,10 @@ def test_a_vehicle_reads_nothing_of_anothers(secured: Broker, certs: Path, topic
         assert thief.messages.empty()
 
 
-def test_a_vehicle_in_the_workers_group_gets_no_picture(secured: Broker, certs: Path) -> None:
-    """Mosquitto grants it a place in the group, and what falls to that place is lost, but not read.
+def test_a_vehicle_in_the_workers_group_receives_no_frame(secured: Broker, certs: Path) -> None:
+    """Mosquitto adds it to the group; frames assigned to it are lost, but not delivered.
 
-    Where vehicles may turn against each other, the workers' `--group` is therefore a name that no vehicle knows.
+    If vehicles may attack each other, the workers' `--group` must therefore be a secret name.
     """
     frames = "skylane/v1/frames/road-small/+/+"
     with (
@@ -138,21 +138,23 @@ def test_a_vehicle_in_the_workers_group_gets_no_picture(secured: Broker, certs: 
             assert vehicle.may_publish(f"frames/road-small/car-2/{number}")
         assert vehicle.may_publish("probes/worker-1/car-2")
         worker.subscribe("nothing")
-        got = [worker.next()[0] for _ in range(worker.messages.qsize())]
-        assert {f"frames/road-small/car-2/{number}" for number in range(4)} <= set(got)  # By the group it knows not.
-        assert len(got) < 8  # The other group's share of the thief went nowhere.
+        received = [worker.next()[0] for _ in range(worker.messages.qsize())]
+        assert {f"frames/road-small/car-2/{number}" for number in range(4)} <= set(
+            received
+        )  # Through the unknown group.
+        assert len(received) < 8  # The frames assigned to the thief are lost.
         assert thief.messages.empty()
 
 
 def test_a_client_id_gives_no_rights(secured: Broker, certs: Path) -> None:
-    """Anybody may choose any id: who a client is, its certificate says."""
+    """Any client may choose any id; only the certificate proves an identity."""
     with Client(secured, certs, "car-2", client_id="skylane-vehicle-car-1") as thief:
         assert not thief.may_publish("frames/road-small/car-1/left")
         assert thief.may_publish("frames/road-small/car-2/left")
 
 
-def test_a_second_client_of_one_id_has_its_own_rights(secured: Broker, certs: Path) -> None:
-    """The broker throws the first one out and may hand its session on: nothing that it could read may come with it."""
+def test_a_second_client_with_the_same_id_has_its_own_rights(secured: Broker, certs: Path) -> None:
+    """The broker disconnects the first one and may reuse its session, but not its right to read."""
     with Client(secured, certs, "car-1", client_id="same") as first:
         first.subscribe("masks/car-1/left")
         with Client(secured, certs, "car-2", client_id="same") as second, Client(secured, certs, "worker-1") as worker:
@@ -164,7 +166,7 @@ def test_a_second_client_of_one_id_has_its_own_rights(secured: Broker, certs: Pa
 
 
 def test_workers_share_frames_under_the_acl(secured: Broker, certs: Path) -> None:
-    """Workers subscribe as a group; the ACL must let a shared subscription through."""
+    """Workers subscribe as a group, so the ACL must allow shared subscriptions."""
     with Client(secured, certs, "worker-1") as worker, Client(secured, certs, "car-1") as vehicle:
         worker.subscribe("$share/skylane/skylane/v1/frames/road-small/+/+")
         vehicle.publish("frames/road-small/car-2/left")
@@ -172,20 +174,20 @@ def test_workers_share_frames_under_the_acl(secured: Broker, certs: Path) -> Non
         assert worker.next()[0] == "frames/road-small/car-1/left"
 
 
-def test_the_list_of_roles_is_the_table_of_topics() -> None:
-    """What is wider than a topic of the protocol is a door that nobody needs."""
+def test_the_acl_has_exactly_the_topics_of_the_protocol() -> None:
+    """Any wider pattern would be a right that no node needs."""
     kinds = [kind for kind in vars(topics).values() if isinstance(kind, TopicKind)]
     known = {f"{topics.PREFIX}/{re.sub('{.*?}', '+', kind.pattern)}" for kind in kinds}
     lines = (shipped("mosquitto") / "acl").read_text(encoding="utf-8").splitlines()
     roles = [line for line in lines if line and not line.startswith("#")]
-    told = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
-    exact = {re.sub("%u", "+", topic) for topic in told} - {f"{topics.PREFIX}/status/+/+"}
+    patterns = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
+    exact = {re.sub("%u", "+", topic) for topic in patterns} - {f"{topics.PREFIX}/status/+/+"}
     assert exact == known
     assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
 
 
-def test_a_common_name_with_a_slash_would_be_another_vehicle(secured: Broker, authority: CertificateAuthority) -> None:
-    """Mosquitto puts it into the pattern as it is, so no authority may sign such a name: ours does not."""
+def test_the_authority_rejects_names_with_topic_characters(secured: Broker, authority: CertificateAuthority) -> None:
+    """Mosquitto inserts the common name into ACL patterns, where a slash would name another vehicle's topic."""
     with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
         authority.node(Role.VEHICLE, "car-1/left", 1)
     with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):

@@ -1,8 +1,8 @@
-"""A worker with its gateway in this process, on free ports, for tests of its doors."""
+"""A worker with its gateway in this process, on free ports."""
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """An open worker."""
+class GatewayWorker:
+    """A running worker."""
 
     node: CloudNode
     bus: MemoryBus
 
     @property
     def grpc(self) -> str:
-        """Where gRPC is."""
+        """Address of the gRPC server."""
         return f"127.0.0.1:{self.node.ports['grpc']}"
 
     @property
     def http(self) -> str:
-        """Where HTTP is."""
+        """Address of the HTTP server."""
         return f"127.0.0.1:{self.node.ports['http']}"
 
 
@@ -46,8 +46,8 @@ def open_gateway(
     max_frames: int = 64,
     worker: str = "w",
     **settings: Any,
-) -> Iterator[Doors]:
-    """A worker that serves the models at every door, with operators let in; what it raises, this raises."""
+) -> Iterator[GatewayWorker]:
+    """Runs a worker that serves the models over HTTP, gRPC and an in-memory bus; raises the worker's exception."""
     gateway = gateway or GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")
     raised: list[BaseException] = []
     ready = threading.Event()
@@ -62,7 +62,7 @@ def open_gateway(
         def serve() -> None:
             try:
                 node.serve(bus, lambda: None, ready.set)
-            except BaseException as error:  # noqa: BLE001  Told below.
+            except BaseException as error:  # noqa: BLE001  Raised below.
                 raised.append(error)
                 ready.set()
 
@@ -71,7 +71,7 @@ def open_gateway(
         try:
             assert ready.wait(WAIT_S)
             if not raised:
-                yield Doors(node, bus)
+                yield GatewayWorker(node, bus)
         finally:
             node.stop()
             thread.join(WAIT_S)
@@ -80,15 +80,37 @@ def open_gateway(
         raise raised[0]
 
 
-def watch(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Future[Answered]]:
-    """The future of every frame that is handed in at a door from now on, as it comes."""
-    handed_in: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
-    put = Door.put
+class Gate:
+    """Blocks an engine at its next batch while the gate is closed; open at first."""
 
-    def watched(*given: Any, **more: Any) -> Future[Answered]:
-        future = put(*given, **more)
-        handed_in.put(future)
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened = threading.Event()
+        self._opened.set()
+
+    def __call__(self) -> None:
+        """Waits until the gate is open; the engine calls this for each batch."""
+        self.reached.set()
+        assert self._opened.wait(WAIT_S)
+
+    def close(self) -> None:
+        """Blocks the engine from its next batch on."""
+        self._opened.clear()
+
+    def open(self) -> None:
+        """Lets the engine continue."""
+        self._opened.set()
+
+
+def watch_submissions(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Future[Answered]]:
+    """Returns a queue that receives the future of every frame submitted through the gateway."""
+    submitted: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
+    put: Callable[..., Future[Answered]] = Door.put
+
+    def watched(*arguments: Any, **options: Any) -> Future[Answered]:
+        future = put(*arguments, **options)
+        submitted.put(future)
         return future
 
     monkeypatch.setattr(Door, "put", watched)
-    return handed_in
+    return submitted

@@ -1,4 +1,4 @@
-"""A client that is not ours: it says what it likes, and waits for what the broker says to that."""
+"""An MQTT client that can send anything, and waits for the broker's response."""
 
 import queue
 import ssl
@@ -20,15 +20,12 @@ TIMEOUT_S = 60.0
 
 
 class Client:
-    """An MQTT 5 client that waits for every answer: a connection, an acknowledgement, a message.
-
-    Topics are told and given without the protocol's prefix.
-    """
+    """An MQTT 5 client that waits for every acknowledgement; topics are without the protocol's prefix."""
 
     def __init__(self, broker: Broker, folder: Path, name: str, client_id: str = "") -> None:
-        """`folder` and `name`: of the certificate that it shows."""
+        """`folder` and `name` identify the client's certificate."""
         self._paho = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id or f"door-{uuid.uuid4().hex[:12]}", protocol=paho.MQTTv5
+            CallbackAPIVersion.VERSION2, client_id or f"test-{uuid.uuid4().hex[:12]}", protocol=paho.MQTTv5
         )
         self._paho.tls_set(
             str(folder / "ca.crt"),
@@ -36,7 +33,7 @@ class Client:
             str(folder / f"{name}.key"),
             tls_version=ssl.PROTOCOL_TLS_CLIENT,
         )
-        self._answers: queue.Queue[int] = queue.Queue()
+        self._codes: queue.Queue[int] = queue.Queue()
         self.messages: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self._paho.on_connect = self._connected
         self._paho.on_publish = self._published
@@ -46,7 +43,7 @@ class Client:
         self._paho.loop_start()
 
     def __enter__(self) -> Self:
-        assert self._answers.get(timeout=TIMEOUT_S) == 0
+        assert self._codes.get(timeout=TIMEOUT_S) == 0
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,35 +51,35 @@ class Client:
         self._paho.loop_stop()
 
     def publish(self, topic: str, payload: bytes = b"x", **properties: Any) -> int:
-        """Publish at QoS 1; the reason code of the acknowledgement. `properties`: as paho names them."""
-        told = Properties(PacketTypes.PUBLISH)
+        """Publishes at QoS 1; returns the reason code of the acknowledgement. `properties` have paho's names."""
+        packet_properties = Properties(PacketTypes.PUBLISH)
         for name, value in properties.items():
-            setattr(told, name, value)
-        self._paho.publish(f"{PREFIX}/{topic}", payload, qos=1, properties=told)
-        return self._answers.get(timeout=TIMEOUT_S)
+            setattr(packet_properties, name, value)
+        self._paho.publish(f"{PREFIX}/{topic}", payload, qos=1, properties=packet_properties)
+        return self._codes.get(timeout=TIMEOUT_S)
 
     def may_publish(self, topic: str) -> bool:
-        """Whether the broker lets it."""
+        """Publishes; returns True if the broker allows it."""
         return self.publish(topic) != NOT_AUTHORIZED
 
     def subscribe(self, topic_filter: str) -> None:
-        """Subscribe, and return once that is acknowledged."""
-        group = topic_filter.startswith("$")
-        self._paho.subscribe(topic_filter if group else f"{PREFIX}/{topic_filter}", qos=1)
-        self._answers.get(timeout=TIMEOUT_S)
+        """Subscribes and waits for the acknowledgement."""
+        is_shared = topic_filter.startswith("$")
+        self._paho.subscribe(topic_filter if is_shared else f"{PREFIX}/{topic_filter}", qos=1)
+        self._codes.get(timeout=TIMEOUT_S)
 
     def next(self) -> tuple[str, bytes]:
-        """The next message: its topic and payload."""
+        """Waits for the next message; returns its topic and payload."""
         return self.messages.get(timeout=TIMEOUT_S)
 
     def _connected(self, _client: paho.Client, _data: object, _flags: object, code: ReasonCode, _: object) -> None:
-        self._answers.put(code.value)
+        self._codes.put(code.value)
 
     def _published(self, _client: paho.Client, _data: object, _id: int, code: ReasonCode, _: object) -> None:
-        self._answers.put(code.value)
+        self._codes.put(code.value)
 
     def _subscribed(self, _client: paho.Client, _data: object, _id: int, codes: list[ReasonCode], _: object) -> None:
-        self._answers.put(codes[0].value)
+        self._codes.put(codes[0].value)
 
     def _arrived(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         self.messages.put((message.topic.removeprefix(f"{PREFIX}/"), bytes(message.payload)))

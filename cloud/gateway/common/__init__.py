@@ -1,1 +1,1 @@
-"""Code that all gateway protocols share: authentication, limits, errors, inference calls."""
+"""Code that all protocols of the gateway share: authentication, errors, inference and repository calls."""

@@ -1,4 +1,4 @@
-"""Authenticator: who a call is from, by its token or by the address of its peer."""
+"""Authentication of calls by bearer tokens, and the names under which calls are accounted."""
 
 import hmac
 import os
@@ -7,48 +7,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError
 from shared.messages.topics import sanitize_name, validate_name
 from shared.network import env_names
 
 TOKEN_VARIABLE = env_names.GATEWAY
-ANYONE = "*"  # In the place of a name: the bearer may speak for any vehicle.
+ANYONE = "*"  # The owner of a token that is valid for any name.
 
-_BEARER = "bearer "  # In any case (RFC 9110, 11.1).
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_LEAST_TOKEN = 16  # Characters; a shorter one can be guessed.
+_BEARER = "bearer "  # Case-insensitive (RFC 9110, 11.1).
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_MIN_TOKEN_CHARACTERS = 16  # Shorter tokens can be guessed.
 
 
 class TokensError(SkylaneError):
-    """A file of tokens that cannot be read."""
+    """A token that is too short, or a token file that cannot be used."""
 
 
-class Caller(NamedTuple):
-    """Who a call is from."""
+class CallerIdentity(NamedTuple):
+    """The sender of a call."""
 
-    name: str  # As it is accounted under.
-    address: str  # Of its peer, without the port.
+    name: str  # The name under which its calls are accounted.
+    address: str  # The address of its peer, without the port.
 
 
 class Authenticator:
-    """Who may call, and as whom."""
+    """Checks bearer tokens and gives every call a name."""
 
     def __init__(self, names_by_token: Mapping[str, str]) -> None:
-        """Without any token anyone may call, as anyone."""
+        """Without tokens, every call is accepted under any name."""
         self._names = {token.encode(): name for token, name in names_by_token.items()}
 
     @classmethod
-    def read(cls, file: Path | None) -> "Authenticator":
-        """Those of a file, one `NAME TOKEN` a line, and of the environment's SKYLANE_GATEWAY_TOKEN, for any name.
+    def from_file(cls, file: Path | None) -> "Authenticator":
+        """Reads a file of `NAME TOKEN` lines, and the environment's SKYLANE_GATEWAY_TOKEN, which is valid for any name.
 
         Raises:
-            TokensError: the file cannot be read, others may write it, or a line is not that.
+            TokensError: the file cannot be read, is writable by other users, or has a malformed line.
         """
         names: dict[str, str] = {}
-        if (token := os.environ.get(TOKEN_VARIABLE)) is not None:  # Empty, it was meant to lock.
-            names[_token(token, TOKEN_VARIABLE)] = ANYONE
-        lines = _lines(file) if file else []
+        if (token := os.environ.get(TOKEN_VARIABLE)) is not None:  # An empty token is an error, not open access.
+            names[_check_token(token, TOKEN_VARIABLE)] = ANYONE
+        lines = _read_lines(file) if file else []
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -56,72 +56,73 @@ class Authenticator:
             if len(parts) != 2:  # noqa: PLR2004  A name and a token.
                 raise TokensError(f"{file}, line {number}: is not NAME TOKEN")
             name = parts[0] if parts[0] == ANYONE else validate_name("name", parts[0])
-            token = _token(parts[1], f"{file}, line {number}")
+            token = _check_token(parts[1], f"{file}, line {number}")
             if names.get(token, name) != name:
-                raise TokensError(f"{file}, line {number}: is the token of {names[token]} too: give each its own")
+                raise TokensError(
+                    f"{file}, line {number}: the token is also that of {names[token]}: give each name its own token"
+                )
             names[token] = name
-        if file is not None and not names:  # Without any, everybody would be let in.
+        if file is not None and not names:  # Without tokens every call would be accepted.
             raise TokensError(
-                f"{file} holds no token: write a NAME TOKEN a line, or leave the file out to let anyone in"
+                f"{file} holds no token: write NAME TOKEN lines, or omit the file to accept calls without a token"
             )
         return cls(names)
 
     @property
     def requires_token(self) -> bool:
-        """Whether a call without a token is refused."""
+        """True if a call without a token fails."""
         return bool(self._names)
 
-    def has_token(self, name: str) -> bool:
-        """Whether a token is this name's alone."""
+    def owns_token(self, name: str) -> bool:
+        """Returns True if there is a token that is valid only for this name."""
         return name in self._names.values()
 
-    def name(self, authorization: str | None, claimed: str | None, peer: str) -> str:
-        """The name a call is accounted under: the one it claims, if it may, or one made of its token's or its peer's.
+    def authenticate(self, authorization: str | None, claimed: str | None, peer: str) -> str:
+        """Returns the name of a call: the claimed one, if its token allows that, or one made of its token or its peer.
 
-        `authorization`: the header, `Bearer TOKEN`. `claimed`: the vehicle that it says it is. `peer`: its address.
+        Args:
+            authorization: the header's value, `Bearer TOKEN`.
+            claimed: the vehicle's name according to the call.
+            peer: the caller's address.
 
         Raises:
-            RefusedError: no such token, or the claimed name is not the token's.
+            ApiError: the token is missing or unknown, or does not allow the claimed name.
         """
-        own = self._own(authorization) if self._names else ANYONE
+        owner = self._owner(authorization) if self._names else ANYONE
         if claimed is not None:
-            try:
+            with converting_errors(ErrorCode.INVALID):
                 validate_name("vehicle", claimed)
-            except SkylaneError as error:
-                raise RefusedError(Kind.INVALID, str(error)) from error
-        if own == ANYONE:
+        if owner == ANYONE:
             return claimed or sanitize_name(f"client-{peer}").replace("_", "-")
-        if claimed not in (None, own):
-            raise RefusedError(Kind.FORBIDDEN, f"the token is {own}'s: it cannot speak as {claimed}")
-        return own
+        if claimed not in (None, owner):
+            raise ApiError(ErrorCode.FORBIDDEN, f"the token belongs to {owner}: it does not allow the name {claimed}")
+        return owner
 
-    def _own(self, authorization: str | None) -> str:
+    def _owner(self, authorization: str | None) -> str:
         if authorization is None or not authorization.lower().startswith(_BEARER):
-            raise RefusedError(Kind.UNAUTHENTICATED, "no token: send the header 'Authorization: Bearer TOKEN'")
-        given = authorization[len(_BEARER) :].strip().encode()
-        found = None
-        for token, name in self._names.items():  # All are compared, so that time tells nothing of them.
-            if hmac.compare_digest(token, given):
-                found = name
-        if found is None:
-            raise RefusedError(Kind.UNAUTHENTICATED, "the token is none of this worker's: ask its operator for one")
-        return found
+            raise ApiError(ErrorCode.UNAUTHENTICATED, "no token: send the header 'Authorization: Bearer TOKEN'")
+        received = authorization[len(_BEARER) :].strip().encode()
+        owner = None
+        for token, name in self._names.items():  # All tokens are compared, so that the time reveals nothing.
+            if hmac.compare_digest(token, received):
+                owner = name
+        if owner is None:
+            raise ApiError(ErrorCode.UNAUTHENTICATED, "this worker does not know the token: ask its operator for one")
+        return owner
 
 
-def _lines(file: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
-        with file.open(encoding="utf-8") as opened:
-            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            if mode & _OTHERS_WRITE:
-                raise TokensError(
-                    f"{file}: others than its owner can write tokens into it (mode {mode:o}): chmod 600 it"
-                )
-            return opened.read().splitlines()
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & _WRITABLE_BY_OTHERS:
+                raise TokensError(f"{path} is writable by other users (mode {mode:o}): run chmod 600 on it")
+            return file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TokensError(f"{file}: the tokens cannot be read: {error}") from error
+        raise TokensError(f"{path}: the tokens cannot be read: {error}") from error
 
 
-def _token(token: str, where: str) -> str:
-    if len(token) < _LEAST_TOKEN:
-        raise TokensError(f"{where}: the token has {len(token)} characters: give at least {_LEAST_TOKEN}")
+def _check_token(token: str, source: str) -> str:
+    if len(token) < _MIN_TOKEN_CHARACTERS:
+        raise TokensError(f"{source}: the token has {len(token)} characters: give at least {_MIN_TOKEN_CHARACTERS}")
     return token

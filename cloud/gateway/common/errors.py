@@ -1,13 +1,15 @@
-"""Why a call is refused, in the words of no protocol; each face says it in its own form and code."""
+"""Errors of a call, independent of the protocol; each has an HTTP status and a gRPC status code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 from shared.errors import SkylaneError
 from shared.messages.frame import Status
 
 
-class Kind(Enum):
-    """What is wrong with a call: HTTP's status and gRPC's code for it."""
+class ErrorCode(Enum):
+    """The reason for an error, with its HTTP status and the name of its `grpc.StatusCode`."""
 
     INVALID = (400, "INVALID_ARGUMENT")
     UNAUTHENTICATED = (401, "UNAUTHENTICATED")
@@ -16,39 +18,59 @@ class Kind(Enum):
     LATE = (408, "DEADLINE_EXCEEDED")  # The caller's own deadline has passed.
     TOO_LARGE = (413, "RESOURCE_EXHAUSTED")
     UNSUPPORTED = (415, "INVALID_ARGUMENT")
-    UNPROCESSABLE = (422, "INVALID_ARGUMENT")  # It can be read, but no picture can be made of it.
+    UNPROCESSABLE = (422, "INVALID_ARGUMENT")  # The request is well formed, but its image cannot be processed.
     BUSY = (429, "RESOURCE_EXHAUSTED")
     FAILED = (500, "INTERNAL")
-    UNIMPLEMENTED = (501, "UNIMPLEMENTED")  # A part of a protocol that is not spoken here.
+    UNIMPLEMENTED = (501, "UNIMPLEMENTED")  # A part of a protocol that the worker does not support.
     STOPPING = (503, "UNAVAILABLE")
 
     @property
     def http_status(self) -> int:
-        """Of the HTTP response."""
+        """The HTTP status."""
         return self.value[0]
 
     @property
     def grpc_code(self) -> str:
-        """The name of a `grpc.StatusCode`."""
+        """The name of the `grpc.StatusCode`."""
         return self.value[1]
 
 
-_BY_STATUS = {
-    Status.EXPIRED: Kind.LATE,
-    Status.OVERLOADED: Kind.BUSY,
-    Status.REJECTED: Kind.UNPROCESSABLE,
-    Status.FAILED: Kind.FAILED,
+_CODE_OF_STATUS = {
+    Status.EXPIRED: ErrorCode.LATE,
+    Status.OVERLOADED: ErrorCode.BUSY,
+    Status.REJECTED: ErrorCode.UNPROCESSABLE,
+    Status.FAILED: ErrorCode.FAILED,
 }
 
 
-class RefusedError(SkylaneError):
-    """A call that is not answered with a result; the message says what was given and what is expected."""
+class ApiError(SkylaneError):
+    """A call that fails; the message says what was received and what is expected."""
 
-    def __init__(self, kind: Kind, message: str) -> None:
-        self.kind = kind
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        self.code = code
         super().__init__(message)
 
     @classmethod
-    def by_status(cls, status: Status, reason: str) -> "RefusedError":
-        """What became of a frame, as the refusal of the call that brought it."""
-        return cls(_BY_STATUS[status], reason or status.value)
+    def from_status(cls, status: Status, reason: str) -> "ApiError":
+        """Creates the error for a frame that was not answered with a result."""
+        return cls(_CODE_OF_STATUS[status], reason or status.value)
+
+
+class InvalidError(ApiError):
+    """A request that is malformed or has invalid values."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID, message)
+
+
+@contextmanager
+def converting_errors(
+    code: ErrorCode, prefix: str = "", errors: tuple[type[Exception], ...] = (SkylaneError,)
+) -> Iterator[None]:
+    """Converts exceptions of the types `errors` to an `ApiError` with the same message."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except errors as error:
+        raise ApiError(code, f"{prefix}{error}") from error

@@ -1,11 +1,11 @@
-"""A call: what TensorFlow Serving's doors and the Open Inference Protocol's have in common.
+"""Inference calls, independent of the protocol: common to TensorFlow Serving and the Open Inference Protocol.
 
-Pictures come in as one tensor, `input` (uint8 N×H×W×3, the model's size and colour order) or `image_bytes` (N encoded
-pictures of any size, JPEG or PNG, or pixels of the model's size folded by LZ4 or zstd). Each picture is a frame of its
-own inside the worker; what comes back is stacked: the model's outputs by name, as the direct call gives them, or
-`result_bytes`, N results packed as a vehicle gets them.
+A call has one input tensor: `input` (uint8 N×H×W×3 in the model's size and colour order), or `image_bytes` (N encoded
+images: JPEG or PNG of any size, or pixels of the model's size compressed with LZ4 or zstd). Each image becomes a frame
+of its own. The outputs are the model's output tensors, stacked over the images, or `result_bytes`: N packed results, as
+vehicles receive them.
 
-A vehicle's call brings a frame message without data beside its one picture, and is answered with a mask message.
+A vehicle's call has one image and a frame message without data; its reply has a mask message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.submission import Answered, Door
 from shared.encoding.compression import Buffer
-from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
@@ -36,195 +35,194 @@ Tensor = npt.NDArray[Any] | Sequence[Buffer]  # Numbers, or byte strings.
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What a caller asks for, in the words of no protocol."""
+class CallOrigin:
+    """The sender of a call, and the limits of its reply."""
 
-    door: str  # Which face it came by, such as "oip-rest": the camera's name in the ids of its frames.
-    caller: str  # The vehicle's name, or what stands for it: admission is fair by it.
-    model: str
-    inputs: Mapping[str, Tensor]
+    frontend: str  # Protocol and transport, such as "oip-rest"; the camera name in the ids of the call's frames.
+    caller: str  # The name under which admission accounts the frames.
     received_ns: int
-    max_reply_bytes: int  # Bytes that the way back takes.
-    version: str | None = None
-    outputs: tuple[str, ...] = ()  # Empty: all of the model's.
-    codec: str | None = None  # Of `image_bytes`; None: told by each picture's first bytes.
-    mask_codec: str = "png"  # Of `result_bytes`.
-    budget_ms: int | None = None
-    frame: FrameMessage | None = None  # A vehicle's own, without data.
-
-
-class Reply(NamedTuple):
-    """What a call is answered with."""
-
-    card: ModelCard
-    outputs: Mapping[str, Tensor]  # N first.
-    first: ResultMessage  # Of the first picture; a vehicle's answer, without data.
+    max_reply_bytes: int
+    timeout_ms: int | None = None
+    frame: FrameMessage | None = None  # A vehicle's frame message, without data.
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A call under way: one future a picture."""
+class InferenceCall:
+    """An inference call."""
 
-    door: Door
-    card: ModelCard  # As it was when the pictures were handed in.
-    heads: tuple[str, ...]  # Empty: `result_bytes` is wanted.
-    futures: tuple[Future[Answered], ...]
-    largest: int  # Bytes that the answers may have together.
+    origin: CallOrigin
+    model: str
+    inputs: Mapping[str, Tensor]
+    version: str | None = None
+    outputs: tuple[str, ...] = ()  # Empty: all outputs of the model.
+    codec: str | None = None  # The codec of `image_bytes`; None: JPEG or PNG, detected from each image.
+    mask_codec: str = "png"  # The codec of masks in `result_bytes`.
+
+
+class InferenceReply(NamedTuple):
+    """The reply to an inference call."""
+
+    card: ModelCard
+    outputs: Mapping[str, Tensor]  # The first axis is the image.
+    first: ResultMessage  # The mask message of the first image, without data.
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInference:
+    """An inference call whose frames are being processed."""
+
+    submission: Door
+    card: ModelCard  # The model that was served when the frames were submitted.
+    heads: tuple[str, ...]  # Names of the requested model outputs; empty: `result_bytes` is requested.
+    futures: tuple[Future[Answered], ...]  # One for each image.
+    max_reply_bytes: int
     is_vehicle: bool
 
-    def reply(self) -> Reply:
-        """The answer, once all futures are done.
+    def reply(self) -> InferenceReply:
+        """Builds the reply; waits until all futures are done.
+
+        A vehicle receives the status of its frame in the mask message, not as an error.
 
         Raises:
-            RefusedError: a picture was not answered, or all answers together are too large. A vehicle's frame is told
-                what became of it instead.
+            ApiError: an image has no result, or the results together are too large.
         """
         answers = [future.result() for future in self.futures]
         first = answers[0].message
         if self.is_vehicle:
             outputs: dict[str, Tensor] = {RESULTS: [first.data]} if first.status is Status.ANSWERED else {}
-            return Reply(self.card, outputs, replace(first, data=b""))
+            return InferenceReply(self.card, outputs, replace(first, data=b""))
         for answer in answers:
             if answer.message.status is not Status.ANSWERED:
-                raise RefusedError.by_status(answer.message.status, answer.message.reason)
-        card = self._answering(answers)
+                raise ApiError.from_status(answer.message.status, answer.message.reason)
+        card = self._answering_card(answers)
         self._check_size(answers)
         if not self.heads:
-            return Reply(card, {RESULTS: [answer.message.data for answer in answers]}, replace(first, data=b""))
-        return Reply(card, {head: _stacked(answers, head) for head in self.heads}, first)
+            results = [answer.message.data for answer in answers]
+            return InferenceReply(card, {RESULTS: results}, replace(first, data=b""))
+        return InferenceReply(card, {head: _stack(answers, head) for head in self.heads}, first)
 
-    def _answering(self, answers: Sequence[Answered]) -> ModelCard:
-        """The card of the version that answered: another one may have taken over since the pictures came.
+    def cancel(self) -> None:
+        """Cancels the frames whose processing has not begun."""
+        for future in self.futures:
+            future.cancel()
 
-        Raises:
-            RefusedError: several did, or one that has not these outputs, or is gone already.
-        """
+    def _answering_card(self, answers: Sequence[Answered]) -> ModelCard:
+        """The card of the version that answered, which may differ from the one at submission; raises if several did."""
         versions = {(answer.message.model_version, answer.message.model_sha256) for answer in answers}
         if versions == {(self.card.version, self.card.sha256)}:
             return self.card
         lacks = any(answer.outputs is not None and not answer.outputs.keys() >= {*self.heads} for answer in answers)
         if lacks or len(versions) > 1:
-            raise RefusedError(Kind.BUSY, f"{self.card.name} became another version while it was asked: ask again")
-        return self.door.card(self.card.name, answers[0].message.model_version)
+            raise ApiError(ErrorCode.BUSY, f"the version of {self.card.name} changed during the call: call again")
+        return self.submission.card(self.card.name, answers[0].message.model_version)
 
     def _check_size(self, answers: Sequence[Answered]) -> None:
-        """Check that they fit the way back together, as each of them does, before they are put together."""
+        """Checks the total size of the results before they are joined."""
         outputs = (answer.outputs[head] for answer in answers if answer.outputs is not None for head in self.heads)
         size = sum(values.nbytes for values in outputs) + sum(len(answer.message.data) for answer in answers)
-        if size > self.largest:
-            raise RefusedError(
-                Kind.UNPROCESSABLE,
-                f"an answer of {size} bytes: at most {self.largest} are sent; ask for fewer outputs or pictures",
-            )
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more: what has not begun need not be done."""
-        for future in self.futures:
-            future.cancel()
+        if size > self.max_reply_bytes:
+            raise response_too_large(size, self.max_reply_bytes)
 
 
-def ask(door: Door, call: Call) -> Asked:
-    """Hand a call's pictures in, each as a frame.
+def start_inference(submission: Door, call: InferenceCall) -> PendingInference:
+    """Submits each image of a call as a frame.
 
     Raises:
-        RefusedError: it cannot be read; the message says what was given and what is expected.
+        ApiError: the call is invalid, or the worker does not serve the model.
     """
-    lane = door.lane(call.model, call.version)
-    card = lane.card
-    data = _data(call, card)
-    if call.frame is not None:
-        if len(data) != 1:
-            raise RefusedError(Kind.INVALID, f"{len(data)} pictures come with one frame message: send one")
-        future = _put(door, call, _own(call.frame, data[0], call), heads=False)
-        return Asked(door, card, (), (future,), call.max_reply_bytes, is_vehicle=True)
-    if not data:
-        raise RefusedError(Kind.INVALID, "no picture: send at least one")
-    if len(data) > door.max_images:
-        raise RefusedError(
-            Kind.INVALID, f"{len(data)} pictures in one call: at most {door.max_images} are taken; divide them"
+    lane = submission.lane(call.model, call.version)
+    card, origin = lane.card, call.origin
+    images = _images(call, card)
+    heads: tuple[str, ...] = ()
+    if origin.frame is not None:
+        if len(images) != 1:
+            raise InvalidError(f"{len(images)} images with one frame message: send one image")
+        messages = [_vehicle_frame(origin.frame, images[0], call)]
+    else:
+        if not images:
+            raise InvalidError("no image: send at least one")
+        if len(images) > submission.max_images:
+            raise InvalidError(f"{len(images)} images in one call: send at most {submission.max_images} with each call")
+        heads = _requested_heads(call.outputs, tuple(lane.model.manifest.heads))
+        messages = [_frame_message(submission, call, card, image) for image in images]
+    futures = tuple(
+        submission.put(
+            message, received_ns=origin.received_ns, max_reply_bytes=origin.max_reply_bytes, heads=bool(heads)
         )
-    heads = _wanted(call.outputs, tuple(lane.model.manifest.heads))
-    messages = [_message(door, call, card, each) for each in data]  # All are read before the first is handed in.
-    futures = tuple(_put(door, call, message, heads=bool(heads)) for message in messages)
-    return Asked(door, card, heads, futures, call.max_reply_bytes, is_vehicle=False)
-
-
-def stages_ms(message: ResultMessage) -> dict[str, float]:
-    """How long each of the worker's stages of a frame took, in milliseconds."""
-    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
-    return {stage.value: taken / 1e6 for stage, taken in durations_ns(times).items()}
-
-
-def server_timing(message: ResultMessage) -> str:
-    """The same as HTTP's `Server-Timing` has it."""
-    return ", ".join(f"{stage};dur={taken:.3f}" for stage, taken in stages_ms(message).items())
-
-
-def _put(door: Door, call: Call, message: FrameMessage, *, heads: bool) -> Future[Answered]:
-    return door.put(
-        message,
-        received_ns=call.received_ns,
-        max_reply_bytes=call.max_reply_bytes,
-        heads=heads,
+        for message in messages
+    )
+    return PendingInference(
+        submission, card, heads, futures, origin.max_reply_bytes, is_vehicle=origin.frame is not None
     )
 
 
-def _own(frame: FrameMessage, data: Buffer, call: Call) -> FrameMessage:
-    """A vehicle's frame with its picture.
+def response_too_large(size: int, max_bytes: int) -> ApiError:
+    """Returns the error for a response that would be larger than allowed."""
+    return ApiError(
+        ErrorCode.UNPROCESSABLE,
+        f"a response of {size} bytes exceeds the limit of {max_bytes}: request fewer outputs or images",
+    )
 
-    Raises:
-        RefusedError: it is another's, or for another model.
-    """
-    if frame.id.vehicle != call.caller:
-        raise RefusedError(Kind.FORBIDDEN, f"the frame is {frame.id.vehicle}'s: {call.caller} may send its own only")
+
+def stages_ms(message: ResultMessage) -> dict[str, float]:
+    """Returns the duration of each stage of a frame in the worker, in milliseconds."""
+    times = stage_times((stamp for stamp in message.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+    return {stage.value: duration_ns / 1e6 for stage, duration_ns in durations_ns(times).items()}
+
+
+def server_timing(message: ResultMessage) -> str:
+    """Returns the stage durations in the format of HTTP's `Server-Timing` header."""
+    return ", ".join(f"{stage};dur={duration_ms:.3f}" for stage, duration_ms in stages_ms(message).items())
+
+
+def _vehicle_frame(frame: FrameMessage, data: Buffer, call: InferenceCall) -> FrameMessage:
+    """Adds the image to a vehicle's frame message."""
+    caller = call.origin.caller
+    if frame.id.vehicle != caller:
+        raise ApiError(
+            ErrorCode.FORBIDDEN, f"the frame belongs to {frame.id.vehicle}: {caller} may send its own frames only"
+        )
     if frame.model != call.model or call.version not in (None, frame.version):
-        told = [" ".join(filter(None, each)) for each in ((frame.model, frame.version), (call.model, call.version))]
-        raise RefusedError(Kind.INVALID, f"the frame is for {told[0]}, the call for {told[1]}: they must agree")
+        named = [" ".join(filter(None, each)) for each in ((frame.model, frame.version), (call.model, call.version))]
+        raise InvalidError(f"the frame is for {named[0]}, the call for {named[1]}: send the same model")
     return replace(frame, data=data)
 
 
-def _data(call: Call, card: ModelCard) -> Sequence[Buffer]:
-    """Each picture's bytes."""
+def _images(call: InferenceCall, card: ModelCard) -> Sequence[Buffer]:
+    """The bytes of each image of a call."""
+    shape = f"{card.height}, {card.width}, 3"
     if len(call.inputs) != 1 or not call.inputs.keys() <= {INPUT, IMAGES}:
         given = ", ".join(sorted(name[:40] for name in call.inputs)) or "none"
-        raise RefusedError(
-            Kind.INVALID, f"inputs {given}: give one, {INPUT} (uint8 [n, {_size(card)}]) or {IMAGES} (strings [n])"
-        )
+        raise InvalidError(f"inputs {given}: send either {INPUT} (uint8 [n, {shape}]) or {IMAGES} (strings [n])")
     ((name, tensor),) = call.inputs.items()
     if name == IMAGES:
         if isinstance(tensor, np.ndarray):
-            raise RefusedError(Kind.INVALID, f"{IMAGES} is {tensor.dtype.name}: send byte strings, one a picture")
+            raise InvalidError(f"{IMAGES} is {tensor.dtype.name}: send byte strings, one per image")
         return tensor
     if not isinstance(tensor, np.ndarray) or tensor.dtype != np.uint8:
         given = tensor.dtype.name if isinstance(tensor, np.ndarray) else "strings"
-        raise RefusedError(Kind.INVALID, f"{INPUT} is {given}: send uint8, [n, {_size(card)}]")
+        raise InvalidError(f"{INPUT} is {given}: send uint8, [n, {shape}]")
     if tensor.ndim != 4 or tensor.shape[1:] != (card.height, card.width, 3):  # noqa: PLR2004  N×H×W×3.
-        raise RefusedError(Kind.INVALID, f"{INPUT} has shape {list(tensor.shape)}: send [n, {_size(card)}]")
-    return [np.ascontiguousarray(picture).reshape(-1).data for picture in tensor]
+        raise InvalidError(f"{INPUT} has shape {list(tensor.shape)}: send [n, {shape}]")
+    return [np.ascontiguousarray(image).reshape(-1).data for image in tensor]
 
 
-def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMessage:
-    """A caller's picture as a frame of its own.
-
-    Raises:
-        RefusedError: it is no picture of a kind that is read here.
-    """
-    codec, height, width = "raw", card.height, card.width
+def _frame_message(submission: Door, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
+    """Builds the frame message of an image."""
+    height, width = card.height, card.width
     if IMAGES in call.inputs and call.codec in (None, "jpeg", "png"):
-        try:
+        with converting_errors(ErrorCode.UNPROCESSABLE):
             header = read_header(data)
             codec, height, width = header.kind, header.height, header.width
             plan = geometry.plan(card.resize, height, width, card.height, card.width)
-        except SkylaneError as error:
-            raise RefusedError(Kind.UNPROCESSABLE, str(error)) from error
     else:
         codec = "raw" if INPUT in call.inputs else str(call.codec)
         plan = geometry.plan(card.resize, height, width, height, width)
     if codec not in image_codecs.IMAGE_CODECS:
         known = ", ".join(image_codecs.IMAGE_CODECS)
-        raise RefusedError(Kind.INVALID, f"no image codec {codec[:40]!r}: choose one of {known}")
+        raise InvalidError(f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
-        id=door.new_id(sanitize_name(call.caller), call.door),
+        id=submission.new_id(sanitize_name(call.origin.caller), call.origin.frontend),
         model=call.model,
         version=call.version,
         layout=card.layout,
@@ -233,28 +231,22 @@ def _message(door: Door, call: Call, card: ModelCard, data: Buffer) -> FrameMess
         geometry=plan,
         frame_stamp_ns=0,
         data=data,
-        remaining_ms=call.budget_ms,
+        remaining_ms=call.origin.timeout_ms,
         options=RequestOptions(mask_codec=call.mask_codec if card.task is Task.SEGMENTATION else "raw"),
     )
 
 
-def _wanted(outputs: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
-    """The model's outputs that are asked for, in that order; none where the finished results are."""
+def _requested_heads(outputs: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
+    """The requested outputs of the model; empty if the packed results are requested."""
     if outputs == (RESULTS,):
         return ()
     unknown = [name for name in outputs if name not in heads]
     if unknown:
-        raise RefusedError(
-            Kind.INVALID, f"no output {', '.join(unknown)[:200]}: ask for {', '.join(heads)}, or for {RESULTS} alone"
-        )
+        raise InvalidError(f"no output {', '.join(unknown)[:200]}: request {', '.join(heads)}, or {RESULTS} alone")
     return outputs or heads
 
 
-def _stacked(answers: Sequence[Answered], head: str) -> npt.NDArray[Any]:
-    """One output of all pictures, N first; without a copy where there is one."""
+def _stack(answers: Sequence[Answered], head: str) -> npt.NDArray[Any]:
+    """Stacks one output of all images; a single image is not copied."""
     values = [answer.outputs[head] for answer in answers if answer.outputs is not None]
     return values[0][np.newaxis] if len(values) == 1 else np.stack(values)
-
-
-def _size(card: ModelCard) -> str:
-    return f"{card.height}, {card.width}, 3"

@@ -1,14 +1,13 @@
-"""The repository's calls: which models there are, load this one, unload that one."""
+"""Model repository calls of the Open Inference Protocol: list the models, load one, unload one."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
 from secrets import token_hex
 from typing import Any
 
-from cloud.gateway.common.auth import Caller
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.auth import CallerIdentity
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.context import WorkerContext
-from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.topics import validate_name
@@ -21,69 +20,72 @@ _STATES = {
     ModelState.AVAILABLE: "UNAVAILABLE",
     ModelState.BROKEN: "UNAVAILABLE",
 }
-_NOBODY = "a caller without a token"  # No operator can be called so.
-_REFUSED = RateLimitedLogger(get_logger("cloud"))
+_NO_OPERATOR = "a caller without a token"  # The spaces make it an impossible operator name.
+_LOG = RateLimitedLogger(get_logger("cloud"))
 
 
-def index(entries: tuple[ModelEntry, ...], *, ready_alone: bool) -> list[dict[str, Any]]:
-    """RepositoryIndexResponse's models."""
+def index(entries: tuple[ModelEntry, ...], *, only_ready: bool) -> list[dict[str, Any]]:
+    """Returns the models of a RepositoryIndexResponse."""
     return [
         {"name": entry.model, "version": entry.version, "state": _STATES[entry.state], "reason": _reason(entry)}
         for entry in entries
-        if not ready_alone or _STATES[entry.state] == "READY"
+        if not only_ready or _STATES[entry.state] == "READY"
     ]
 
 
-def order(parts: WorkerContext, caller: Caller, verb: Verb, model: str = "") -> Future[ControlReply]:
-    """Sends a request to the worker's control; `checked_reply` reads its reply.
+def send_request(worker: WorkerContext, caller: CallerIdentity, verb: Verb, model: str = "") -> Future[ControlReply]:
+    """Sends a request to the worker's control; `check_reply` reads its reply.
 
     Raises:
-        RefusedError: the worker takes no requests, or none of this caller, or no model can have that name.
+        ApiError: the worker accepts no control requests, or none of this caller, or the model's name is invalid.
     """
-    if parts.control is None:
-        raise RefusedError(Kind.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
+    if worker.control is None:
+        raise ApiError(ErrorCode.FORBIDDEN, "this worker's models are fixed: start it without --no-control")
+    authenticator = worker.authenticator
     if verb is not Verb.LIST:
-        if not parts.callers.requires_token and not is_loopback(caller.address):
-            _REFUSED.warning(
+        if not authenticator.requires_token and not is_loopback(caller.address):
+            _LOG.warning(
                 caller.address, "control request refused", verb=verb.value, model=model, address=caller.address
             )
-            raise RefusedError(
-                Kind.FORBIDDEN,
-                "models are loaded and unloaded from the worker's own machine, or with a token: start it with --tokens",
+            raise ApiError(
+                ErrorCode.FORBIDDEN,
+                "models can be loaded and unloaded from the worker's own machine only, or with a token: "
+                "start the worker with --tokens",
             )
-        try:
+        with converting_errors(ErrorCode.INVALID):
             validate_name("model", model)
-        except SkylaneError as error:
-            raise RefusedError(Kind.INVALID, str(error)) from error
-        if not parts.control.operators and parts.callers.has_token(caller.name):  # At the broker its ACL says so.
-            raise RefusedError(Kind.FORBIDDEN, f"{caller.name} is no operator of this worker: name it with --operator")
-    operator = caller.name if parts.callers.requires_token else _NOBODY
-    return parts.control.ask(ControlRequest(operator, token_hex(8), verb, model))
+        # Without --operator, the broker's ACL decides over MQTT; here a vehicle's own token is not enough.
+        if not worker.control.operators and authenticator.owns_token(caller.name):
+            raise ApiError(
+                ErrorCode.FORBIDDEN, f"{caller.name} is not an operator of this worker: add it with --operator"
+            )
+    operator = caller.name if authenticator.requires_token else _NO_OPERATOR
+    return worker.control.ask(ControlRequest(operator, token_hex(8), verb, model))
 
 
-def checked_reply(reply: ControlReply) -> ControlReply:
-    """A reply that says that it was done.
+def check_reply(reply: ControlReply) -> ControlReply:
+    """Returns the reply of a request that succeeded.
 
     Raises:
-        RefusedError: it says why not.
+        ApiError: the request failed.
     """
     if reply.error:
-        raise RefusedError(Kind.INVALID, reply.error)
+        raise InvalidError(reply.error)
     return reply
 
 
 def check_parameters(parameters: Any) -> None:
-    """Check that a load brings no model of its own.
+    """Checks that a load or unload request has no parameters that the worker does not support.
 
     Raises:
-        RefusedError: it does, or has another one, or they are no parameters.
+        ApiError: there is another parameter than `unload_dependents`, or this is not a mapping.
     """
     if not isinstance(parameters, Mapping):
-        raise RefusedError(Kind.INVALID, f"parameters are {str(parameters)[:40]!r}: send an object, or leave them out")
+        raise InvalidError(f"parameters are {str(parameters)[:40]!r}: send an object, or omit them")
     if unknown := [name for name in parameters if name != "unload_dependents"]:
-        raise RefusedError(
-            Kind.INVALID,
-            f"parameter {', '.join(sorted(unknown))[:200]}: models are loaded from the worker's repository as they are",
+        raise InvalidError(
+            f"parameter {', '.join(sorted(unknown))[:200]} is not supported: omit it; the worker loads models from its "
+            "own repository, unchanged"
         )
 
 

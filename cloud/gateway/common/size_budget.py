@@ -1,31 +1,33 @@
-"""How much an answer may still take while it is written: as text a number takes several times its bytes."""
+"""A size limit that is checked while a response is being written: as text, a number takes several times its bytes."""
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 
 
-class Room:
-    """The bytes that are left of an answer's; to be asked as each piece is made, and not when all of them have been."""
+class SizeBudget:
+    """The bytes that a response may still grow by. It is charged piece by piece, before the whole response exists."""
 
-    def __init__(self, largest: int, form: str, instead: str = "") -> None:
-        """`form`: how the outputs are written; `instead`: what else their caller could ask for, as the error says it."""
-        self._left = largest
-        self._problem = f"outputs of more than {largest} bytes, {form}: ask for fewer, or of fewer pictures{instead}"
+    def __init__(self, max_bytes: int, encoding: str, alternative: str = "") -> None:
+        """`encoding` and `alternative` complete the error message: how outputs are written, and what to request instead."""
+        self._remaining = max_bytes
+        self._message = (
+            f"outputs of more than {max_bytes} bytes, {encoding}: request fewer outputs or images{alternative}"
+        )
 
-    def take(self, size: int) -> None:
-        """Take so many bytes.
-
-        Raises:
-            RefusedError: there are fewer.
-        """
-        self._left -= size
-        if self._left < 0:
-            raise RefusedError(Kind.UNPROCESSABLE, self._problem)
-
-    def text(self, written: bytes) -> bytes:
-        """The text given, for which there was room.
+    def charge(self, size: int) -> None:
+        """Subtracts `size` bytes.
 
         Raises:
-            RefusedError: there was not.
+            ApiError: fewer bytes remain.
         """
-        self.take(len(written))
-        return written
+        self._remaining -= size
+        if self._remaining < 0:
+            raise ApiError(ErrorCode.UNPROCESSABLE, self._message)
+
+    def charged(self, text: bytes) -> bytes:
+        """Charges the size of `text` and returns it.
+
+        Raises:
+            ApiError: fewer bytes remain.
+        """
+        self.charge(len(text))
+        return text

@@ -1,4 +1,4 @@
-"""What tensors a model takes and gives at the doors, in the words of no protocol."""
+"""Input and output tensors of a model, independent of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS
 from cloud.models.model import OutputType
 from shared.messages.model_card import ModelCard, Task
 
-ANY = -1  # Of a side: as many as there are.
+ANY = -1  # A dimension of variable size.
 
 
 class TensorSpec(NamedTuple):
-    """A tensor by its name."""
+    """Name, type and shape of a tensor."""
 
     name: str
-    dtype: str | None  # As NumPy calls it, "bytes" for strings; None: it is not known before the model has answered.
-    shape: tuple[int, ...] | None  # None: the same.
+    dtype: str | None  # NumPy's name, or "bytes" for strings; None: unknown until the model has run.
+    shape: tuple[int, ...] | None  # None: unknown, as above.
 
 
 PACKED = TensorSpec(RESULTS, "bytes", (ANY,))
@@ -23,14 +23,14 @@ ENCODED = TensorSpec(IMAGES, "bytes", (ANY,))
 
 
 def pixels(card: ModelCard) -> TensorSpec:
-    """The input as numbers."""
+    """Returns the spec of the input that holds pixels."""
     return TensorSpec(INPUT, "uint8", (ANY, card.height, card.width, 3))
 
 
 def outputs(
-    card: ModelCard, heads: Sequence[str], given: Mapping[str, OutputType] | None = None
+    card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, OutputType] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """The model's outputs as its direct call gives them; `given`: what its warm-up found them to be."""
+    """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
     match card.task:
         case Task.SEGMENTATION:
             known = {"mask": TensorSpec("mask", "uint8", (ANY, card.height, card.width))}
@@ -42,6 +42,6 @@ def outputs(
                 "scores": TensorSpec("scores", "float32", (ANY, ANY, len(card.labels.names))),
             }
         case _:
-            types = (given or {}).items()
+            types = (warmup_types or {}).items()
             known = {head: TensorSpec(head, each.dtype, (ANY, *each.shape)) for head, each in types}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)

@@ -1,4 +1,4 @@
-"""What /api/detect answers: a result in words and numbers, for people and scripts."""
+"""The JSON response of `/api/detect`."""
 
 import base64
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ from shared.messages.results import Classification, Detections, Result, Tensors
 
 
 class PictureSize(BaseModel):
-    """Of the picture as it was turned upright."""
+    """Size of the image in pixels, after its EXIF rotation."""
 
     height: int
     width: int
 
 
 class Detection(BaseModel):
-    """One object."""
+    """A detected object."""
 
-    box: tuple[float, float, float, float] = Field(description="x1, y1, x2, y2 in pixels of the picture")
+    box: tuple[float, float, float, float] = Field(description="x1, y1, x2, y2 in pixels of the image")
     class_id: int
     name: str
     score: float
 
 
 class ScoredClass(BaseModel):
-    """One class of the whole picture."""
+    """A class of the whole image."""
 
     class_id: int
     name: str
@@ -40,7 +40,7 @@ class ScoredClass(BaseModel):
 
 
 class ClassShare(BaseModel):
-    """How much of the picture, as far as the model saw it, is of a class."""
+    """The share of a class in the part of the image that the model processed, 0 to 1."""
 
     class_id: int
     name: str
@@ -48,51 +48,52 @@ class ClassShare(BaseModel):
 
 
 class Array(BaseModel):
-    """What a model of raw tensors gave, told but not sent."""
+    """Type and shape of an output tensor, whose values are not sent."""
 
     dtype: str
     shape: list[int]
 
 
 class DetectAnswer(BaseModel):
-    """A picture's result; of `detections`, `classes`, `shares` with `mask` and `tensors` what the model's task has."""
+    """The result for an image; the model's task determines which optional fields are present."""
 
     model: str
     version: str
     task: Task
-    trained: bool = Field(description="false: the weights are random, and the result means nothing")
+    trained: bool = Field(description="false: the weights are random, and the result is meaningless")
     picture: PictureSize
     detections: list[Detection] | None = None
     classes: list[ScoredClass] | None = None
     shares: list[ClassShare] | None = None
     mask: str | None = Field(
-        None, description=f"base64 of a grey PNG of class ids, as large as the picture; {UNSEEN}: not seen"
+        None,
+        description=f"base64 of a grey PNG of class ids, in the size of the image; {UNSEEN}: not processed by the model",
     )
     tensors: dict[str, Array] | None = None
-    times_ms: dict[str, float] = Field(description="How long each step took in the worker, and `total`")
-    annotated: str | None = Field(None, description="base64 of the picture with the result drawn on it, a JPEG")
+    times_ms: dict[str, float] = Field(description="Duration of each step in the worker, and `total`")
+    annotated: str | None = Field(None, description="base64 of a JPEG: the image with the result drawn on it")
 
 
-def answer_of(
+def build_response(
     card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
 ) -> DetectAnswer:
-    """A result in words. `message`: the worker's, whose geometry says how the picture was made to fit the model."""
-    made = message.geometry
-    assert made is not None
+    """Builds the response; the mask message has the geometry by which the image was fitted to the model."""
+    plan = message.geometry
+    assert plan is not None
     return DetectAnswer(
         model=card.name,
         version=card.version,
         task=card.task,
         trained=card.trained,
-        picture=PictureSize(height=made.source_height, width=made.source_width),
+        picture=PictureSize(height=plan.source_height, width=plan.source_width),
         times_ms=dict(times_ms),
         annotated=None if annotated is None else base64.b64encode(annotated).decode(),
-        **_told(card, result, made),
+        **_task_fields(card, result, plan),
     )
 
 
-def _told(card: ModelCard, result: Result, made: Geometry) -> dict[str, Any]:
-    """The fields that are the task's own."""
+def _task_fields(card: ModelCard, result: Result, plan: Geometry) -> dict[str, Any]:
+    """Returns the fields that depend on the model's task."""
     name = card.labels.name_of
     match result:
         case Detections():
@@ -115,18 +116,18 @@ def _told(card: ModelCard, result: Result, made: Geometry) -> dict[str, Any]:
                 head: Array(dtype=array.dtype.name, shape=list(array.shape)) for head, array in result.values.items()
             }
             return {"tensors": shapes}
-    return _of_mask(card, result, made)
+    return _mask_fields(card, result, plan)
 
 
-def _of_mask(card: ModelCard, mask: Mask, made: Geometry) -> dict[str, Any]:
-    seen = mask[
-        made.paste_top : made.paste_top + made.paste_height, made.paste_left : made.paste_left + made.paste_width
+def _mask_fields(card: ModelCard, mask: Mask, plan: Geometry) -> dict[str, Any]:
+    processed = mask[
+        plan.paste_top : plan.paste_top + plan.paste_height, plan.paste_left : plan.paste_left + plan.paste_width
     ]
-    counts = np.bincount(seen.reshape(-1))
+    counts = np.bincount(processed.reshape(-1))
     shares = [
-        ClassShare(class_id=class_id, name=card.labels.name_of(class_id), share=int(counts[class_id]) / seen.size)
+        ClassShare(class_id=class_id, name=card.labels.name_of(class_id), share=int(counts[class_id]) / processed.size)
         for class_id in np.argsort(-counts, kind="stable").tolist()
         if counts[class_id]
     ]
-    laid = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, made, UNSEEN)), "png")
-    return {"shares": shares, "mask": base64.b64encode(laid).decode()}
+    png = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
+    return {"shares": shares, "mask": base64.b64encode(png).decode()}

@@ -1,30 +1,34 @@
-"""A gRPC call as its service sees it, whatever the message."""
+"""A gRPC call, independent of its service and message."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
 
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Asked, Reply, server_timing
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
+from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
+from cloud.gateway.context import WorkerContext
+from shared.encoding.bounded_protobuf import ProtobufError, parse
 from shared.encoding.compression import Buffer
-from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
+from shared.encoding.protobuf import message_class
+from shared.messages.frame import FrameMessage, pack_result, unpack_frame
 
-FRAME_KEY = "skylane-frame-bin"  # A vehicle's frame message without its data, and
-MASK_KEY = "skylane-mask-bin"  # the mask message without its, behind the answer.
+FRAME_KEY = "skylane-frame-bin"  # Metadata: a vehicle's frame message without data.
+MASK_KEY = "skylane-mask-bin"  # Trailing metadata: the mask message without data.
 VEHICLE_KEY = "skylane-vehicle"
 TIMING_KEY = "server-timing"
-_LONGEST_MS = 86_400_000
+
+_ONE_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
 class GrpcCall:
-    """The bytes of a request and what came with them."""
+    """The bytes of a request, with its metadata and deadline."""
 
     data: Buffer
     received_ns: int
@@ -32,85 +36,93 @@ class GrpcCall:
 
     @cached_property
     def metadata(self) -> Mapping[str, str | bytes]:
-        """The caller's metadata by key in lower case; bytes where the key ends in `-bin`."""
+        """The metadata by key in lower case; values are bytes if the key ends in `-bin`."""
         return dict(self.context.invocation_metadata())
 
     @property
     def host(self) -> str:
         """The caller's address, without its port."""
-        address = unquote(self.context.peer()).partition(":")[2]  # Such as ipv4:127.0.0.1:5000 or ipv6:[::1]:5000.
+        address = unquote(self.context.peer()).partition(":")[2]  # For example ipv4:127.0.0.1:5000 or ipv6:[::1]:5000.
         return address.rpartition(":")[0].strip("[]") or "unknown"
 
     def text(self, key: str) -> str | None:
-        """A value of the metadata; None where there is none, or one of bytes."""
+        """Returns a text value of the metadata."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
     @cached_property
     def frame(self) -> FrameMessage | None:
-        """A vehicle's frame message without data.
+        """The vehicle's frame message without data, if the metadata has one.
 
         Raises:
-            RefusedError: what is there is none.
+            ApiError: the frame message is malformed.
         """
         packed = self.metadata.get(FRAME_KEY)
         if not isinstance(packed, bytes):
             return None
-        try:
+        with converting_errors(ErrorCode.INVALID, f"{FRAME_KEY}: "):
             return unpack_frame(packed)
-        except MessageError as error:
-            raise RefusedError(Kind.INVALID, f"{FRAME_KEY}: {error}") from error
 
-    @property
-    def budget_ms(self) -> int | None:
-        """The time that the caller's deadline leaves; None without one."""
-        left_s = self.context.time_remaining()
-        return None if left_s is None or left_s * 1000 > _LONGEST_MS else max(0, int(left_s * 1000))
-
-    def caller(self, callers: Authenticator, claimed: str | None = None) -> str:
-        """Who calls; `claimed` by the message itself, else by metadata.
+    def authenticate(self, authenticator: Authenticator, claimed: str | None = None) -> str:
+        """Returns the caller's name; `claimed` is the vehicle name in the message, which precedes the metadata.
 
         Raises:
-            RefusedError: it has no token, or may not speak by that name.
+            ApiError: the token is missing or unknown, or does not allow the claimed name.
         """
-        if claimed is None and (told := self.metadata.get(VEHICLE_KEY)) is not None:
-            claimed = told if isinstance(told, str) else told.decode(errors="replace")
-        return callers.name(self.text("authorization"), claimed, self.host)
+        if claimed is None and (vehicle := self.metadata.get(VEHICLE_KEY)) is not None:
+            claimed = vehicle if isinstance(vehicle, str) else vehicle.decode(errors="replace")
+        return authenticator.authenticate(self.text("authorization"), claimed, self.host)
 
-    def admit(self, callers: Authenticator) -> None:
-        """Check the token alone, before the message has come: a stranger's is not waited for.
+    def check_token(self, authenticator: Authenticator) -> None:
+        """Checks only the token, before the message has been received.
 
         Raises:
-            RefusedError: it has none, or none of this worker's.
+            ApiError: the token is missing or unknown.
         """
-        callers.name(self.text("authorization"), None, self.host)
+        authenticator.authenticate(self.text("authorization"), None, self.host)
 
-    def when_over(self, cancel: Callable[[], object]) -> None:
-        """Registers `cancel` to be called when the call ends."""
+    def origin(self, frontend: str, caller: str, worker: WorkerContext) -> CallOrigin:
+        """Describes the sender and the limits of an inference call; the timeout is what the gRPC deadline leaves."""
+        remaining_s = self.context.time_remaining()
+        timeout_ms = None
+        if remaining_s is not None and remaining_s * 1000 <= _ONE_DAY_MS:
+            timeout_ms = max(0, int(remaining_s * 1000))
+        max_bytes = worker.settings.max_message_bytes
+        return CallOrigin(frontend, caller, self.received_ns, max_bytes, timeout_ms, self.frame)
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Registers a function to be called when the call ends; calls it at once if the call has ended."""
 
         def ended() -> None:
-            cancel()
+            callback()
 
-        if not self.context.add_callback(ended):  # The call has ended already.
-            cancel()
+        if not self.context.add_callback(ended):
+            callback()
 
-    def reply(self, asked: Asked) -> Reply:
-        """Wait for what was asked, and tell of it behind the answer; where the caller goes, its pictures are let go.
+    def wait_for(self, pending: PendingInference) -> InferenceReply:
+        """Waits for the reply and sets its trailing metadata; the frames are cancelled if the call ends earlier.
 
         Raises:
-            RefusedError: as `Asked.reply`, or nobody waits any more.
+            ApiError: the inference failed, or the caller's deadline has passed.
         """
-        self.when_over(asked.cancel)
+        self.on_end(pending.cancel)
         try:
-            reply = asked.reply()
+            reply = pending.reply()
         except CancelledError as error:
-            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        self._tell(reply.first, is_vehicle=asked.is_vehicle)
+            raise ApiError(ErrorCode.LATE, "the caller's deadline has passed") from error
+        trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(reply.first))]
+        if pending.is_vehicle:
+            trailing.append((MASK_KEY, pack_result(reply.first)))
+        self.context.set_trailing_metadata(tuple(trailing))
         return reply
 
-    def _tell(self, message: ResultMessage, *, is_vehicle: bool) -> None:
-        """Send the worker's stages behind the answer, and to a vehicle what its mask message holds beside the data."""
-        trailing: list[tuple[str, str | bytes]] = [(TIMING_KEY, server_timing(message))]
-        if is_vehicle:
-            trailing.append((MASK_KEY, pack_result(message)))
-        self.context.set_trailing_metadata(tuple(trailing))
+
+def parse_message(full_name: str, data: Buffer) -> Any:
+    """Parses a protobuf message by its full name.
+
+    Raises:
+        ApiError: the bytes are malformed, or would take far more memory as a message.
+    """
+    article = "an" if full_name[0] in "aeiou" else "a"
+    with converting_errors(ErrorCode.INVALID, f"not {article} {full_name}: ", (ProtobufError,)):
+        return parse(message_class(full_name), data)

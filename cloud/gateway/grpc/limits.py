@@ -1,4 +1,4 @@
-"""Limits of concurrent gRPC calls: how many there are, how many bytes they hold, how long each may wait for its caller."""
+"""Limits of concurrent gRPC calls: their number, the bytes that they hold, and the time they wait for their callers."""
 
 import threading
 from collections import Counter
@@ -6,37 +6,37 @@ from collections.abc import Callable
 
 import grpc
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from shared import clock
 
-_CHECK_INTERVAL_S = 1.0  # Between two searches for calls that have waited too long.
+_CHECK_INTERVAL_S = 1.0  # Time between two checks for overdue calls.
 
 
 class ActiveCall:
-    """One call from its admission to its end. Its methods may be called from any thread."""
+    """One call from its admission to its end. Thread-safe."""
 
     def __init__(self, calls: "ActiveCalls", context: grpc.ServicerContext) -> None:
         self.connection: str = context.peer()  # The caller's address with its port.
         self._calls = calls
         self._context = context
-        self.waiting_since_ns: int | None = None  # None: the worker is busy with the call.
-        self.max_wait_s: float | None = None  # That the caller may keep the worker waiting; None: without end.
+        self.waiting_since_ns: int | None = None  # None: the worker is processing the call.
+        self.max_wait_s: float | None = None  # Time allowed for the caller's next step; None: no limit.
         self.held_bytes = 0
         self.has_ended = False
 
     def wait_for_caller(self, max_wait_s: float | None) -> None:
-        """The next step is the caller's: to send a message, or to receive the answer."""
+        """Marks the call as waiting for its caller to send a message or to receive the response."""
         self.waiting_since_ns, self.max_wait_s = clock.now_ns(), max_wait_s
 
-    def work(self) -> None:
-        """The next step is the worker's."""
+    def mark_busy(self) -> None:
+        """Marks the call as being processed by the worker."""
         self.waiting_since_ns = None
 
     def hold(self, size: int) -> None:
         """Counts bytes that the call holds until it ends or releases them.
 
         Raises:
-            RefusedError: all calls together would hold too many bytes.
+            ApiError: all calls together would hold too many bytes.
         """
         self._calls.hold(self, size)
 
@@ -45,7 +45,7 @@ class ActiveCall:
         self._calls.hold(self, -size)
 
     def is_overdue(self, now_ns: int) -> bool:
-        """Whether the caller has kept the worker waiting for too long."""
+        """Returns True if the call has waited for its caller longer than allowed."""
         since_ns, max_wait_s = self.waiting_since_ns, self.max_wait_s
         return since_ns is not None and max_wait_s is not None and now_ns - since_ns > max_wait_s * 1e9
 
@@ -55,33 +55,33 @@ class ActiveCall:
 
 
 class ActiveCalls:
-    """All calls that are being received, answered or sent. Any thread may use it.
+    """The calls that are being received, processed or sent. Thread-safe.
 
-    When it is full, a call of a connection with few calls takes the place of one that waits for its caller, of the
-    connection with the most calls: slow or silent callers cannot keep others out.
+    When the limit is reached, a call of a connection with few calls evicts one that waits for its caller, from the
+    connection with the most calls. Slow or silent callers thus cannot block others.
     """
 
     def __init__(self, max_calls: int, max_bytes: int) -> None:
-        """`max_bytes`: of the messages that all calls hold together."""
+        """`max_bytes` limits the total size of the messages that all calls hold."""
         self._max_calls = max_calls
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._calls: dict[ActiveCall, None] = {}  # In the order of their admission.
+        self._calls: dict[ActiveCall, None] = {}  # Ordered by admission.
         self._counts: Counter[str] = Counter()  # Calls by connection.
         self._held_bytes = 0
 
     def enter(self, context: grpc.ServicerContext, max_wait_s: float | None) -> ActiveCall:
-        """Admits a call, which first waits for its caller's message; it leaves when gRPC reports its end.
+        """Admits a call, which first waits for its caller's message and is removed when gRPC reports its end.
 
         Raises:
-            RefusedError: there are too many calls, and the worker is busy with all of them.
+            ApiError: the limit is reached, and no call may be evicted.
         """
         call = ActiveCall(self, context)
         call.wait_for_caller(max_wait_s)
         with self._lock:
             evicted = self._evictable(call.connection) if len(self._calls) >= self._max_calls else None
             if evicted is None and len(self._calls) >= self._max_calls:
-                raise RefusedError(Kind.BUSY, f"{len(self._calls)} calls are being answered: ask again")
+                raise ApiError(ErrorCode.BUSY, f"{len(self._calls)} calls are active, the limit: try again later")
             if evicted is not None:
                 self._remove(evicted)
             self._calls[call] = None
@@ -93,19 +93,20 @@ class ActiveCalls:
         return call
 
     def hold(self, call: ActiveCall, size: int) -> None:
-        """See ActiveCall."""
+        """See `ActiveCall.hold`."""
         with self._lock:
             if call.has_ended:
                 return
             if size > 0 and self._held_bytes + size > self._max_bytes:
-                raise RefusedError(
-                    Kind.BUSY, f"the calls under way hold {self._held_bytes} bytes: ask again when some are answered"
+                raise ApiError(
+                    ErrorCode.BUSY,
+                    f"the active calls hold {self._held_bytes} bytes: try again when some have ended",
                 )
             call.held_bytes += size
             self._held_bytes += size
 
     def cancel_overdue(self) -> None:
-        """Ends the calls whose callers have kept the worker waiting for too long."""
+        """Cancels the calls that have waited for their callers longer than allowed."""
         now_ns = clock.now_ns()
         with self._lock:
             overdue = [call for call in self._calls if call.is_overdue(now_ns)]
@@ -113,10 +114,10 @@ class ActiveCalls:
             call.cancel()
 
     def _evictable(self, newcomer: str) -> ActiveCall | None:
-        """The call that gives its place to one of another connection.
+        """The call to evict for one of the connection `newcomer`.
 
-        None where the newcomer's connection has as many calls as any, or the worker is busy with every call of those
-        that have more.
+        None if that connection already has as many calls as any other, or if the worker is processing every call of
+        the connections that have more.
         """
         most = max(self._counts.values(), default=0)
         if self._counts[newcomer] + 1 >= most:
@@ -143,7 +144,7 @@ class ActiveCalls:
 
 
 class OverdueCheck:
-    """A thread that ends overdue calls."""
+    """A thread that cancels overdue calls."""
 
     def __init__(self, *calls: ActiveCalls, interval_s: float) -> None:
         self._calls = calls
@@ -177,7 +178,7 @@ class TokenBucket:
         self._tokens, self._at_ns = float(burst), now_ns()
 
     def take(self) -> bool:
-        """Takes a token; False where none is left."""
+        """Takes a token; returns False if none is available."""
         now_ns = self._now_ns()
         self._tokens = min(self._burst, self._tokens + (now_ns - self._at_ns) / 1e9 * self._per_second)
         self._at_ns = now_ns

@@ -1,13 +1,13 @@
-"""The gRPC server: every service of the gateway on one port, by the grpcio library."""
+"""The gRPC server of the gateway: all services on one port, based on grpcio."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
-from cloud.gateway.bind import ListenError, endpoint, listen
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.bind import ListenError, listen, parse_bind_address
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.limits import ActiveCall, ActiveCalls, OverdueCheck
@@ -21,72 +21,70 @@ from cloud.gateway.tf_serving.grpc_service import ModelService, PredictionServic
 from shared import clock
 
 MAX_CONNECTIONS = 4096
-MAX_METADATA_BYTES = 16 << 10  # Of one call.
-MAX_STREAMS = 16  # Calls of one connection at a time; its caller's library holds further ones back.
+MAX_METADATA_BYTES = 16 << 10  # Metadata of one call.
+MAX_STREAMS = 16  # Concurrent calls of one connection; the caller's library holds further ones back.
 
-ERROR_CODE_KEY = "skylane-refusal"  # Trailing metadata that marks a refusal by the worker, not by the library.
+ERROR_CODE_KEY = "skylane-refusal"  # Trailing metadata that marks an error as raised by the worker, not by grpcio.
 
-_HEAD_BYTES = 1 << 16  # What a message may hold beside the picture.
-_MESSAGES_HELD = 4  # Messages of the largest size that all calls may hold together.
+_HEADER_BYTES = 1 << 16  # Size of a message in addition to its image.
+_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
 _IDLE_CONNECTION_MS = 300_000  # After which a connection without calls is closed.
 _HANDSHAKE_MS = 10_000
 _KEEPALIVE_MS = 60_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
-_MIN_PING_INTERVAL_MS = 10_000  # Of the caller's pings; more frequent ones end the connection.
+_MIN_PING_INTERVAL_MS = 10_000  # More frequent pings of the caller end the connection.
 
 
 class GrpcServer:
-    """Serves from `start` until `close`."""
+    """The gRPC server; see `GatewayServer`."""
 
-    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:  # noqa: ARG002  See Server.
-        """Binds the port; calls are answered from `start` on.
+    def __init__(self, worker: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:  # noqa: ARG002
+        """Binds the port; calls are processed from `start` on.
 
         Raises:
             ListenError: the address or the certificate cannot be used.
         """
-        settings = parts.settings
-        self._stopping = threading.Event()
-        self._calls = ActiveCalls(settings.max_calls, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
+        settings = worker.settings
         max_streams = max_streams_of(settings.max_calls)
-        self._streams = ActiveCalls(max_streams, _MESSAGES_HELD * (settings.max_message_bytes + _HEAD_BYTES))
-        self._check = OverdueCheck(
-            self._calls, self._streams, interval_s=min(settings.body_timeout_s, settings.answer_s) / 2
+        max_held_bytes = _HELD_MESSAGES * (settings.max_message_bytes + _HEADER_BYTES)
+        self._worker = worker
+        self._stopping = threading.Event()
+        self._calls = ActiveCalls(settings.max_calls, max_held_bytes)
+        self._streams = ActiveCalls(max_streams, max_held_bytes)
+        self._overdue_check = OverdueCheck(
+            self._calls, self._streams, interval_s=min(settings.body_timeout_s, settings.send_timeout_s) / 2
         )
-        self._parts = parts
         services: Sequence[Service] = (
-            SkylaneService(parts, self._stopping),
-            PredictionService(parts),
-            ModelService(parts),
-            OpenInferenceService(parts),
+            SkylaneService(worker, self._stopping),
+            PredictionService(worker),
+            ModelService(worker),
+            OpenInferenceService(worker),
         )
-        handlers = {
-            f"/{service.name}/{name}": self._handler(method)
-            for service in services
-            for name, method in service.methods().items()
-        }
         self._threads = GrpcThreadPool(settings.max_calls)
         self._server = grpc.server(
             self._threads, options=_options(settings), maximum_concurrent_rpcs=2 * settings.max_calls + max_streams
         )
-        self._server.add_generic_rpc_handlers((_Handlers(handlers),))
-        self.port = self._bound(settings)
+        for service in services:
+            handlers = {name: self._handler(method) for name, method in service.methods().items()}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.name, handlers),))
+        self.port = self._bind(settings)
 
     def start(self) -> None:
-        """Starts taking calls."""
-        self._check.start()
+        """Starts to accept calls."""
+        self._overdue_check.start()
         self._server.start()
 
     def close(self) -> None:
-        """Ends streams, gives calls under way a moment, and closes the port."""
+        """Closes streams and the port, after a grace period for active calls."""
         self._stopping.set()
-        self._server.stop(self._parts.settings.shutdown_grace_s).wait()
-        self._check.stop()
-        self._threads.shutdown(wait=False)  # Idle threads end; a call that hangs does not keep the worker.
+        self._server.stop(self._worker.settings.shutdown_grace_s).wait()
+        self._overdue_check.stop()
+        self._threads.shutdown(wait=False)  # A call that hangs must not keep the worker from stopping.
 
-    def _bound(self, settings: GatewaySettings) -> int:
-        listen("grpc", settings.grpc or "").close()  # Its error says why; that of the library does not.
-        where = endpoint(settings.grpc or "")
-        address = f"{f'[{where.host}]' if ':' in where.host else where.host}:{where.port}"
+    def _bind(self, settings: GatewaySettings) -> int:
+        listen("grpc", settings.grpc or "").close()  # Its error message has a reason, that of grpcio has none.
+        parsed = parse_bind_address(settings.grpc or "")
+        address = f"{f'[{parsed.host}]' if ':' in parsed.host else parsed.host}:{parsed.port}"
         try:
             if settings.tls_cert is None or settings.tls_key is None:
                 return self._server.add_insecure_port(address)
@@ -96,113 +94,106 @@ class GrpcServer:
             raise ListenError(f"--grpc: cannot listen at {settings.grpc}: {error}") from error
 
     def _handler(self, method: Method | StreamMethod) -> Any:
-        """A handler that reads the request itself: a caller can be refused before its message has arrived."""
+        """Creates a handler that reads the request itself, so that a call can fail before its message has arrived."""
         if isinstance(method, StreamMethod):
             return grpc.stream_stream_rpc_method_handler(
-                lambda requests, context: self._stream(context, lambda: self._conversation(method, requests, context))
+                lambda requests, context: self._stream(context, self._converse(method, requests, context))
             )
-        if method.is_stream:
+        if method.streams_responses:
             return grpc.stream_stream_rpc_method_handler(
-                lambda requests, context: self._stream(context, lambda: self._answers(method, requests, context))
+                lambda requests, context: self._stream(context, self._respond_many(method, requests, context))
             )
         return grpc.stream_unary_rpc_method_handler(
-            lambda requests, context: self._unary(method, requests, context),
+            lambda requests, context: self._respond_once(method, requests, context),
         )
 
-    def _unary(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    def _respond_once(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
-            active = self._calls.enter(context, self._parts.settings.body_timeout_s)
-            answer: bytes = method.answer(self._received(method, requests, context, active))
-            active.hold(len(answer))
-            active.wait_for_caller(self._parts.settings.answer_s)
-        except Exception as error:  # noqa: BLE001  The call fails, the worker goes on.
+            active = self._calls.enter(context, self._worker.settings.body_timeout_s)
+            response: bytes = method.respond(self._receive(method, requests, context, active))
+            active.hold(len(response))
+            active.wait_for_caller(self._worker.settings.send_timeout_s)
+        except Exception as error:  # noqa: BLE001  Only this call fails.
             self._abort(context, error)
-        self._parts.calls.add("grpc OK")
-        return answer
+        self._worker.call_counts.add("grpc OK")
+        return response
 
-    def _answers(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """The messages of a method that answers one message with a stream."""
-        active = self._streams.enter(context, self._parts.settings.body_timeout_s)
-        for answer in method.answer(self._received(method, requests, context, active)):
-            active.wait_for_caller(self._parts.settings.answer_s)
-            yield answer
-            active.wait_for_caller(None)  # It may be evicted, but not for being silent.
+    def _respond_many(
+        self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Yields the responses to a single request."""
+        active = self._streams.enter(context, self._worker.settings.body_timeout_s)
+        for response in method.respond(self._receive(method, requests, context, active)):
+            active.wait_for_caller(self._worker.settings.send_timeout_s)
+            yield response
+            active.wait_for_caller(None)  # The call may be evicted, but it is not overdue.
 
-    def _conversation(
+    def _converse(
         self, method: StreamMethod, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
+        """Yields the responses to a stream of requests."""
         call = GrpcCall(b"", clock.now_ns(), context)
-        if self._parts.callers.requires_token:
-            call.admit(self._parts.callers)
+        if self._worker.authenticator.requires_token:
+            call.check_token(self._worker.authenticator)
         active = self._streams.enter(context, None)
-        settings = self._parts.settings
+        settings = self._worker.settings
         stream = RequestStream(
             method.open(call),
             context,
             active,
             stopping=self._stopping,
-            max_idle_s=settings.silent_s,
-            max_send_s=settings.answer_s,
+            max_idle_s=settings.stream_idle_timeout_s,
+            max_send_s=settings.send_timeout_s,
         )
-        yield from stream.answers(requests)
+        yield from stream.responses(requests)
 
-    def _stream(self, context: grpc.ServicerContext, answers: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+    def _stream(self, context: grpc.ServicerContext, responses: Iterator[bytes]) -> Iterator[bytes]:
+        """Yields the responses; ends the call with the code of the error that they raise."""
         try:
-            yield from answers()
-        except Exception as error:  # noqa: BLE001  The call fails, the worker goes on.
+            yield from responses
+        except Exception as error:  # noqa: BLE001  Only this call fails.
             self._abort(context, error)
-        self._parts.calls.add("grpc OK")
+        self._worker.call_counts.add("grpc OK")
 
-    def _received(
+    def _receive(
         self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext, active: ActiveCall
     ) -> GrpcCall:
-        """The call with its message, whose caller has shown a token if one is needed.
+        """Checks the token, if one is needed, and waits for the message.
 
         Raises:
-            RefusedError: the token is missing or wrong, no message came, or the calls hold too many bytes.
+            ApiError: the token is missing or unknown, there is no message, or the calls hold too many bytes.
             grpc.RpcError: the call has ended.
         """
-        if self._parts.callers.requires_token and not method.is_open:
-            GrpcCall(b"", 0, context).admit(self._parts.callers)
+        if self._worker.authenticator.requires_token and method.needs_token:
+            GrpcCall(b"", 0, context).check_token(self._worker.authenticator)
         data = next(requests, None)
         received_ns = clock.now_ns()
         if data is None:
-            raise RefusedError(Kind.INVALID, "no message came: send one")
-        active.work()
+            raise InvalidError("the call has no message: send one")
+        active.mark_busy()
         active.hold(len(data))
         return GrpcCall(data, received_ns, context)
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> None:
         """Ends a call with the code of an error; always raises."""
         if not context.is_active():
-            self._parts.calls.add("grpc CANCELLED")
+            self._worker.call_counts.add("grpc CANCELLED")
             raise grpc.RpcError from error
-        if not isinstance(error, RefusedError):
-            self._parts.errors.record("grpc", error)
-            error = RefusedError(Kind.FAILED, "internal error: the worker's log has the traceback")
-        self._parts.calls.add(f"grpc {error.kind.grpc_code}")
-        context.set_trailing_metadata(((ERROR_CODE_KEY, error.kind.name.lower()),))
-        context.abort(grpc.StatusCode[error.kind.grpc_code], str(error))
-
-
-class _Handlers(grpc.GenericRpcHandler):
-    """Finds the handler of a method; grpcio answers UNIMPLEMENTED where there is none."""
-
-    def __init__(self, handlers: Mapping[str, Any]) -> None:
-        self._handlers = handlers
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any | None:
-        """See grpc.GenericRpcHandler."""
-        return self._handlers.get(handler_call_details.method)
+        if not isinstance(error, ApiError):
+            self._worker.request_errors.record("grpc", error)
+            error = ApiError(ErrorCode.FAILED, "internal error: the worker's log has the traceback")
+        self._worker.call_counts.add(f"grpc {error.code.grpc_code}")
+        context.set_trailing_metadata(((ERROR_CODE_KEY, error.code.name.lower()),))
+        context.abort(grpc.StatusCode[error.code.grpc_code], str(error))
 
 
 def _options(settings: GatewaySettings) -> Sequence[tuple[str, int]]:
     """Channel arguments of the server: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
-    max_bytes = settings.max_message_bytes + _HEAD_BYTES
+    max_bytes = settings.max_message_bytes + _HEADER_BYTES
     return (
         ("grpc.so_reuseport", 0),  # A second worker on the same port must fail instead of sharing it.
         ("grpc.max_receive_message_length", max_bytes),
-        ("grpc.max_send_message_length", -1),  # Answers have limits of their own.
+        ("grpc.max_send_message_length", -1),  # The services limit their responses.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_concurrent_streams", MAX_STREAMS),

@@ -1,4 +1,4 @@
-"""What a gRPC service of the gateway consists of: methods from a call to messages, as bytes."""
+"""The interface of a gRPC service of the gateway; messages are bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,39 +10,39 @@ from cloud.gateway.grpc.call import GrpcCall
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Answers one message with another, or with a stream of such; refuses it by `RefusedError`."""
+    """A method with one request."""
 
-    answer: Callable[[GrpcCall], Any]
-    is_stream: bool = False
-    is_open: bool = False  # Needs no token.
+    respond: Callable[[GrpcCall], Any]  # Returns the response, or an iterator of responses; raises ApiError.
+    streams_responses: bool = False
+    needs_token: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingAnswer:
-    """A request of a stream that is being answered."""
+class PendingResponse:
+    """A request of a stream that is being processed."""
 
-    futures: Sequence[Future[Any]]  # `answer` may be called when all are done; they are cancelled with the stream.
-    answer: Callable[[], bytes]  # Returns the answer, which may report a refusal.
+    futures: Sequence[Future[Any]]  # `respond` may be called when all are done; they are cancelled with the stream.
+    respond: Callable[[], bytes]  # Returns the response, which may report an error.
 
 
 class RequestHandler(Protocol):
-    """Answers the requests of one stream."""
+    """Handles the requests of one stream."""
 
-    def begin(self, call: GrpcCall) -> PendingAnswer:
-        """Begins what a message asks for."""
+    def begin(self, call: GrpcCall) -> PendingResponse:
+        """Starts to process a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
-    """Answers a stream of messages with another; `open` receives the call that opens it, which has no message."""
+    """A method with a stream of requests and a stream of responses."""
 
-    open: Callable[[GrpcCall], RequestHandler]
+    open: Callable[[GrpcCall], RequestHandler]  # Receives the call that opens the stream, which has no message.
 
 
 class Service(Protocol):
-    """One gRPC service."""
+    """A gRPC service."""
 
-    name: str  # As in its .proto file, with the package.
+    name: str  # The full name in the .proto file, with the package.
 
     def methods(self) -> Mapping[str, Method | StreamMethod]:
-        """The service's methods by name."""
+        """Returns the service's methods by name."""

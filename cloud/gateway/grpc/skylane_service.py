@@ -1,11 +1,10 @@
-"""Skylane's own gRPC service: the messages of the broker, one call a frame."""
+"""Skylane's own gRPC service, with the same messages as over MQTT and one call per frame."""
 
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 
-from cloud.gateway.common.clock_probe import echo
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode, converting_errors
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.service import Method
@@ -14,7 +13,7 @@ from shared.encoding.protobuf_wire import PackedError, pack, unpack
 from shared.messages.frame import pack_result, unpack_frame
 from shared.messages.node_status import pack_status
 
-_LOOK_S = 0.5  # How often a stream of status looks whether anybody still listens.
+_CHECK_INTERVAL_S = 0.5  # Interval at which a status stream checks for the end of the worker.
 
 
 class SkylaneService:
@@ -22,64 +21,57 @@ class SkylaneService:
 
     name = "skylane.v1.Worker"
 
-    def __init__(self, parts: WorkerContext, stopping: threading.Event) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext, stopping: threading.Event) -> None:
+        self._worker = worker
         self._stopping = stopping
 
     def methods(self) -> Mapping[str, Method]:
-        """See grpc_service.Service."""
+        """See `Service`."""
         return {
-            "Answer": Method(self._answer),
-            "Status": Method(self._status, is_stream=True),
-            "Probe": Method(self._probe),
+            "Answer": Method(self._infer),
+            "Status": Method(self._stream_status, streams_responses=True),
+            "Probe": Method(self._answer_probe),
         }
 
-    def _answer(self, call: GrpcCall) -> bytes:
-        try:
-            message = unpack_frame(_message(call))
-        except MessageError as error:
-            raise RefusedError(Kind.INVALID, str(error)) from error
-        call.caller(self._parts.callers, message.id.vehicle)
-        future = self._parts.door.put(
+    def _infer(self, call: GrpcCall) -> bytes:
+        with converting_errors(ErrorCode.INVALID, errors=(MessageError, PackedError)):
+            message = unpack_frame(unpack(call.data))
+        call.authenticate(self._worker.authenticator, message.id.vehicle)
+        future = self._worker.submission.put(
             message,
             received_ns=call.received_ns,
-            max_reply_bytes=self._parts.settings.max_message_bytes,
+            max_reply_bytes=self._worker.settings.max_message_bytes,
         )
-        call.when_over(future.cancel)
+        call.on_end(future.cancel)
         try:
-            answer = future.result().message
+            reply = future.result().message
         except CancelledError as error:
-            raise RefusedError(Kind.LATE, "the caller's deadline has passed") from error
-        return pack(pack_result(answer))
+            raise ApiError(ErrorCode.LATE, "the caller's deadline has passed") from error
+        return pack(pack_result(reply))
 
-    def _status(self, call: GrpcCall) -> Iterator[bytes]:
-        call.caller(self._parts.callers)
-        door = self._parts.door
-        told = b""
-        seen = 0
-        over = threading.Event()  # The call's own state must not be asked for under the door's lock.
+    def _stream_status(self, call: GrpcCall) -> Iterator[bytes]:
+        call.authenticate(self._worker.authenticator)
+        submission = self._worker.submission
+        last_sent = b""
+        change = 0
+        call_ended = threading.Event()  # gRPC's own state must not be read while the submission's lock is held.
 
-        def ended() -> None:
-            over.set()
-            door.recheck_listeners()
+        def end() -> None:
+            call_ended.set()
+            submission.recheck_listeners()
 
-        call.when_over(ended)
-        while not over.is_set():
-            now = pack_status(door.status)
-            if now != told:
-                told = now
-                yield pack(now)
+        call.on_end(end)
+        while not call_ended.is_set():
+            status = pack_status(submission.status)
+            if status != last_sent:
+                last_sent = status
+                yield pack(status)
             if self._stopping.is_set():
                 return
-            seen = door.wait_for_change(seen, _LOOK_S, over.is_set)
+            change = submission.wait_for_change(change, _CHECK_INTERVAL_S, call_ended.is_set)
 
-    def _probe(self, call: GrpcCall) -> bytes:
-        vehicle = call.caller(self._parts.callers)
-        return pack(echo(self._parts, vehicle, _message(call), call.received_ns))
-
-
-def _message(call: GrpcCall) -> memoryview:
-    try:
-        return unpack(call.data)
-    except PackedError as error:
-        raise RefusedError(Kind.INVALID, str(error)) from error
+    def _answer_probe(self, call: GrpcCall) -> bytes:
+        vehicle = call.authenticate(self._worker.authenticator)
+        with converting_errors(ErrorCode.INVALID, errors=(PackedError,)):
+            probe = unpack(call.data)
+        return pack(self._worker.answer_probe(vehicle, probe, call.received_ns))

@@ -1,4 +1,4 @@
-"""A bidirectional gRPC stream: requests are begun as they arrive and answered in the order in which they finish."""
+"""A bidirectional gRPC stream: requests are processed concurrently, responses are sent as they finish."""
 
 import itertools
 import queue
@@ -8,21 +8,21 @@ from typing import Any
 
 import grpc
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.grpc.call import GrpcCall
 from cloud.gateway.grpc.limits import ActiveCall, TokenBucket
-from cloud.gateway.grpc.service import PendingAnswer, RequestHandler
+from cloud.gateway.grpc.service import PendingResponse, RequestHandler
 from shared import clock
 
-MAX_PENDING = 16  # Requests of one stream that are being answered; further ones wait in the network.
-MAX_FAILURES_PER_S = 10.0  # Of one stream on average, beyond
-MAX_FAILURES = 16  # at once: answered requests limit themselves, refused ones cost their caller nothing.
+MAX_PENDING = 16  # Requests of one stream that are being processed; further ones wait in the network.
+MAX_FAILURES_PER_S = 10.0  # Average rate of failed requests of one stream: they cost the caller nothing.
+MAX_FAILURES = 16  # Failed requests of one stream in a burst.
 
-_CHECK_INTERVAL_S = 0.5  # How often a waiting stream looks whether the worker is stopping.
+_CHECK_INTERVAL_S = 0.5  # Interval at which an idle stream checks for the end of the worker.
 
 
 class RequestStream:
-    """One stream, from its first message to its last answer. A thread of its own reads the requests."""
+    """One stream; a separate thread reads its requests."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class RequestStream:
         max_idle_s: float,
         max_send_s: float,
     ) -> None:
-        """`stopping` is set when the worker takes no more requests.
+        """`stopping` is set when the worker stops.
 
-        `max_idle_s`: without any request. `max_send_s`: that the caller may take to receive an answer.
+        `max_idle_s` limits the time without a request, `max_send_s` the time for the caller to receive a response.
         """
         self._handler = handler
         self._context = context
@@ -44,18 +44,18 @@ class RequestStream:
         self._stopping = stopping
         self._max_idle_s = max_idle_s
         self._max_send_s = max_send_s
-        self._last_ns = clock.now_ns()  # When a request or an answer last passed.
+        self._last_ns = clock.now_ns()  # Time of the last request or response.
         self._slots = threading.Semaphore(MAX_PENDING)
-        self._pending: dict[PendingAnswer, int] = {}  # With the size of the request in bytes.
-        self._finished: queue.SimpleQueue[PendingAnswer | None] = queue.SimpleQueue()  # None: the reader has ended.
-        self._problem: Exception | None = None  # What ended the reader.
+        self._pending: dict[PendingResponse, int] = {}  # The size of each request in bytes.
+        self._finished: queue.SimpleQueue[PendingResponse | None] = queue.SimpleQueue()  # None: the reader has ended.
+        self._reader_error: Exception | None = None
         self._is_over = threading.Event()
 
-    def answers(self, requests: Iterator[bytes]) -> Iterator[bytes]:
-        """Yields each answer as it is ready.
+    def responses(self, requests: Iterator[bytes]) -> Iterator[bytes]:
+        """Yields each response as soon as it is ready.
 
         Raises:
-            RefusedError: the worker is stopping, the stream was idle for too long, or requests arrive too fast.
+            ApiError: the worker is stopping, the stream was idle for too long, or too many requests failed.
         """
         if not self._context.add_callback(self._cancel):
             return
@@ -67,12 +67,12 @@ class RequestStream:
                 finished = self._next()
                 if finished is None:
                     is_read = True
-                    if self._problem is not None:
-                        raise self._problem
+                    if self._reader_error is not None:
+                        raise self._reader_error
                     continue
-                answer = finished.answer()
+                response = finished.respond()
                 self._active.wait_for_caller(self._max_send_s)
-                yield answer
+                yield response
                 self._last_ns = clock.now_ns()
                 self._active.release(self._pending.pop(finished))
                 self._slots.release()
@@ -80,20 +80,20 @@ class RequestStream:
         finally:
             self._cancel()
 
-    def _next(self) -> PendingAnswer | None:
+    def _next(self) -> PendingResponse | None:
         while True:
             if not self._pending:
                 if self._stopping.is_set():
-                    raise RefusedError(Kind.STOPPING, "the worker is stopping: ask another one")
+                    raise ApiError(ErrorCode.STOPPING, "the worker is stopping: call another one")
                 if clock.now_ns() - self._last_ns > self._max_idle_s * 1e9:
-                    raise RefusedError(Kind.LATE, f"nothing came for {self._max_idle_s:g} s: open another stream")
+                    raise ApiError(ErrorCode.LATE, f"no request for {self._max_idle_s:g} s: open another stream")
             try:
                 return self._finished.get(timeout=_CHECK_INTERVAL_S)
             except queue.Empty:
                 continue
 
     def _read(self, requests: Iterator[bytes]) -> None:
-        """Begins every request that arrives, as long as there are slots; the body of a thread."""
+        """Starts the requests as they arrive, within the limit of pending ones; runs in a thread."""
         refusals = TokenBucket(MAX_FAILURES_PER_S, MAX_FAILURES)
         try:
             while self._slots.acquire() and not self._is_over.is_set():
@@ -102,17 +102,17 @@ class RequestStream:
                 if data is None:
                     return
                 self._last_ns = clock.now_ns()
-                self._active.work()
+                self._active.mark_busy()
                 self._begin(GrpcCall(data, self._last_ns, self._context), refusals)
         except grpc.RpcError:
-            return  # The caller has gone.
-        except Exception as error:  # noqa: BLE001  Raised again by the thread that answers.
-            self._problem = error
+            return  # The caller has cancelled.
+        except Exception as error:  # noqa: BLE001  The thread that sends responses raises it.
+            self._reader_error = error
         finally:
             self._finished.put(None)
 
     def _mark_idle(self) -> None:
-        """Lets the stream be evicted while no request of it is under way."""
+        """Allows the stream to be evicted while it has no pending request."""
         if not self._pending:
             self._active.wait_for_caller(None)
 
@@ -120,7 +120,7 @@ class RequestStream:
         self._active.hold(len(call.data))
         pending = self._handler.begin(call)
         if not pending.futures and not refusals.take():
-            raise RefusedError(Kind.BUSY, "too many requests of this stream were refused: send what can be answered")
+            raise ApiError(ErrorCode.BUSY, "too many requests of this stream failed: send valid ones")
         self._pending[pending] = len(call.data)
         done = itertools.count(1)
 
@@ -136,13 +136,13 @@ class RequestStream:
             _cancel(pending)
 
     def _cancel(self) -> None:
-        """Ends the reader and gives up what has not begun."""
+        """Ends the reader and cancels the pending requests."""
         self._is_over.set()
         for pending in list(self._pending):
             _cancel(pending)
         self._slots.release()
 
 
-def _cancel(pending: PendingAnswer) -> None:
+def _cancel(pending: PendingResponse) -> None:
     for future in pending.futures:
         future.cancel()

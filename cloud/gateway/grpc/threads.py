@@ -12,22 +12,22 @@ from shared.runtime.threads import ThreadsExhaustedError, is_thread_limit
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SPARE_THREADS = 32  # Threads for calls that are refused immediately.
-_OWN_THREADS = 16  # Threads of the grpcio library, without one per core, and of the check for overdue calls.
+_SPARE_THREADS = 32  # Threads for calls that fail immediately.
+_LIBRARY_THREADS = 16  # Threads of the grpcio library, except one per core, and of the check for overdue calls.
 
 
 def max_streams_of(max_calls: int) -> int:
-    """The limit of open streams for a limit of concurrent calls."""
+    """Returns the limit of open streams for a limit of concurrent calls."""
     return max(1, max_calls // 4)
 
 
 def max_grpc_threads(max_calls: int) -> int:
-    """The most threads that the server starts: its pool, a reader for each stream, and those of the library."""
-    return _pool_size(max_calls) + max_streams_of(max_calls) + _OWN_THREADS + usable_cores()
+    """Returns the maximum number of threads: the pool, a reader per stream, and the threads of grpcio."""
+    return _pool_size(max_calls) + max_streams_of(max_calls) + _LIBRARY_THREADS + usable_cores()
 
 
 class GrpcThreadPool(ThreadPoolExecutor):
-    """The pool in which calls are answered; when no thread can be started, calls wait for those that exist."""
+    """The pool in which calls are processed; if no thread can be started, calls wait for the existing ones."""
 
     def __init__(self, max_calls: int) -> None:
         """Starts one thread.
@@ -43,14 +43,14 @@ class GrpcThreadPool(ThreadPoolExecutor):
             raise (ThreadsExhaustedError() if is_thread_limit(error) else error) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """See ThreadPoolExecutor; an exception here would end the thread in which grpcio accepts calls."""
+        """See `ThreadPoolExecutor`. An exception here would end the thread in which grpcio accepts calls."""
         future: Future[T] = Future()
         try:
             super().submit(_complete, future, partial(fn, *args, **kwargs))
         except RuntimeError as error:
             if not is_thread_limit(error):
                 raise
-            # The executor queues the call before it tries to start a thread for it.
+            # The executor has queued the call before it tried to start a thread for it.
             self._log.warning("threads", "gRPC calls wait for a thread", reason=str(ThreadsExhaustedError()))
         return future
 
@@ -60,7 +60,7 @@ def _complete(future: Future[T], call: Callable[[], T]) -> None:
         return
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 (it is raised where the future's result is read)
+    except BaseException as error:  # noqa: BLE001  It is raised where the future's result is read.
         future.set_exception(error)
 
 

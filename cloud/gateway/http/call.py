@@ -1,4 +1,4 @@
-"""An HTTP call as its route sees it, whatever its body means: how it is read, waited for and answered."""
+"""An HTTP call, independent of its route: authentication, reading and writing of bodies, and waiting for a reply."""
 
 import asyncio
 import base64
@@ -14,149 +14,152 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Asked, Reply, server_timing
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
+from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.http.middleware import Passage
+from cloud.gateway.http.concurrency_limit import CallSlot
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 
-FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without its data, and
-MASK_HEADER = "Skylane-Mask"  # the mask message without its, beside the answer; both base64url without padding.
+FRAME_HEADER = "Skylane-Frame"  # A vehicle's frame message without data, in base64url without padding.
+MASK_HEADER = "Skylane-Mask"  # The mask message without data, in the same form.
 VEHICLE_HEADER = "Skylane-Vehicle"
 TIMEOUT_HEADER = "Skylane-Timeout-Ms"
 TIMING_HEADER = "Server-Timing"
+MAX_COMPRESSED_MEMBERS = 16  # Of a compressed body: what follows a member is copied.
 
-_LONGEST_MS = 86_400_000
-_BRIEF_BYTES = 1 << 16  # What is (un)folded within a millisecond stays on the server's thread.
-_FOLDED_FROM_BYTES = 1 << 10
-MAX_COMPRESSED_MEMBERS = 16  # Of a folded body: what is behind each is copied.
+_ONE_DAY_MS = 86_400_000
+_INLINE_BYTES = 1 << 16  # Work on up to this size takes about a millisecond and runs in the server's thread.
+_MIN_COMPRESSED_BYTES = 1 << 10  # Smaller responses are not compressed.
 _JSON = "application/json"
-_CODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-_NEVER = re.compile(r"q=0(\.0*)?")  # How a caller says that it does not take a coding.
+_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+_ZERO_WEIGHT = re.compile(r"q=0(\.0*)?")  # Excludes a coding (RFC 9110, 12.4.2).
 
 T = TypeVar("T")
 
 
 class ErrorAnswer(BaseModel):
-    """What a refused call is answered with."""
+    """The body of an error response."""
 
     error: str
 
 
-# For a router's `responses`: what any call that takes a body may be refused with.
-ERRORS: Mapping[int | str, dict[str, Any]] = {
-    kind.http_status: {"model": ErrorAnswer, "description": text}
-    for kind, text in {
-        Kind.INVALID: "The call cannot be read, or asks for what is not.",
-        Kind.UNAUTHENTICATED: "There is no token, or none of this worker's.",
-        Kind.FORBIDDEN: "The token is for another name.",
-        Kind.NOT_FOUND: "There is no such model or version.",
-        Kind.LATE: "The call did not come, or could not be answered, within its time.",
-        Kind.TOO_LARGE: "The call is larger than is taken.",
-        Kind.UNSUPPORTED: "The body is of a kind or coding that is not taken.",
-        Kind.UNPROCESSABLE: "The call can be read, but no picture can be made of it.",
-        Kind.BUSY: "Too much is under way: ask again.",
-        Kind.STOPPING: "The worker is stopping: ask another one.",
+# The `responses` of a router whose routes accept a body.
+ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+    code.http_status: {"model": ErrorAnswer, "description": text}
+    for code, text in {
+        ErrorCode.INVALID: "The request is malformed or has invalid values.",
+        ErrorCode.UNAUTHENTICATED: "The token is missing or unknown.",
+        ErrorCode.FORBIDDEN: "The token is for another name.",
+        ErrorCode.NOT_FOUND: "The worker does not serve this model or version.",
+        ErrorCode.LATE: "The request did not arrive, or could not be processed, in time.",
+        ErrorCode.TOO_LARGE: "The request is too large.",
+        ErrorCode.UNSUPPORTED: "The body has an unsupported type or coding.",
+        ErrorCode.UNPROCESSABLE: "The request is well formed, but its image cannot be processed.",
+        ErrorCode.BUSY: "The worker is overloaded: try again later.",
+        ErrorCode.STOPPING: "The worker is stopping: call another one.",
     }.items()
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """A call that has been read."""
+    """A request whose body has been received."""
 
-    body: bytes = field(repr=False)  # Unfolded.
-    headers: Mapping[str, str] = field(repr=False)  # By name, in any case.
+    body: bytes = field(repr=False)  # Decompressed.
+    headers: Mapping[str, str] = field(repr=False)  # Names are case-insensitive.
     received_ns: int
     caller: str
-    address: str  # Of the caller, without its port.
-    frame: FrameMessage | None  # A vehicle's, without data.
-    budget_ms: int | None
+    address: str  # The caller's, without its port.
+    frame: FrameMessage | None  # A vehicle's frame message, without data.
+    timeout_ms: int | None
 
     @property
     def content_type(self) -> str:
-        """Of the body, without parameters and in small letters; "" where none is told."""
+        """The body's content type in lower case, without parameters; empty if the header is missing."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
+    def origin(self, frontend: str, worker: WorkerContext) -> CallOrigin:
+        """Describes the sender and the limits of an inference call."""
+        max_bytes = worker.settings.max_message_bytes
+        return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.timeout_ms, self.frame)
 
-async def read(request: Request, parts: WorkerContext) -> HttpCall:
-    """Read a call: who it is from first, then its body, within the worker's bounds.
 
-    From here on it counts as under way, until it has been answered.
+async def read_call(request: Request, worker: WorkerContext) -> HttpCall:
+    """Authenticates a request, then receives its body and counts the call as active.
 
     Raises:
-        RefusedError: it may not call, or is too large, too slow, or cannot be read.
+        ApiError: the caller is not allowed to call, or the request is malformed, too large or too slow.
     """
     headers = request.headers
     frame = _frame(headers.get(FRAME_HEADER))
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
     peer = request.client.host if request.client else "nobody"
-    caller = parts.callers.name(headers.get("authorization"), claimed, peer)
-    budget_ms = _budget_ms(headers.get(TIMEOUT_HEADER))
-    body = await _body(request, parts)
-    Passage.of(request.scope).enter()
-    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, budget_ms)
+    caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, peer)
+    timeout_ms = _timeout_ms(headers.get(TIMEOUT_HEADER))
+    body = await _read_body(request, worker)
+    CallSlot.of(request.scope).acquire()
+    return HttpCall(body, headers, clock.now_ns(), caller, peer, frame, timeout_ms)
 
 
-async def answered(asked: Asked, request: Request) -> Reply:
-    """The reply, once all pictures have their answers.
+async def wait_for(pending: PendingInference, request: Request) -> InferenceReply:
+    """Waits for the reply; the frames are cancelled if the caller disconnects earlier.
 
     Raises:
-        RefusedError: see Asked.reply.
-        ClientDisconnect: the caller has gone; what had not begun was given up.
+        ApiError: the inference failed.
+        ClientDisconnect: the caller has disconnected.
     """
-    gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(request))
-    waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(future) for future in asked.futures}
+    disconnected: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
+    waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(future) for future in pending.futures}
     try:
         while waiting:
-            done, _ = await asyncio.wait((gone, *waiting), return_when=asyncio.FIRST_COMPLETED)
-            if gone in done:
+            done, _ = await asyncio.wait((disconnected, *waiting), return_when=asyncio.FIRST_COMPLETED)
+            if disconnected in done:
                 raise ClientDisconnect
             waiting -= done
-        return asked.reply()
+        return pending.reply()
     finally:
-        gone.cancel()
-        asked.cancel()  # What is done already is not changed by it.
+        disconnected.cancel()
+        pending.cancel()
 
 
-async def response(call: HttpCall, body: Buffer, media_type: str, reply: Reply | None = None) -> Response:
-    """The answer to a call, with the worker's stages of its first picture, folded where the caller asks for that."""
+async def respond(call: HttpCall, body: Buffer, media_type: str, reply: InferenceReply | None = None) -> Response:
+    """Creates the response, compressed if the caller accepts that; with the stage durations of a reply's first image."""
     headers: dict[str, str] = {}
     if reply is not None:
         headers[TIMING_HEADER] = server_timing(reply.first)
         if call.frame is not None:
-            headers[MASK_HEADER] = _mask(reply.first)
-    coding = _wanted_coding(call, media_type, len(body))
+            headers[MASK_HEADER] = _mask_header(reply.first)
+    coding = _response_coding(call, media_type, len(body))
     if coding is not None:
-        body = await aside(_fold, coding, body, size=len(body))
+        body = await run_sized(_compress, coding, body, size=len(body))
         headers["Content-Encoding"] = coding
         headers["Vary"] = "Accept-Encoding"
     return Response(body if isinstance(body, bytes) else bytes(body), media_type=media_type, headers=headers)
 
 
-async def aside(work: Any, *arguments: Any, size: int) -> Any:
-    """What `work` returns, from a thread of its own where `size` bytes would hold the server up."""
-    return work(*arguments) if size <= _BRIEF_BYTES else await asyncio.to_thread(work, *arguments)
+async def run_sized(work: Any, *arguments: Any, size: int) -> Any:
+    """Runs `work`; in another thread if its input of `size` bytes would block the server's thread for too long."""
+    return work(*arguments) if size <= _INLINE_BYTES else await asyncio.to_thread(work, *arguments)
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _body(request: Request, parts: WorkerContext) -> bytes:
-    settings = parts.settings
+async def _read_body(request: Request, worker: WorkerContext) -> bytes:
+    settings = worker.settings
     limit = settings.max_message_bytes
     coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in _CODINGS and coding != "identity":
-        raise RefusedError(Kind.UNSUPPORTED, f"content-encoding {coding[:40]!r}: send gzip, deflate, or none")
+    if coding not in _WINDOW_BITS and coding != "identity":
+        raise ApiError(ErrorCode.UNSUPPORTED, f"content-encoding {coding[:40]!r}: send gzip, deflate, or none")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(int(declared), limit)
-    passage = Passage.of(request.scope)
+    slot = CallSlot.of(request.scope)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -165,88 +168,85 @@ async def _body(request: Request, parts: WorkerContext) -> bytes:
                 size += len(chunk)
                 if size > limit:
                     raise _too_large(size, limit)
-                passage.hold(len(chunk))
+                slot.hold(len(chunk))
                 chunks.append(chunk)
     except TimeoutError as error:
-        raise RefusedError(
-            Kind.LATE, f"{size} bytes of the body came within {settings.body_timeout_s:g} s: send it in one go"
+        raise ApiError(
+            ErrorCode.LATE,
+            f"{size} bytes of the body arrived within {settings.body_timeout_s:g} s: send all of it within that time",
         ) from error
     body = b"".join(chunks)
     if coding == "identity" or not body:
         return body
-    unfolded: bytes = await aside(_unfold, coding, body, limit, size=len(body))
-    passage.hold(len(unfolded))
-    return unfolded
+    decompressed: bytes = await run_sized(_decompress, coding, body, limit, size=len(body))
+    slot.hold(len(decompressed))
+    return decompressed
 
 
-def _unfold(coding: str, folded: bytes, limit: int) -> bytes:
-    parts: list[bytes] = []
-    left = limit
+def _decompress(coding: str, compressed: bytes, limit: int) -> bytes:
+    members: list[bytes] = []
+    remaining = limit
     try:
-        while folded:  # A gzip file may have several members.
-            if len(parts) == MAX_COMPRESSED_MEMBERS:
-                raise RefusedError(
-                    Kind.INVALID, f"the body is more than {MAX_COMPRESSED_MEMBERS} pieces of {coding}: send one"
+        while compressed:  # A gzip file may have several members.
+            if len(members) == MAX_COMPRESSED_MEMBERS:
+                raise InvalidError(
+                    f"the body consists of more than {MAX_COMPRESSED_MEMBERS} {coding} members: send one"
                 )
-            unfolder = zlib.decompressobj(_CODINGS[coding])
-            part = unfolder.decompress(folded, left + 1)
-            left -= len(part)
-            if left < 0:
-                raise _too_large(limit - left, limit)
-            if not unfolder.eof:
-                raise RefusedError(Kind.INVALID, f"the body ends within its {coding} coding: send all of it")
-            parts.append(part)
-            folded = unfolder.unused_data
+            decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
+            member = decompressor.decompress(compressed, remaining + 1)
+            remaining -= len(member)
+            if remaining < 0:
+                raise _too_large(limit - remaining, limit)
+            if not decompressor.eof:
+                raise InvalidError(f"the body's {coding} data is incomplete: send all of it")
+            members.append(member)
+            compressed = decompressor.unused_data
     except zlib.error as error:
-        raise RefusedError(Kind.INVALID, f"the body is no {coding} ({error}), as its content-encoding says") from error
-    return b"".join(parts)
+        raise InvalidError(f"the body is not valid {coding} ({error}), as its content-encoding says") from error
+    return b"".join(members)
 
 
-def _fold(coding: str, data: Buffer) -> bytes:
+def _compress(coding: str, data: Buffer) -> bytes:
     return gzip.compress(data, 1, mtime=0) if coding == "gzip" else zlib.compress(data, 1)
 
 
-def _wanted_coding(call: HttpCall, media_type: str, size: int) -> str | None:
-    """Gzip or deflate where the caller takes it and it pays.
+def _response_coding(call: HttpCall, media_type: str, size: int) -> str | None:
+    """Chooses gzip or deflate if the caller accepts it and it saves bytes.
 
-    Every client library says that it takes both, so JSON and text are folded at that; an answer in binary, which is
-    pixels or masks that are folded already, only for a caller that names one coding alone.
+    Binary responses are mostly compressed already. They are compressed only for a caller that accepts a single coding,
+    because client libraries accept both by default.
     """
-    if size < _FOLDED_FROM_BYTES:
+    if size < _MIN_COMPRESSED_BYTES:
         return None
     listed = (each.replace(" ", "").split(";") for each in call.headers.get("accept-encoding", "").lower().split(","))
-    taken = [coding for coding, *weights in listed if not any(map(_NEVER.fullmatch, weights))]
-    known = [coding for coding in ("gzip", "deflate") if coding in taken]
-    if not known or (media_type != _JSON and len(taken) > 1):
+    accepted = [coding for coding, *weights in listed if not any(map(_ZERO_WEIGHT.fullmatch, weights))]
+    known = [coding for coding in ("gzip", "deflate") if coding in accepted]
+    if not known or (media_type != _JSON and len(accepted) > 1):
         return None
     return known[0]
 
 
-def _too_large(size: int, limit: int) -> RefusedError:
-    return RefusedError(Kind.TOO_LARGE, f"a body of {size} bytes or more: at most {limit} are taken")
+def _too_large(size: int, limit: int) -> ApiError:
+    return ApiError(ErrorCode.TOO_LARGE, f"a body of {size} bytes or more: send at most {limit}")
 
 
 def _frame(header: str | None) -> FrameMessage | None:
-    """A vehicle's frame message without data.
-
-    Raises:
-        RefusedError: what is there is none.
-    """
+    """Parses the header with a vehicle's frame message."""
     if header is None:
         return None
     try:
         return unpack_frame(base64.b64decode(header + "=" * (-len(header) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, MessageError) as error:
-        raise RefusedError(Kind.INVALID, f"{FRAME_HEADER}: {error}") from error
+        raise InvalidError(f"{FRAME_HEADER}: {error}") from error
 
 
-def _mask(message: ResultMessage) -> str:
+def _mask_header(message: ResultMessage) -> str:
     return base64.urlsafe_b64encode(pack_result(message)).rstrip(b"=").decode()
 
 
-def _budget_ms(header: str | None) -> int | None:
+def _timeout_ms(header: str | None) -> int | None:
     if header is None:
         return None
-    if not header.isascii() or not header.isdigit() or len(header) > len(str(_LONGEST_MS)):
-        raise RefusedError(Kind.INVALID, f"{TIMEOUT_HEADER} {header[:40]!r}: give whole milliseconds")
-    return min(int(header), _LONGEST_MS)
+    if not header.isascii() or not header.isdigit() or len(header) > len(str(_ONE_DAY_MS)):
+        raise InvalidError(f"{TIMEOUT_HEADER} {header[:40]!r}: send whole milliseconds")
+    return min(int(header), _ONE_DAY_MS)

@@ -1,4 +1,4 @@
-"""An HTTP connection: what one peer may hold of the server, however slow or broken it is."""
+"""HTTP connections with limits on what a slow or broken peer can hold of the server."""
 
 import asyncio
 import json
@@ -10,16 +10,16 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-MAX_HEAD_BYTES = 1 << 16  # Of a request's line and headers; and of any stretch that brings no body.
-MAX_TRAILERS = 16  # Headers behind a body in chunks.
-MAX_PIPELINED = 16  # Requests of one peer that wait for the answer to the one before.
+MAX_HEAD_BYTES = 1 << 16  # Request line and headers; also any other bytes that are not part of a body.
+MAX_TRAILERS = 16  # Header fields after a chunked body.
+MAX_PIPELINED = 16  # Requests of one peer that wait for the response to an earlier one.
 KEEP_ALIVE_S = 60
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Connection(HttpToolsProtocol):
-    """One peer's connection, as uvicorn serves it, with bounds on all that the peer can hold back or pile up."""
+class HttpConnection(HttpToolsProtocol):
+    """A connection as uvicorn serves it, with timeouts and limits for the peer."""
 
     def __init__(
         self,
@@ -27,76 +27,75 @@ class Connection(HttpToolsProtocol):
         server_state: ServerState,
         loop: asyncio.AbstractEventLoop,
         *,
-        most: int,
+        max_connections: int,
         header_timeout_s: float,
-        answer_s: float,
+        send_timeout_s: float,
     ) -> None:
-        """`most`: connections at a time.
+        """`header_timeout_s` limits the time to the first byte, and then to the end of the headers.
 
-        `header_timeout_s`: within which the first byte, and from it the headers, must come. `answer_s`: within which an answer
-        must have been taken.
+        `send_timeout_s` limits the time for the peer to receive a response.
         """
         super().__init__(config=config, server_state=server_state, app_state={}, _loop=loop)
-        self._most = most
-        self._head_s = header_timeout_s
-        self._answer_s = answer_s
-        self._head_since: float | None = loop.time()  # None: no head is awaited or under way.
-        self._waits_since = loop.time()  # For the peer: for its head, its body, or its next request.
+        self._max_connections = max_connections
+        self._header_timeout_s = header_timeout_s
+        self._send_timeout_s = send_timeout_s
+        self._head_since: float | None = loop.time()  # None: no request line or headers are expected.
+        self._waiting_since = loop.time()  # Since when the server waits for headers, a body, or the next request.
         self._unsent_since: float | None = None
-        self._idle_bytes = 0  # That came and were neither a whole head nor body.
+        self._idle_bytes = 0  # Received bytes that are neither complete headers nor a body.
         self._trailers = 0
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it is being closed."""
+    def is_closing(self) -> bool:
+        """True while the connection is being closed."""
         return self.transport.is_closing()
 
     @property
-    def waits_since(self) -> float | None:
-        """Since when the server waits for this peer; None while the peer waits for the server."""
+    def waiting_since(self) -> float | None:
+        """The time since which the server waits for this peer; None while it processes a request."""
         if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
             return None
-        return self._waits_since
+        return self._waiting_since
 
-    def look(self, now: float) -> None:
-        """End the connection where its peer is too slow; called about once a second."""
-        if self._head_since is not None and now - self._head_since > self._head_s:
-            self._refuse(408, f"no whole request head within {self._head_s:g} s")
+    def check_timeouts(self, now: float) -> None:
+        """Closes the connection if its peer is too slow; called about once per second."""
+        if self._head_since is not None and now - self._head_since > self._header_timeout_s:
+            self._fail(408, f"the request line and headers were not complete after {self._header_timeout_s:g} s")
         if not self.transport.get_write_buffer_size():
             self._unsent_since = None
         elif self._unsent_since is None:
             self._unsent_since = now
-        elif now - self._unsent_since > self._answer_s:
-            # Without a farewell: what lies unsent in the kernel, megabytes, would else wait for the peer for minutes.
+        elif now - self._unsent_since > self._send_timeout_s:
+            # Without lingering: megabytes of unsent data would otherwise stay in the kernel for minutes.
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in the base.
-        """Of too many connections, the one that has kept the server waiting for longest is ended."""
+        """Accepts the connection; if there are too many, closes the one for which the server has waited longest."""
         super().connection_made(transport)
-        others = [other for other in self.connections if isinstance(other, Connection) and not other.is_ending]
-        if len(others) > self._most:
-            waiting = [other for other in others if other.waits_since is not None]
-            min(waiting, key=lambda other: other.waits_since or 0.0).transport.abort()
+        others = [other for other in self.connections if isinstance(other, HttpConnection) and not other.is_closing]
+        if len(others) > self._max_connections:
+            waiting = [other for other in others if other.waiting_since is not None]
+            min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Limits the bytes that are neither headers nor a body."""
         if self._head_since is None and (self.cycle is None or self.cycle.response_complete):
-            self._head_since = self._waits_since = self.loop.time()
+            self._head_since = self._waiting_since = self.loop.time()
         self._idle_bytes += len(data)
         super().data_received(data)
         if self._idle_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, f"more than {MAX_HEAD_BYTES} bytes of headers")
+            self._fail(431, f"more than {MAX_HEAD_BYTES} bytes of headers")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Starts the header timeout of a pipelined request."""
         super().on_message_begin()
         self._trailers = 0
         if self._head_since is None:
             self._head_since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or behind the body a trailer, came."""
+        """Limits the number of trailers, which are ignored."""
         if self._head_since is not None:
             super().on_header(name, value)
             return
@@ -105,33 +104,34 @@ class Connection(HttpToolsProtocol):
             raise ValueError("too many trailers")
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Limits the number of pipelined requests, and ends the header timeout."""
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests that wait")
+            raise ValueError("too many pipelined requests")
         self._head_since = None
-        self._waits_since = self.loop.time()
+        self._waiting_since = self.loop.time()
         self._idle_bytes = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body came."""
+        """Resets the count of idle bytes."""
         self._idle_bytes = 0
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """An answer has been given; the next request may come."""
-        self._waits_since = self.loop.time()
+        """Starts to wait for the next request."""
+        self._waiting_since = self.loop.time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the form of all errors."""
-        self._refuse(400, msg)
+        """Responds to malformed HTTP in the same form as to all other errors."""
+        self._fail(400, msg)
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _fail(self, status: int, text: str) -> None:
+        """Sends an error response and closes the connection."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.abort()  # Within an answer no other can be given.
+            self.transport.abort()  # No second response can be sent within a response.
             return
         body = json.dumps({"error": text}).encode()
         head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -139,36 +139,40 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class Listener(uvicorn.Server):
-    """Serves connections from one socket, and looks after them."""
+class HttpListener(uvicorn.Server):
+    """Accepts connections at one socket and checks their timeouts."""
 
-    def __init__(self, config: uvicorn.Config, *, most: int, header_timeout_s: float, answer_s: float) -> None:
-        """See Connection."""
+    def __init__(
+        self, config: uvicorn.Config, *, max_connections: int, header_timeout_s: float, send_timeout_s: float
+    ) -> None:
+        """See `HttpConnection`."""
         super().__init__(config)
-        self._head_s = header_timeout_s
-        self._bounds = {"header_timeout_s": header_timeout_s, "answer_s": answer_s}
-        self._most = most
+        self._header_timeout_s = header_timeout_s
+        self._timeouts = {"header_timeout_s": header_timeout_s, "send_timeout_s": send_timeout_s}
+        self._max_connections = max_connections
 
     async def startup(self, sockets: Any = None) -> None:
-        """Take connections."""
+        """Starts to accept connections."""
         loop = asyncio.get_running_loop()
         config = self.config
 
-        def connection() -> Connection:
-            return Connection(config, self.server_state, loop, most=self._most, **self._bounds)
+        def connect() -> HttpConnection:
+            return HttpConnection(
+                config, self.server_state, loop, max_connections=self._max_connections, **self._timeouts
+            )
 
-        handshake_s = self._head_s if config.ssl else None
+        handshake_s = self._header_timeout_s if config.ssl else None
         self.servers = [
-            await loop.create_server(connection, sock=sock, ssl=config.ssl, ssl_handshake_timeout=handshake_s)
+            await loop.create_server(connect, sock=sock, ssl=config.ssl, ssl_handshake_timeout=handshake_s)
             for sock in sockets
         ]
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
+        """Checks the timeouts once per second; uvicorn calls this ten times as often."""
         if counter % 10 == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
-                assert isinstance(connection, Connection)
-                connection.look(now)
+                assert isinstance(connection, HttpConnection)
+                connection.check_timeouts(now)
         return await super().on_tick(counter)

@@ -1,4 +1,4 @@
-"""Health, for whoever starts, watches and balances workers; nobody needs a token for it."""
+"""`GET /healthz` for process supervisors and load balancers; needs no token."""
 
 from typing import Literal
 
@@ -10,21 +10,21 @@ from shared.messages.node_status import NodeState
 
 
 class Health(BaseModel):
-    """Whether the worker answers."""
+    """State of the worker."""
 
     status: Literal["ready", "unhealthy", "stopping"]
     worker: str
     models: list[str]
 
 
-def router(parts: WorkerContext) -> APIRouter:
-    """`/healthz`."""
+def router(worker: WorkerContext) -> APIRouter:
+    """Creates the route `/healthz`."""
     routes = APIRouter(tags=["health"])
 
     @routes.head("/healthz", include_in_schema=False)
     @routes.get(
         "/healthz",
-        summary="Whether the worker takes calls",
+        summary="Whether the worker accepts calls",
         responses={
             503: {
                 "model": Health,
@@ -33,13 +33,12 @@ def router(parts: WorkerContext) -> APIRouter:
         },
     )
     async def health(response: Response) -> Health:
-        status = parts.door.status
-        is_online = status.state is NodeState.ONLINE
+        status = worker.submission.status
         state: Literal["ready", "unhealthy", "stopping"] = "stopping"
-        if is_online:
-            state = "ready" if parts.errors.is_healthy else "unhealthy"
+        if status.state is NodeState.ONLINE:
+            state = "ready" if worker.request_errors.is_healthy else "unhealthy"
         response.status_code = 200 if state == "ready" else 503
         names = list(dict.fromkeys(card.name for card in status.cards))
-        return Health(status=state, worker=parts.worker, models=names)
+        return Health(status=state, worker=worker.name, models=names)
 
     return routes

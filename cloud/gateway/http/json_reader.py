@@ -1,4 +1,4 @@
-"""JSON from anybody, read by simdjson: its lists of numbers become arrays."""
+"""Reads untrusted JSON with simdjson; lists of numbers become NumPy arrays."""
 
 from math import prod
 from typing import Any, Literal
@@ -7,69 +7,70 @@ import numpy as np
 import numpy.typing as npt
 import simdjson
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
 
-MAX_JSON_BYTES = 64 << 20  # Of one body: while simdjson parses, which takes 7 ms for a megabyte, no other thread runs.
-MAX_WIDE_BYTES = 16 << 20  # Of a body with text beyond ASCII: one such letter makes four bytes of each of its text.
-MAX_DEPTH = 16  # Of lists and objects within each other.
-MAX_KEYS = 256  # Of one object: simdjson looks for each from the first on.
-MAX_VALUES = 1 << 20  # Besides lists of numbers: each is an object of Python, which takes some sixty bytes.
+MAX_JSON_BYTES = 64 << 20  # Size of a body: simdjson takes 7 ms per megabyte and blocks all other threads.
+MAX_WIDE_BYTES = 16 << 20  # Size of a body with non-ASCII text, which takes four bytes per character.
+MAX_DEPTH = 16  # Nesting depth of lists and objects.
+MAX_KEYS = 256  # Keys of one object: simdjson searches them linearly.
+MAX_VALUES = 1 << 20  # Values other than lists of numbers: each is a Python object of about sixty bytes.
 
-_SHOWN = 100
-_COUNTED = 0xFFFFFF  # Up to which simdjson counts what is in a list.
-_OF_NUMBERS = b"0123456789+-.eE \t\r\n"  # All that a list of numbers has beside its brackets and commas.
+_SHOWN = 100  # Characters of a parser's error message.
+_SATURATED_LENGTH = 0xFFFFFF  # The greatest list length that simdjson reports.
+_NUMBER_BYTES = b"0123456789+-.eE \t\r\n"  # All bytes of a list of numbers except brackets and commas.
 _BUFFER_TYPES: dict[Literal["u", "i", "d"], Any] = {
     "u": np.uint64,
     "i": np.int64,
     "d": np.float64,
-}  # simdjson's, the exact ones first.
+}  # The buffer types of simdjson; exact ones first.
 
 Numbers = npt.NDArray[Any]
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The object that a body holds.
+    """Parses a JSON object.
 
-    A list of numbers, or of such lists that are all of one size, is an array of uint64, int64 or float64.
+    A list of numbers, or nested lists of numbers with equal lengths, becomes an array of uint64, int64 or float64.
 
     Raises:
-        RefusedError: it is no JSON, no object, too large, nests too deep, or has a list of numbers that is uneven.
+        ApiError: the body is malformed, not an object, too large or too deep, or has a ragged list of numbers.
     """
     if len(body) > MAX_JSON_BYTES:
-        raise RefusedError(Kind.TOO_LARGE, f"{len(body)} bytes of JSON: at most {MAX_JSON_BYTES} are read; send binary")
+        raise ApiError(ErrorCode.TOO_LARGE, f"{len(body)} bytes of JSON: send at most {MAX_JSON_BYTES}, or binary data")
     if len(body) > MAX_WIDE_BYTES and (b"\\u" in body or not body.isascii()):
-        raise RefusedError(
-            Kind.TOO_LARGE, f"{len(body)} bytes with text beyond ASCII: at most {MAX_WIDE_BYTES} are read; send binary"
+        raise ApiError(
+            ErrorCode.TOO_LARGE,
+            f"{len(body)} bytes of JSON with non-ASCII text: send at most {MAX_WIDE_BYTES}, or binary data",
         )
     try:
         document = simdjson.Parser().parse(body)
-    except (ValueError, RuntimeError) as error:  # RuntimeError: of depth, and of whole numbers beyond 64 bits.
-        raise RefusedError(Kind.INVALID, f"the body is no JSON: {str(error)[:_SHOWN]}") from error
+    except (ValueError, RuntimeError) as error:  # RuntimeError: depth, or integers beyond 64 bits.
+        raise InvalidError(f"the body is not valid JSON: {str(error)[:_SHOWN]}") from error
     if not isinstance(document, simdjson.Object):
-        raise RefusedError(Kind.INVALID, f"the body is JSON of type {_type_name(document)}: send an object")
+        raise InvalidError(f"the body is JSON of type {_type_name(document)}: send an object")
     value: dict[str, Any] = _Values(body).value(document, 1)
     return value
 
 
 class _Values:
-    """Makes Python's values and arrays of a document, in the order of its text."""
+    """Converts a document to Python values and arrays, in the order of its text."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self._brackets: bytes | None = None  # The body without its numbers, once it is asked for.
-        self._at = 0  # Up to which it has been read.
-        self._left = MAX_VALUES
+        self._brackets: bytes | None = None  # The body without its numbers, once it is needed.
+        self._position = 0  # In `_brackets`: the end of the last list of numbers.
+        self._remaining = MAX_VALUES
 
     def value(self, given: Any, depth: int) -> Any:
-        """A value at so many levels."""
+        """Converts a value at a nesting depth."""
         if depth > MAX_DEPTH:
-            raise RefusedError(Kind.INVALID, f"the JSON nests deeper than {MAX_DEPTH}: no call needs that")
-        self._left -= 1
-        if self._left < 0:
-            raise RefusedError(
-                Kind.TOO_LARGE,
-                f"the body holds more than {MAX_VALUES} values that are no lists of numbers: send encoded pictures, or "
-                "binary",
+            raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
+        self._remaining -= 1
+        if self._remaining < 0:
+            raise ApiError(
+                ErrorCode.TOO_LARGE,
+                f"the body holds more than {MAX_VALUES} values other than lists of numbers: send encoded images or "
+                "binary data",
             )
         if isinstance(given, simdjson.Object):
             return self._object(given, depth)
@@ -83,55 +84,45 @@ class _Values:
         if not isinstance(first, (int, float)) or isinstance(first, bool):
             return [self.value(each, depth + 1) for each in given]
         if depth + len(sizes) > MAX_DEPTH:
-            raise RefusedError(Kind.INVALID, f"the JSON nests deeper than {MAX_DEPTH}: no call needs that")
+            raise InvalidError(f"the JSON is nested deeper than {MAX_DEPTH} levels: send a flatter body")
         return self._array(_numbers(given), sizes)
 
     def _object(self, given: simdjson.Object, depth: int) -> dict[str, Any]:
         keys = list(given)
         if len(keys) > MAX_KEYS or len(set(keys)) < len(keys) or any("\0" in key for key in keys):
-            raise RefusedError(
-                Kind.INVALID, f"an object has a key twice, a key with NUL, or more than {MAX_KEYS} keys: send others"
+            raise InvalidError(
+                f"an object has a duplicate key, a key with NUL, or more than {MAX_KEYS} keys: send fewer, distinct keys"
             )
-        # Asked for one by one: all values at once would come as Python's lists.
+        # Each value is read separately: together they would arrive as Python lists.
         return {key: self.value(given[key], depth + 1) for key in keys}
 
     def _array(self, numbers: Numbers, sizes: list[int]) -> Numbers:
-        """The numbers as lists of lists of these sizes.
-
-        Raises:
-            RefusedError: they were not in such lists.
-        """
-        if sizes[-1] == _COUNTED:
+        """Gives the numbers the shape `sizes`, if the text has the matching brackets."""
+        if sizes[-1] == _SATURATED_LENGTH:
             sizes[-1] = len(numbers) // prod(sizes[:-1])
         if self._brackets is None:
-            self._brackets = self._body.translate(None, _OF_NUMBERS)
-        text = b""
+            self._brackets = self._body.translate(None, _NUMBER_BYTES)
+        pattern = b""
         for size in reversed(sizes):
-            if len(text) * size > len(self._brackets):  # More than there is.
-                text = b""
+            if len(pattern) * size > len(self._brackets):  # The pattern would be longer than the text.
+                pattern = b""
                 break
-            text = b"[" + b",".join([text] * size) + b"]"
-        found = self._brackets.find(text, self._at) if text and len(numbers) == prod(sizes) else -1
+            pattern = b"[" + b",".join([pattern] * size) + b"]"
+        found = self._brackets.find(pattern, self._position) if pattern and len(numbers) == prod(sizes) else -1
         if found < 0:
-            raise RefusedError(
-                Kind.INVALID, "a list of numbers holds lists that are not all of one size: send them full"
-            )
-        self._at = found + len(text)
+            raise InvalidError("a list of numbers is ragged: send nested lists of equal lengths")
+        self._position = found + len(pattern)
         return numbers.reshape(sizes)
 
 
 def _numbers(given: simdjson.Array) -> Numbers:
-    """All numbers of a list of lists in one row.
-
-    Raises:
-        RefusedError: it holds something else too.
-    """
+    """Returns all numbers of nested lists as a flat array."""
     for kind, dtype in _BUFFER_TYPES.items():
         try:
             return np.frombuffer(given.as_buffer(of_type=kind), dtype)
-        except (TypeError, ValueError):  # Of a number that this type has not, or of what is no number.
+        except (TypeError, ValueError):  # A number out of range, or not a number.
             continue
-    raise RefusedError(Kind.INVALID, "a list holds numbers and something else: send numbers alone")
+    raise InvalidError("a list holds numbers and other values: send only numbers")
 
 
 def _type_name(value: Any) -> str:

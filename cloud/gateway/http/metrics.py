@@ -1,7 +1,7 @@
-"""`GET /metrics`: what the worker has done, for Prometheus; frames of all doors, the broker's among them.
+"""`GET /metrics` for Prometheus: frames of all frontends, MQTT included.
 
-What Triton tells too has Triton's name and unit, so that its dashboards work as they are; all else begins with
-`skylane_`. Triton's counters lack the ending that the library gives to its own, so they are written as untyped ones.
+Metrics that Triton also has carry Triton's name and unit, so that its dashboards work unchanged; all others begin with
+`skylane_`. Triton's counters lack the suffix that the library appends to counters, so they are written as untyped.
 """
 
 import asyncio
@@ -14,122 +14,122 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.http.call import read, response
+from cloud.gateway.http.call import read_call, respond
 from cloud.serving.model_stats import ModelStats
 from shared.messages.node_status import NodeState
 
-_MODEL = ("model", "version")
+_MODEL_LABELS = ("model", "version")
 
 
-class _Sum(NamedTuple):
-    """A number of a version of a model that only grows."""
+class _ModelCounter(NamedTuple):
+    """A cumulative metric of a model version."""
 
     name: str
     text: str
     value: Callable[[ModelStats], float]
 
 
-def _spent(part: str) -> Callable[[ModelStats], float]:
-    """Microseconds that answered frames spent in one of cloud.serving.model_stats.SPENT."""
-    return lambda tally: tally.stage_ns(part) / 1e3
+def _time_us(part: str) -> Callable[[ModelStats], float]:
+    """Returns a function for the time that answered frames spent in a part of `cloud.serving.model_stats.SPENT`."""
+    return lambda stats: stats.stage_ns(part) / 1e3
 
 
-_SUMS = (
-    _Sum("nv_inference_request_success", "Frames answered", lambda tally: tally.answered),
-    _Sum("nv_inference_count", "Frames inferred and answered", lambda tally: tally.answered),
-    _Sum("nv_inference_exec_count", "Batches they were inferred in", lambda tally: round(tally.executions)),
-    _Sum("nv_inference_request_duration_us", "From received to replied", lambda tally: tally.stages_ns.total() / 1e3),
-    _Sum(
-        "nv_inference_queue_duration_us",
-        "Waiting: for a decoder, and decoded for the engine",
-        _spent("queue"),
+_MODEL_COUNTERS = (
+    _ModelCounter("nv_inference_request_success", "Frames answered", lambda stats: stats.answered),
+    _ModelCounter("nv_inference_count", "Frames inferred and answered", lambda stats: stats.answered),
+    _ModelCounter("nv_inference_exec_count", "Batches of these frames", lambda stats: round(stats.executions)),
+    _ModelCounter(
+        "nv_inference_request_duration_us", "Time from receipt to reply", lambda stats: stats.stages_ns.total() / 1e3
     ),
-    _Sum("nv_inference_compute_input_duration_us", "Decoding and scaling", _spent("compute_input")),
-    _Sum("nv_inference_compute_infer_duration_us", "Inference", _spent("compute_infer")),
-    _Sum(
-        "nv_inference_compute_output_duration_us",
-        "Making results and encoding them",
-        _spent("compute_output"),
+    _ModelCounter("nv_inference_queue_duration_us", "Time in the queues of decoder and engine", _time_us("queue")),
+    _ModelCounter("nv_inference_compute_input_duration_us", "Decoding and scaling", _time_us("compute_input")),
+    _ModelCounter("nv_inference_compute_infer_duration_us", "Inference", _time_us("compute_infer")),
+    _ModelCounter(
+        "nv_inference_compute_output_duration_us", "Post-processing and encoding of results", _time_us("compute_output")
     ),
 )
 
 
 class WorkerCollector(Collector):
-    """Reads a worker's counts whenever it is asked."""
+    """Reads a worker's counters at each scrape."""
 
-    def __init__(self, parts: WorkerContext) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
-        yield from self._of_models()
-        yield from self._of_frames()
-        yield from self._of_calls()
+        """See `Collector`."""
+        yield from self._models()
+        yield from self._frames()
+        yield from self._calls()
 
-    def _of_models(self) -> Iterator[Metric]:
-        models = self._parts.tally.models
-        for each in _SUMS:
-            told = UntypedMetricFamily(each.name, f"{each.text}, cumulative", labels=_MODEL)
-            for key, tally in models.items():
-                told.add_metric(key, each.value(tally))
-            yield told
-        waiting = self._parts.door.depths()
-        pending = GaugeMetricFamily("nv_inference_pending_request_count", "Frames that wait", labels=_MODEL)
+    def _models(self) -> Iterator[Metric]:
+        models = self._worker.model_stats.models
+        for each in _MODEL_COUNTERS:
+            counter = UntypedMetricFamily(each.name, f"{each.text}, cumulative", labels=_MODEL_LABELS)
+            for key, stats in models.items():
+                counter.add_metric(key, each.value(stats))
+            yield counter
+        waiting = self._worker.submission.depths()
+        pending = GaugeMetricFamily("nv_inference_pending_request_count", "Frames waiting", labels=_MODEL_LABELS)
         seen: set[str] = set()
-        for card in self._parts.door.cards():  # Of each model the current version first: frames that name none are its.
+        # The current version of a model is first; waiting frames are attributed to it.
+        for card in self._worker.submission.cards():
             pending.add_metric((card.name, card.version), 0 if card.name in seen else waiting.get(card.name, 0))
             seen.add(card.name)
         yield pending
 
-    def _of_frames(self) -> Iterator[Metric]:
+    def _frames(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
-            "skylane_frames_refused", "Frames that got no result, by what became of them", labels=("model", "outcome")
+            "skylane_frames_refused", "Frames without a result, by outcome", labels=("model", "outcome")
         )
-        for (model, status), count in self._parts.tally.refused.items():
+        for (model, status), count in self._worker.model_stats.refused.items():
             refused.add_metric((model, status.value), count)
         yield refused
         ignored = CounterMetricFamily(
-            "skylane_ignored", "Messages, probes and orders that came and were not taken", labels=("reason",)
+            "skylane_ignored", "Messages, probes and control requests that were ignored", labels=("reason",)
         )
-        for reason, count in self._parts.refused().items():
+        for reason, count in self._worker.ignored_messages().items():
             ignored.add_metric((reason,), count)
         yield ignored
-        yield GaugeMetricFamily("skylane_frames_waiting", "Frames that wait, of all models", self._parts.door.depth)
-        yield GaugeMetricFamily("skylane_frames_waiting_most", "How many may", self._parts.door.max_images)
-
-    def _of_calls(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "skylane_calls", "Calls answered at the gateway, by protocol and code", labels=("protocol", "code")
+        submission = self._worker.submission
+        yield GaugeMetricFamily("skylane_frames_waiting", "Frames waiting, of all models", submission.depth)
+        yield GaugeMetricFamily(
+            "skylane_frames_waiting_most", "Maximum number of waiting frames", submission.max_images
         )
-        for name, count in self._parts.calls.by_name().items():
+
+    def _calls(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "skylane_calls", "Calls answered by the gateway, by protocol and code", labels=("protocol", "code")
+        )
+        for name, count in self._worker.call_counts.by_name().items():
             calls.add_metric(name.split(" "), count)
         yield calls
         errors = CounterMetricFamily(
-            "skylane_request_errors", "Requests that failed by an unexpected exception", labels=("stage",)
+            "skylane_request_errors", "Requests that failed with an unexpected exception", labels=("stage",)
         )
-        for stage, count in self._parts.errors.counts.items():
+        for stage, count in self._worker.request_errors.counts.items():
             errors.add_metric((stage,), count)
         yield errors
-        is_online = self._parts.door.status.state is NodeState.ONLINE
-        yield GaugeMetricFamily("skylane_ready", "1 while the worker takes frames, 0 when it is stopping", is_online)
+        is_online = self._worker.submission.status.state is NodeState.ONLINE
+        yield GaugeMetricFamily("skylane_ready", "1 while the worker accepts frames, 0 while it is stopping", is_online)
 
 
-def router(parts: WorkerContext) -> APIRouter:
-    """`/metrics`."""
+def router(worker: WorkerContext) -> APIRouter:
+    """Creates the route `/metrics`."""
     registry = CollectorRegistry()
-    registry.register(WorkerCollector(parts))
+    registry.register(WorkerCollector(worker))
     ProcessCollector(registry=registry)
     routes = APIRouter(tags=["health"])
 
     @routes.get(
         "/metrics",
-        summary="What the worker has done, for Prometheus",
+        summary="Metrics of the worker for Prometheus",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics(request: Request) -> Response:
-        call = await read(request, parts)
-        told = await asyncio.to_thread(generate_latest, registry)
-        return await response(call, told, CONTENT_TYPE_LATEST)
+        call = await read_call(request, worker)
+        text = await asyncio.to_thread(generate_latest, registry)
+        return await respond(call, text, CONTENT_TYPE_LATEST)
 
     return routes

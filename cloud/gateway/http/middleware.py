@@ -1,4 +1,4 @@
-"""The guard: what every HTTP call passes on its way in and out, whatever its route."""
+"""ASGI middleware that every HTTP call passes, whatever its route."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 from starlette.requests import ClientDisconnect
 
-from cloud.gateway.common.concurrency_limit import Capacity, Share
+from cloud.gateway.http.concurrency_limit import CallSlot, ConcurrencyLimit
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -14,92 +14,73 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_PASSAGE = "passage"
-_LINGER_S = 1.0  # So long a body that nobody reads is taken and thrown away, so that its sender sees the refusal.
+_DRAIN_S = 1.0  # Time for which an unread body is discarded, so that its sender can receive the error response.
 
 
-class Passage(Share):
-    """One call's part of the capacity, which the call's scope knows."""
-
-    @classmethod
-    def of(cls, scope: Scope) -> "Passage":
-        """That of the call with this scope."""
-        passage = scope["state"][_PASSAGE]
-        assert isinstance(passage, cls)
-        return passage
-
-    def begin(self, scope: Scope) -> None:
-        """The call is under way: `of` finds it."""
-        scope.setdefault("state", {})[_PASSAGE] = self
-
-
-class Guard:
-    """Counts calls, reports unexpected exceptions, and closes the connection of a caller whose body is not read."""
+class CallMiddleware:
+    """Counts calls, reports unexpected exceptions, and closes the connection if a body was not read completely."""
 
     def __init__(
-        self, app: App, capacity: Capacity, on_error: Callable[[Exception], None], count: Callable[[int], None]
+        self, app: App, limit: ConcurrencyLimit, on_error: Callable[[Exception], None], count: Callable[[int], None]
     ) -> None:
-        """`on_error` receives unexpected exceptions, whose calls have been answered with 500.
+        """`on_error` receives unexpected exceptions; their calls have been answered with 500.
 
-        `count` is called with the status of each answer.
+        `count` is called with the status of each response.
         """
         self._app = app
         self._count = count
-        self._capacity = capacity
+        self._limit = limit
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call, as ASGI has it."""
+        """Handles one call (ASGI)."""
         assert scope["type"] == "http"
-        passage = Passage(self._capacity)
-        passage.begin(scope)
-        body = _Body(receive, scope)
-        try:
-            await self._app(scope, body.receive, body.seen_off(self._counted(send)))
-        except ClientDisconnect:
-            pass
-        except Exception as error:  # noqa: BLE001  This call has failed, the worker goes on.
-            self._on_error(error)
-        finally:
-            passage.leave()
+        slot = CallSlot(self._limit, scope)
+        body = _RequestBody(receive, scope)
 
-    def _counted(self, send: Send) -> Send:
-        async def counted(event: Event) -> None:
+        async def send_counted(event: Event) -> None:
             if event["type"] == "http.response.start":
                 self._count(event["status"])
             await send(event)
 
-        return counted
+        try:
+            await self._app(scope, body.receive, body.drained_before_close(send_counted))
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # noqa: BLE001  Only this call fails.
+            self._on_error(error)
+        finally:
+            slot.release()
 
 
-class _Body:
-    """A request's body, and whether all of it has come."""
+class _RequestBody:
+    """Tracks whether the whole body of a request has been received."""
 
     def __init__(self, receive: Receive, scope: Scope) -> None:
         self._receive = receive
         headers = dict(scope["headers"])
-        self._is_over = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+        self._is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
 
     async def receive(self) -> Event:
         event = await self._receive()
-        self._is_over = event["type"] != "http.request" or not event.get("more_body", False)
+        self._is_complete = event["type"] != "http.request" or not event.get("more_body", False)
         return event
 
-    def seen_off(self, send: Send) -> Send:
-        """A `send` that, where the answer is ready before the body has come, ends the connection gently behind it.
+    def drained_before_close(self, send: Send) -> Send:
+        """Wraps `send`: if the response is ready before the whole body, the body is discarded before the connection ends.
 
-        Closed at once, with bytes unread, the kernel would throw the answer away as well.
+        If it were closed with unread bytes, the kernel would discard the response as well.
         """
 
-        async def sent(event: Event) -> None:
-            if event["type"] == "http.response.start" and not self._is_over:
+        async def send_drained(event: Event) -> None:
+            if event["type"] == "http.response.start" and not self._is_complete:
                 event["headers"] = [*event.get("headers", ()), (b"connection", b"close")]
-            elif event["type"] == "http.response.body" and not (self._is_over or event.get("more_body", False)):
+            elif event["type"] == "http.response.body" and not (self._is_complete or event.get("more_body", False)):
                 await send({**event, "more_body": True})
-                with anyio.move_on_after(_LINGER_S):
-                    while not self._is_over:
+                with anyio.move_on_after(_DRAIN_S):
+                    while not self._is_complete:
                         await self.receive()
                 event = {"type": "http.response.body"}
             await send(event)
 
-        return sent
+        return send_drained

@@ -1,47 +1,45 @@
-"""Origins: of which servers a web page must be that calls from a browser."""
+"""Checks the Origin header: web pages of other servers may call only if they are allowed."""
 
 from collections.abc import Sequence
 
 from starlette.responses import JSONResponse
 
-from cloud.gateway.common.errors import Kind
+from cloud.gateway.common.errors import ErrorCode
 from cloud.gateway.http.middleware import App, Receive, Scope, Send
 
-ANY = "*"  # In the place of an origin.
+ANY = "*"  # Allows all origins.
 
-_SHOWN = 80  # Characters of a stranger's origin.
+_SHOWN = 80  # Characters of a rejected origin in the error message.
 
 
-class Origins:
-    """Refuses a foreign page's call before it is read.
+class OriginCheck:
+    """ASGI middleware that rejects a foreign web page's call before its body is read.
 
-    That a browser keeps the answer from such a page (CORS) does not keep the call from being answered: a form of any page
-    can post a picture, or unload a model.
+    CORS alone hides the response from such a page, but the call is processed: a form on any page could submit an image
+    or unload a model.
     """
 
     def __init__(self, app: App, allowed: Sequence[str]) -> None:
-        """`allowed`: as browsers write them, `https://HOST` or `http://HOST:PORT`, or `ANY`."""
+        """`allowed` has origins as browsers write them, `https://HOST` or `http://HOST:PORT`, or `ANY`."""
         self._app = app
         self._allowed = frozenset(allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call, as ASGI has it. Its Host header has been checked."""
-        hosts = [host.lower() for host in _all(scope, b"host")]
-        foreign = next((each for each in _all(scope, b"origin") if not self._may(each, hosts)), None)
+        """Handles one call (ASGI), whose Host header has been checked."""
+        hosts = [host.lower() for host in _values(scope, b"host")]
+        foreign = next((each for each in _values(scope, b"origin") if not self._is_allowed(each, hosts)), None)
         if foreign is None:
             await self._app(scope, receive, send)
             return
-        text = (
-            f"pages of {foreign[:_SHOWN]!r} may not call: only those of this worker, or of a server that --origin names"
-        )
-        await JSONResponse({"error": text}, Kind.FORBIDDEN.http_status)(scope, receive, send)
+        text = f"web pages of {foreign[:_SHOWN]!r} may not call this worker: start it with --origin to allow them"
+        await JSONResponse({"error": text}, ErrorCode.FORBIDDEN.http_status)(scope, receive, send)
 
-    def _may(self, origin: str, hosts: Sequence[str]) -> bool:
-        """Whether it is allowed, or the worker's own; a proxy in between may speak TLS for it."""
+    def _is_allowed(self, origin: str, hosts: Sequence[str]) -> bool:
+        """Accepts listed origins and the worker's own, ignoring the scheme of the latter: a proxy may add TLS."""
         if ANY in self._allowed or origin in self._allowed:
             return True
         return origin.partition("://")[2].lower() in hosts
 
 
-def _all(scope: Scope, name: bytes) -> list[str]:
+def _values(scope: Scope, name: bytes) -> list[str]:
     return [value.decode("latin-1") for each, value in scope["headers"] if each == name]

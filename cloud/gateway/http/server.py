@@ -1,4 +1,4 @@
-"""The HTTP server: every route of the gateway on one port."""
+"""The HTTP server of the gateway: all routes on one port, based on uvicorn and FastAPI."""
 
 import asyncio
 import ssl
@@ -17,54 +17,56 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from cloud.gateway.bind import ListenError, listen
-from cloud.gateway.common.concurrency_limit import Capacity
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.detect import route
 from cloud.gateway.http import health, metrics, skylane_routes
-from cloud.gateway.http.call import ERRORS, MASK_HEADER, TIMING_HEADER
-from cloud.gateway.http.connection import KEEP_ALIVE_S, Connection, Listener
-from cloud.gateway.http.host_check import Hosts
-from cloud.gateway.http.middleware import Guard
-from cloud.gateway.http.origin_check import Origins
-from cloud.gateway.open_inference import rest_routes as oip_rest
-from cloud.gateway.tf_serving import rest_routes as tfs_rest
+from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
+from cloud.gateway.http.concurrency_limit import ConcurrencyLimit
+from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
+from cloud.gateway.http.host_check import HostCheck
+from cloud.gateway.http.middleware import CallMiddleware
+from cloud.gateway.http.origin_check import OriginCheck
+from cloud.gateway.open_inference import rest_routes as open_inference_routes
+from cloud.gateway.tf_serving import rest_routes as tf_serving_routes
 
-FACES = (health, metrics, skylane_routes, route, oip_rest, tfs_rest)  # Modules with a `router(parts)`.
+ROUTE_MODULES = (health, metrics, skylane_routes, route, open_inference_routes, tf_serving_routes)
+MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
+MAX_CONNECTIONS_PER_CALL = 2  # Open connections per allowed call: some are being read, some are idle.
 
 _GRACE_S = 5
-MAX_HELD_MESSAGES = 4  # Times the largest message: what the calls under way may hold together.
-_CONNECTIONS = 2  # Times the calls that are answered: some are read meanwhile, and some idle.
-_GONE = 499  # Nobody reads it; it is counted, and is no fault of the worker's as a 500 would be.
-_BESIDE = {
-    Kind.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
-    Kind.BUSY: {"Retry-After": "1"},
-    Kind.STOPPING: {"Retry-After": "1"},
+_CLIENT_DISCONNECTED = 499  # The status is never sent, but counted: unlike 500 it is not an error of the worker.
+_ERROR_HEADERS = {
+    ErrorCode.UNAUTHENTICATED: {"WWW-Authenticate": "Bearer"},
+    ErrorCode.BUSY: {"Retry-After": "1"},
+    ErrorCode.STOPPING: {"Retry-After": "1"},
 }
 
 
 class HttpServer:
-    """Serves from `start` until `close`, in a thread of its own."""
+    """The HTTP server, which runs in its own thread; see `GatewayServer`."""
 
-    def __init__(self, parts: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
-        """Binds the port; calls are answered from `start` on. `on_fault` receives what ends the server itself.
+    def __init__(self, worker: WorkerContext, on_fault: Callable[[BaseException], None]) -> None:
+        """Binds the port; calls are processed from `start` on. `on_fault` receives the exception that ends the server.
 
         Raises:
             ListenError: the address or the certificate cannot be used.
         """
-        settings = parts.settings
-        capacity = Capacity(settings.max_calls, MAX_HELD_MESSAGES * settings.max_message_bytes)
-        app = Hosts(Origins(application(parts), settings.origins), settings.allowed_hosts)
+        settings = worker.settings
+        app = HostCheck(OriginCheck(create_app(worker), settings.origins), settings.allowed_hosts)
         config = uvicorn.Config(
-            Guard(
-                app, capacity, partial(parts.errors.record, "http"), lambda status: parts.calls.add(f"http {status}")
+            CallMiddleware(
+                app,
+                ConcurrencyLimit(settings.max_calls, MAX_HELD_MESSAGES * settings.max_message_bytes),
+                on_error=partial(worker.request_errors.record, "http"),
+                count=lambda status: worker.call_counts.add(f"http {status}"),
             ),
-            http=Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             loop="asyncio",
             log_config=None,
-            log_level="critical",  # A stranger's broken requests must not fill the log.
+            log_level="critical",  # Malformed requests must not fill the log.
             access_log=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             proxy_headers=False,
@@ -79,22 +81,22 @@ class HttpServer:
             raise ListenError(f"the certificate {settings.tls_cert} cannot be used: {error}") from error
         self._socket = listen("http", settings.http or "")
         self.port: int = self._socket.getsockname()[1]
-        self._server = Listener(
+        self._server = HttpListener(
             config,
-            most=_CONNECTIONS * settings.max_calls,
+            max_connections=MAX_CONNECTIONS_PER_CALL * settings.max_calls,
             header_timeout_s=settings.header_timeout_s,
-            answer_s=settings.answer_s,
+            send_timeout_s=settings.send_timeout_s,
         )
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Take calls from now on."""
+        """Starts to accept calls."""
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Give calls under way a moment, and let go of the port."""
+        """Closes the port, after a grace period for active calls."""
         self._server.should_exit = True
         if self._thread:
             self._thread.join()
@@ -103,31 +105,31 @@ class HttpServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._server.serve([self._socket]))
-        except BaseException as error:  # noqa: BLE001  Without its server the worker stops.
+        except BaseException as error:  # noqa: BLE001  The worker stops without its server.
             self._on_fault(error)
 
 
-def application(parts: WorkerContext) -> FastAPI:
-    """All faces as one application."""
-    app = FastAPIOffline(  # Its page at /docs needs no other server than this one.
+def create_app(worker: WorkerContext) -> FastAPI:
+    """Creates the application with all routes."""
+    app = FastAPIOffline(  # The page at /docs loads nothing from other servers.
         redoc_url=None,
         title="Skylane worker",
         version="1",
-        responses=dict(ERRORS),
-        # Each face asks the callers itself; this has the page ask its reader for a token.
-        dependencies=[Security(HTTPBearer(auto_error=False))] if parts.callers.requires_token else [],
+        responses=dict(ERROR_RESPONSES),
+        # Each route checks the token itself; this lets the page at /docs ask for one.
+        dependencies=[Security(HTTPBearer(auto_error=False))] if worker.authenticator.requires_token else [],
     )
-    for face in FACES:
-        app.include_router(face.router(parts))
-    app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(HTTPException, _unknown)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _fault)
-    if parts.settings.origins:
+    for module in ROUTE_MODULES:
+        app.include_router(module.router(worker))
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_unexpected_error)
+    if worker.settings.origins:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=parts.settings.origins,
+            allow_origins=worker.settings.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=[TIMING_HEADER, MASK_HEADER],
@@ -135,29 +137,30 @@ def application(parts: WorkerContext) -> FastAPI:
     return app
 
 
-def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RefusedError)
-    return _error(error.kind.http_status, str(error), _BESIDE.get(error.kind))
+def _on_api_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return _error_response(error.code.http_status, str(error), _ERROR_HEADERS.get(error.code))
 
 
-def _unreadable(_: Request, error: Exception) -> JSONResponse:
+def _on_invalid_parameter(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return _error(Kind.UNPROCESSABLE.http_status, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+    text = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return _error_response(ErrorCode.UNPROCESSABLE.http_status, text)
 
 
-def _unknown(_: Request, error: Exception) -> JSONResponse:
+def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, str(error.detail), dict(error.headers or {}))
+    return _error_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-def _gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=_GONE)
+def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=_CLIENT_DISCONNECTED)
 
 
-def _fault(_: Request, __: Exception) -> JSONResponse:
-    return _error(Kind.FAILED.http_status, "internal error: the worker's log has the traceback")
+def _on_unexpected_error(_: Request, __: Exception) -> JSONResponse:
+    return _error_response(ErrorCode.FAILED.http_status, "internal error: the worker's log has the traceback")
 
 
-def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers=headers)

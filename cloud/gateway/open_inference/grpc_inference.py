@@ -1,100 +1,91 @@
-"""The Open Inference Protocol's inferences over gRPC: one a call, or any number on a stream."""
+"""ModelInfer and ModelStreamInfer of the Open Inference Protocol (gRPC)."""
 
 from functools import partial
 from typing import Any
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Asked, Reply, ask, server_timing
+from cloud.gateway.common.errors import ApiError, InvalidError
+from cloud.gateway.common.inference import InferenceReply, PendingInference, server_timing, start_inference
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.grpc.call import FRAME_KEY, GrpcCall
-from cloud.gateway.grpc.service import PendingAnswer
+from cloud.gateway.grpc.service import PendingResponse
 from cloud.gateway.open_inference.grpc_messages import (
-    in_stream,
     read_request,
-    refused_in_stream,
     request_id,
+    stream_error,
+    stream_response,
     write_response,
 )
 from cloud.gateway.open_inference.request import InferRequest, Parameters
-from cloud.gateway.open_inference.response import outputs
+from cloud.gateway.open_inference.response import output_tensors
 
-_DOOR = "oip-grpc"
-_TIMING = "server_timing"  # A parameter, as no metadata stands behind an answer on a stream.
-_IS_LAST = "triton_final_response"  # As Triton tells of a request that has no other answer.
+_FRONTEND = "oip-grpc"
+_TIMING = "server_timing"  # A response parameter: responses of a stream have no trailing metadata.
+_IS_LAST = "triton_final_response"  # Triton's mark of the last response to a request.
 
 
 class Inference:
-    """ModelInfer and ModelStreamInfer."""
+    """Processes inference requests."""
 
-    def __init__(self, parts: WorkerContext) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     def infer(self, call: GrpcCall) -> bytes:
-        """Answer a ModelInferRequest with a ModelInferResponse."""
+        """Processes a ModelInferRequest; returns a serialized ModelInferResponse."""
         frame = call.frame
-        caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
+        caller = call.authenticate(self._worker.authenticator, frame.id.vehicle if frame else None)
         request = read_request(call.data)
-        response: bytes = self.written(request, call.reply(self.asked(call, request, caller))).SerializeToString()
+        reply = call.wait_for(self.start(call, request, caller))
+        response: bytes = self.response(request, reply).SerializeToString()
         return response
 
-    def stream(self, call: GrpcCall) -> "InferenceStream":
-        """Answer a stream of them.
+    def open_stream(self, call: GrpcCall) -> "InferenceStream":
+        """Opens a stream of requests.
 
         Raises:
-            RefusedError: a vehicle's frame message comes with it, as if it were of one frame.
+            ApiError: the metadata has a vehicle's frame message, which belongs to a single request.
         """
         if FRAME_KEY in call.metadata:
-            raise RefusedError(Kind.INVALID, f"{FRAME_KEY} tells of one frame: send it with ModelInfer")
-        return InferenceStream(self, call.caller(self._parts.callers), self._parts)
+            raise InvalidError(f"{FRAME_KEY} describes a single frame: send it with ModelInfer")
+        return InferenceStream(self, call.authenticate(self._worker.authenticator), self._worker)
 
-    def asked(self, call: GrpcCall, request: InferRequest, caller: str) -> Asked:
-        """Hands a request's pictures in."""
-        return ask(
-            self._parts.door,
-            request.call(
-                _DOOR,
-                caller,
-                received_ns=call.received_ns,
-                max_reply_bytes=self._parts.settings.max_message_bytes,
-                budget_ms=call.budget_ms,
-                frame=call.frame,
-            ),
-        )
+    def start(self, call: GrpcCall, request: InferRequest, caller: str) -> PendingInference:
+        """Submits the images of a request."""
+        return start_inference(self._worker.submission, request.to_call(call.origin(_FRONTEND, caller, self._worker)))
 
-    def written(self, request: InferRequest, reply: Reply, parameters: Parameters | None = None) -> Any:
-        """A ModelInferResponse."""
-        most_bytes = self._parts.settings.max_message_bytes
-        return write_response(request, reply.card.version, outputs(request, reply), most_bytes, parameters)
+    def response(self, request: InferRequest, reply: InferenceReply, parameters: Parameters | None = None) -> Any:
+        """Creates a ModelInferResponse."""
+        max_bytes = self._worker.settings.max_message_bytes
+        return write_response(request, reply.card.version, output_tensors(request, reply), max_bytes, parameters)
 
 
 class InferenceStream:
-    """What is said on a stream of inferences; see RequestHandler. A request that is refused does not end it."""
+    """A stream of inference requests; see `RequestHandler`. A request that fails does not end the stream."""
 
-    def __init__(self, inference: Inference, caller: str, parts: WorkerContext) -> None:
+    def __init__(self, inference: Inference, caller: str, worker: WorkerContext) -> None:
         self._inference = inference
         self._caller = caller
-        self._calls = parts.calls
+        self._call_counts = worker.call_counts
 
-    def begin(self, call: GrpcCall) -> PendingAnswer:
-        """Hand a request's pictures in."""
+    def begin(self, call: GrpcCall) -> PendingResponse:
+        """Submits the images of a request."""
         try:
             request = read_request(call.data)
-            asked = self._inference.asked(call, request, self._caller)
-        except RefusedError as error:
-            return PendingAnswer((), partial(self._refusal, request_id(call.data), error))
-        return PendingAnswer(asked.futures, partial(self._answer, request, asked))
+            pending = self._inference.start(call, request, self._caller)
+        except ApiError as error:
+            return PendingResponse((), partial(self._error, request_id(call.data), error))
+        return PendingResponse(pending.futures, partial(self._respond, request, pending))
 
-    def _answer(self, request: InferRequest, asked: Asked) -> bytes:
+    def _respond(self, request: InferRequest, pending: PendingInference) -> bytes:
         try:
-            reply = asked.reply()
-            told: Parameters = {_TIMING: server_timing(reply.first), _IS_LAST: True}
-            response = self._inference.written(request, reply, told)
-        except RefusedError as error:
-            return self._refusal(request.id, error)
-        self._calls.add("grpc OK")
-        return in_stream(response)
+            reply = pending.reply()
+            parameters: Parameters = {_TIMING: server_timing(reply.first), _IS_LAST: True}
+            response = self._inference.response(request, reply, parameters)
+        except ApiError as error:
+            return self._error(request.id, error)
+        self._call_counts.add("grpc OK")
+        return stream_response(response)
 
-    def _refusal(self, asked_id: str, error: RefusedError) -> bytes:
-        code = error.kind.grpc_code
-        self._calls.add(f"grpc {code}")
-        return refused_in_stream(asked_id, f"{code}: {error}")
+    def _error(self, request_id: str, error: ApiError) -> bytes:
+        code = error.code.grpc_code
+        self._call_counts.add(f"grpc {code}")
+        return stream_error(request_id, f"{code}: {error}")

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's gRPC service, with the calls that Triton's clients make besides."""
+"""The Open Inference Protocol's gRPC service, with the additional calls of Triton's clients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,21 +6,20 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 
 from cloud.gateway.common import repository_calls
-from cloud.gateway.common.auth import Caller
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.auth import CallerIdentity
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.grpc.call import GrpcCall
-from cloud.gateway.grpc.messages import parse
+from cloud.gateway.grpc.call import GrpcCall, parse_message
 from cloud.gateway.grpc.service import Method, StreamMethod
 from cloud.gateway.open_inference import models
 from cloud.gateway.open_inference.grpc_inference import Inference
 from shared.encoding.protobuf import method_types
 from shared.messages.control import ControlReply, Verb
 
-_LOOK_S = 0.5  # How often a call that loads looks whether anybody still waits.
-_OPEN = ("ServerLive", "ServerReady", "ModelReady")  # Whoever watches a worker needs no token.
+_CHECK_INTERVAL_S = 0.5  # Interval at which a call that waits for control checks for its cancellation.
+_WITHOUT_TOKEN = ("ServerLive", "ServerReady", "ModelReady")  # Health checks.
 
-Answer = Callable[[GrpcCall, Any], Mapping[str, Any]]  # From a message to what its answer holds.
+Responder = Callable[[GrpcCall, Any], Mapping[str, Any]]  # Maps a call and its message to the response's fields.
 
 
 class OpenInferenceService:
@@ -28,64 +27,61 @@ class OpenInferenceService:
 
     name = "inference.GRPCInferenceService"
 
-    def __init__(self, parts: WorkerContext) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
         self._types = method_types(self.name)
 
     def methods(self) -> Mapping[str, Method | StreamMethod]:
-        """See grpc_service.Service."""
-        door = self._parts.door
-        answers: dict[str, Answer] = {
+        """See `Service`."""
+        submission = self._worker.submission
+        responders: dict[str, Responder] = {
             "ServerLive": lambda *_: {"live": True},
-            "ServerReady": lambda *_: {"ready": models.is_ready(door)},
-            "ModelReady": lambda _, of: {"ready": models.is_ready(door, of.name, of.version or None)},
-            "ServerMetadata": lambda *_: models.server(),
-            "ModelMetadata": lambda _, of: models.metadata(door, of.name, of.version or None),
-            "ModelConfig": lambda _, of: {"config": models.config(door, of.name, of.version or None)},
-            "ModelStatistics": lambda _, of: models.statistics(self._parts, of.name, of.version or None),
+            "ServerReady": lambda *_: {"ready": models.is_ready(submission)},
+            "ModelReady": lambda _, m: {"ready": models.is_ready(submission, m.name, m.version or None)},
+            "ServerMetadata": lambda *_: models.server_metadata(),
+            "ModelMetadata": lambda _, m: models.metadata(submission, m.name, m.version or None),
+            "ModelConfig": lambda _, m: {"config": models.config(submission, m.name, m.version or None)},
+            "ModelStatistics": lambda _, m: models.statistics(self._worker, m.name, m.version or None),
             "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
+            "RepositoryModelLoad": lambda call, m: self._change(call, m, Verb.LOAD),
+            "RepositoryModelUnload": lambda call, m: self._change(call, m, Verb.UNLOAD),
         }
-        inference = Inference(self._parts)
-        return {name: self._method(name, answer) for name, answer in answers.items()} | {
+        inference = Inference(self._worker)
+        return {name: self._method(name, responder) for name, responder in responders.items()} | {
             "ModelInfer": Method(inference.infer),
-            "ModelStreamInfer": StreamMethod(inference.stream),
+            "ModelStreamInfer": StreamMethod(inference.open_stream),
         }
 
-    def _method(self, name: str, answer: Answer) -> Method:
-        """A method whose messages are small: the library reads and writes them."""
-        takes, gives = self._types[name]
+    def _method(self, name: str, responder: Responder) -> Method:
+        """Creates a method with small messages, which the protobuf library converts."""
+        request_type, response_type = self._types[name]
+        needs_token = name not in _WITHOUT_TOKEN
 
-        def answered(call: GrpcCall) -> bytes:
-            if name not in _OPEN:
-                call.caller(self._parts.callers)
-            message = parse(takes.DESCRIPTOR.full_name, call.data)
-            written: bytes = ParseDict(dict(answer(call, message)), gives()).SerializeToString()
-            return written
+        def respond(call: GrpcCall) -> bytes:
+            if needs_token:
+                call.authenticate(self._worker.authenticator)
+            message = parse_message(request_type.DESCRIPTOR.full_name, call.data)
+            response: bytes = ParseDict(dict(responder(call, message)), response_type()).SerializeToString()
+            return response
 
-        return Method(answered, is_open=name in _OPEN)
+        return Method(respond, needs_token=needs_token)
 
     def _index(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
-        reply = self._ordered(call, Verb.LIST)
-        return {"models": repository_calls.index(reply.models, ready_alone=message.ready)}
+        reply = self._control(call, Verb.LIST)
+        return {"models": repository_calls.index(reply.models, only_ready=message.ready)}
 
-    def _load(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
+    def _change(self, call: GrpcCall, message: Any, verb: Verb) -> Mapping[str, Any]:
         repository_calls.check_parameters(message.parameters)
-        self._ordered(call, Verb.LOAD, message.model_name)
+        self._control(call, verb, message.model_name)
         return {}
 
-    def _unload(self, call: GrpcCall, message: Any) -> Mapping[str, Any]:
-        repository_calls.check_parameters(message.parameters)
-        self._ordered(call, Verb.UNLOAD, message.model_name)
-        return {}
-
-    def _ordered(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
-        """What control replies, as long as somebody waits for it; what is ordered is done all the same."""
-        future = repository_calls.order(self._parts, Caller(call.caller(self._parts.callers), call.host), verb, model)
+    def _control(self, call: GrpcCall, verb: Verb, model: str = "") -> ControlReply:
+        """Sends a request to control and waits for the reply; control completes it even if the caller cancels."""
+        caller = CallerIdentity(call.authenticate(self._worker.authenticator), call.host)
+        future = repository_calls.send_request(self._worker, caller, verb, model)
         while call.context.is_active():
             try:
-                return repository_calls.checked_reply(future.result(_LOOK_S))
+                return repository_calls.check_reply(future.result(_CHECK_INTERVAL_S))
             except TimeoutError:
                 continue
-        raise RefusedError(Kind.LATE, "the caller's deadline has passed")
+        raise ApiError(ErrorCode.LATE, "the caller's deadline has passed")

@@ -1,4 +1,4 @@
-"""Inference requests and answers of the Open Inference Protocol as JSON, with or without binary data behind it."""
+"""Inference requests and responses of the Open Inference Protocol as JSON, optionally followed by binary tensors."""
 
 import base64
 import binascii
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.inference import IMAGES, RESULTS, Tensor
-from cloud.gateway.common.size_budget import Room
+from cloud.gateway.common.size_budget import SizeBudget
 from cloud.gateway.http.json_reader import read_object
 from cloud.gateway.http.json_writer import write_array
 from cloud.gateway.open_inference.request import (
     InferRequest,
     InputTensor,
     Parameters,
-    WantedOutput,
-    check_here,
-    read_input,
-    told,
+    RequestedOutput,
+    check_no_shared_memory,
+    decode_raw_input,
+    naming_input,
 )
 from cloud.gateway.open_inference.response import OutputTensor
 from shared.encoding.compression import Buffer
@@ -29,82 +29,92 @@ from shared.encoding.open_inference_tensors import BYTES, check_shape, dtype_nam
 from shared.messages.tensors import MAX_TENSORS, TensorsError, cast_checked
 
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
-_BASE64 = {"content_type": "base64"}  # As MLServer says it of strings that are no text.
+_BASE64 = {"content_type": "base64"}  # MLServer's parameter for strings that are not text.
 
 
-class Written(NamedTuple):
-    """An answer's body, and how much of it is JSON where binary data follows."""
+class ResponseBody(NamedTuple):
+    """The body of a response."""
 
-    body: bytes
-    header_length: int | None
+    data: bytes
+    json_length: int | None  # Bytes of JSON at the start; None: all.
 
 
 def read_request(body: bytes, header_length: str | None, model: str, version: str | None) -> InferRequest:
-    """Read a request's body; `header_length` is the header Inference-Header-Content-Length.
+    """Parses the body of a request; `header_length` is the header Inference-Header-Content-Length.
 
     Raises:
-        RefusedError: it is none, or a tensor is not of its shape and datatype.
+        ApiError: the body is malformed, or a tensor does not match its shape and datatype.
     """
-    end = json_bytes(body, header_length)
-    given = read_object(body[:end])
-    binary = _Binary(memoryview(body)[end:])
-    inputs = tuple(_input(each, binary) for each in _objects(given, "inputs"))
-    binary.check_over()
+    end = json_length(body, header_length)
+    request = read_object(body[:end])
+    binary = _BinaryData(memoryview(body)[end:])
+    inputs = tuple(_input(each, binary) for each in _objects(request, "inputs"))
+    binary.check_all_taken()
     return InferRequest(
         model=model,
         version=version,
-        id=_of(given, "id", str, "a text") or "",
-        parameters=_parameters(given),
+        id=_get(request, "id", str, "a string") or "",
+        parameters=_parameters(request),
         inputs=inputs,
-        outputs=tuple(WantedOutput(_name(each), _parameters(each)) for each in _objects(given, "outputs")),
+        outputs=tuple(RequestedOutput(_name(each), _parameters(each)) for each in _objects(request, "outputs")),
     )
 
 
-def json_bytes(body: bytes, header_length: str | None) -> int:
-    """How many bytes of a request's body are to be read as JSON.
+def json_length(body: bytes, header_length: str | None) -> int:
+    """Returns the number of bytes of a request's body that are JSON.
 
     Raises:
-        RefusedError: its header says what cannot be.
+        ApiError: the header is malformed or exceeds the body's size.
     """
-    return len(body) if header_length is None else _header_end(header_length, len(body))
+    size = len(body)
+    if header_length is None:
+        return size
+    is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= len(str(size))
+    if not is_number or int(header_length) > size:
+        raise InvalidError(
+            f"Inference-Header-Content-Length is {header_length[:40]!r}: send the number of JSON bytes, at most {size}"
+        )
+    return int(header_length)
 
 
-def write_answer(request: InferRequest, version: str, outputs: tuple[OutputTensor, ...], largest: int) -> Written:
-    """The body of an answer: binary the outputs that were asked for so, the others in its JSON.
+def write_response(
+    request: InferRequest, version: str, outputs: tuple[OutputTensor, ...], max_bytes: int
+) -> ResponseBody:
+    """Writes the body of a response; each output is binary or JSON, as requested.
 
     Raises:
-        RefusedError: the values would take more than `largest` bytes.
+        ApiError: the values would take more than `max_bytes`.
     """
-    is_listed = any(not _is_binary(request, output.name) for output in outputs)
-    room = Room(largest, "in its JSON and behind it", f", or with {_ALL_BINARY}" if is_listed else "")
+    has_json_output = any(not _is_binary(request, output.name) for output in outputs)
+    budget = SizeBudget(max_bytes, "as JSON and binary", f", or set {_ALL_BINARY}" if has_json_output else "")
     entries: list[bytes] = []
-    parts: list[Buffer] = []
+    binary_parts: list[Buffer] = []
     for output in outputs:
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
         data = None
         if _is_binary(request, output.name):
             raw = output.raw()
             size = sum(len(part) for part in raw)
-            room.take(size)
+            budget.charge(size)
             entry["parameters"] = {_SIZE: size}
-            parts += raw
+            binary_parts += raw
         elif isinstance(output.values, np.ndarray):
-            data = write_array(output.values.reshape(-1), room)
+            data = write_array(output.values.reshape(-1), budget)
         elif output.name == RESULTS:
             entry["parameters"] = _BASE64
-            data = room.text(_written([base64.b64encode(each).decode() for each in output.values]))
+            data = budget.charged(_dump([base64.b64encode(each).decode() for each in output.values]))
         else:
-            data = room.text(_written([bytes(each).decode(errors="replace") for each in output.values]))
-        entries.append(_with(entry, "data", data))
-    told = {"model_name": request.model, "model_version": version} | ({"id": request.id} if request.id else {})
-    head = _with(told, "outputs", b"[" + b",".join(entries) + b"]")
-    if not parts:
-        return Written(head, None)
-    return Written(b"".join([head, *parts]), len(head))  # The only copy of the numbers.
+            data = budget.charged(_dump([bytes(each).decode(errors="replace") for each in output.values]))
+        entries.append(_dump_with(entry, "data", data))
+    head = {"model_name": request.model, "model_version": version} | ({"id": request.id} if request.id else {})
+    text = _dump_with(head, "outputs", b"[" + b",".join(entries) + b"]")
+    if not binary_parts:
+        return ResponseBody(text, None)
+    return ResponseBody(b"".join([text, *binary_parts]), len(text))  # The only copy of the numbers.
 
 
 def listed_bytes(request: InferRequest, outputs: tuple[OutputTensor, ...]) -> int:
-    """How many bytes of the outputs are to be written as JSON."""
+    """Returns the size of the outputs that are written as JSON."""
     return sum(
         output.values.nbytes if isinstance(output.values, np.ndarray) else sum(len(each) for each in output.values)
         for output in outputs
@@ -113,15 +123,15 @@ def listed_bytes(request: InferRequest, outputs: tuple[OutputTensor, ...]) -> in
 
 
 def _is_binary(request: InferRequest, output: str) -> bool:
-    told = next(
+    value = next(
         (each.parameters[_BINARY] for each in request.outputs if each.name == output and _BINARY in each.parameters),
         request.parameters.get(_ALL_BINARY),
     )
-    return isinstance(told, int) and bool(told)  # A truth value is one too; an array is neither.
+    return isinstance(value, int) and bool(value)  # bool is an int, an array is not.
 
 
-class _Binary:
-    """The data behind the JSON, taken piece by piece."""
+class _BinaryData:
+    """The data after the JSON, taken input by input."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -129,51 +139,40 @@ class _Binary:
 
     def take(self, name: str, size: Any) -> memoryview:
         if type(size) is not int or size < 0:
-            raise RefusedError(Kind.INVALID, f"input {name[:40]!r}: {_SIZE} is {str(size)[:40]!r}: give its bytes")
-        left = len(self._data) - self._taken
-        if size > left:
-            raise RefusedError(
-                Kind.INVALID, f"input {name[:40]!r}: {_SIZE} is {size}, but {left} bytes are left of the body: send all"
+            raise InvalidError(f"input {name[:40]!r}: {_SIZE} is {str(size)[:40]!r}: send a number of bytes")
+        remaining = len(self._data) - self._taken
+        if size > remaining:
+            raise InvalidError(
+                f"input {name[:40]!r}: {_SIZE} is {size}, but {remaining} bytes of the body remain: send all data"
             )
         self._taken += size
         return self._data[self._taken - size : self._taken]
 
-    def check_over(self) -> None:
-        if left := len(self._data) - self._taken:
-            raise RefusedError(Kind.INVALID, f"{left} bytes of the body belong to no input: tell each {_SIZE}")
+    def check_all_taken(self) -> None:
+        if remaining := len(self._data) - self._taken:
+            raise InvalidError(f"{remaining} bytes of the body belong to no input: send each input's {_SIZE}")
 
 
-def _header_end(header_length: str, size: int) -> int:
-    if not header_length.isascii() or not header_length.isdigit() or len(header_length) > len(str(size)):
-        given = header_length[:40]
-    elif int(header_length) <= size:
-        return int(header_length)
-    else:
-        given = header_length
-    raise RefusedError(
-        Kind.INVALID, f"Inference-Header-Content-Length is {given!r}: give the bytes of JSON, of {size} in the body"
-    )
-
-
-def _input(given: dict[str, Any], binary: _Binary) -> InputTensor:
-    name, parameters = _name(given), _parameters(given)
-    check_here("input", name, parameters)
-    datatype = _of(given, "datatype", str, "a text") or ""
-    shape = _shape(name, given.get("shape"))
+def _input(entry: dict[str, Any], binary: _BinaryData) -> InputTensor:
+    name, parameters = _name(entry), _parameters(entry)
+    check_no_shared_memory("input", name, parameters)
+    datatype = _get(entry, "datatype", str, "a string") or ""
+    shape = _shape(name, entry.get("shape"))
     if _SIZE in parameters:
-        if "data" in given:
-            raise RefusedError(Kind.INVALID, f"input {name[:40]!r} has data and {_SIZE}: send one of them")
-        return read_input(name, datatype, shape, binary.take(name, parameters[_SIZE]), parameters)
-    if "data" not in given:
-        raise RefusedError(Kind.INVALID, f"input {name[:40]!r} has neither data nor {_SIZE}: send one of them")
-    return InputTensor(name, told(name, lambda: _tensor(name, datatype, shape, given["data"])), parameters)
+        if "data" in entry:
+            raise InvalidError(f"input {name[:40]!r} has both data and {_SIZE}: send one of them")
+        return decode_raw_input(name, datatype, shape, binary.take(name, parameters[_SIZE]), parameters)
+    if "data" not in entry:
+        raise InvalidError(f"input {name[:40]!r} has neither data nor {_SIZE}: send one of them")
+    with naming_input(name):
+        return InputTensor(name, _tensor(name, datatype, shape, entry["data"]), parameters)
 
 
 def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
-    """The values in JSON: a flat list, or lists as deep as the shape.
+    """Converts values in JSON, which are a flat list or nested as the shape.
 
     Raises:
-        TensorsError: they are of another count or type.
+        TensorsError: their number or type does not match.
     """
     check_shape(datatype, shape)
     if datatype == BYTES:
@@ -182,14 +181,14 @@ def _tensor(name: str, datatype: str, shape: list[int], data: Any) -> Tensor:
     kind = np.dtype(dtype).kind
     values = _values(data)
     if values is None or (values.size and values.dtype.kind not in {"b": "b", "f": "fiu"}.get(kind, "iu")):
-        raise TensorsError(f"data holds what is no {datatype}: send a list of that type, flat or of the tensor's shape")
+        raise TensorsError(f"data has values that are not {datatype}: send a list of that type, flat or nested")
     if values.size != prod(shape):
-        raise TensorsError(f"data holds {values.size} numbers, shape {shape} takes {prod(shape)}: send that many")
+        raise TensorsError(f"data has {values.size} numbers, shape {shape} needs {prod(shape)}: send that many")
     return cast_checked(values, dtype).reshape(shape)
 
 
 def _values(data: Any) -> npt.NDArray[Any] | None:
-    """Numbers or truth values of JSON, of lists that are all of one size; None where they are something else."""
+    """Converts numbers or booleans in nested lists of equal lengths to an array; returns None for other values."""
     if isinstance(data, np.ndarray):
         return data
     if not isinstance(data, list):
@@ -203,57 +202,59 @@ def _values(data: Any) -> npt.NDArray[Any] | None:
 
 
 def _strings(name: str, shape: list[int], data: Any) -> list[Buffer]:
-    """Strings of JSON: pictures in base64, which no text is, and all others as they are."""
+    """Converts strings in JSON: images are in base64, all others are plain text."""
     listed = data if isinstance(data, list) else []
-    found = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
-    if listed is not data or len(found) != prod(shape) or not all(isinstance(each, str) for each in found):
-        raise TensorsError(f"data is no list of {prod(shape)} strings, as {BYTES} of shape {shape} is: send that")
+    texts = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
+    if listed is not data or len(texts) != prod(shape) or not all(isinstance(each, str) for each in texts):
+        raise TensorsError(
+            f"data must be a list of {prod(shape)} strings, as {BYTES} of shape {shape} needs: send that"
+        )
     if name != IMAGES:
-        return [each.encode() for each in found]
+        return [each.encode() for each in texts]
     try:
-        return [base64.b64decode(each, validate=True) for each in found]
+        return [base64.b64decode(each, validate=True) for each in texts]
     except (binascii.Error, ValueError) as error:
-        raise TensorsError(f"a string is no base64 ({error}): send pictures so, or as binary data") from error
+        raise TensorsError(f"a string is not base64 ({error}): send images in base64 or as binary data") from error
 
 
-def _with(told: dict[str, Any], key: str, written: bytes | None) -> bytes:
-    """An object as JSON, with one more key where its value has been written."""
-    own = _written(told)
-    return own if written is None else own[:-1] + b',"' + key.encode() + b'":' + written + b"}"
-
-
-def _written(value: Any) -> bytes:
+def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _shape(input_name: str, given: Any) -> list[int]:
-    if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu":
-        sides: list[int] = given.tolist()
-        return sides
-    if isinstance(given, list) and not given:
+def _dump_with(fields: dict[str, Any], key: str, json_value: bytes | None) -> bytes:
+    """Writes an object as JSON, with an additional key whose value is JSON already."""
+    text = _dump(fields)
+    return text if json_value is None else text[:-1] + b',"' + key.encode() + b'":' + json_value + b"}"
+
+
+def _shape(input_name: str, value: Any) -> list[int]:
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+        shape: list[int] = value.tolist()
+        return shape
+    if isinstance(value, list) and not value:
         return []
-    raise RefusedError(Kind.INVALID, f"input {input_name[:40]!r}: shape is no list of whole numbers: tell every side")
+    raise InvalidError(f"input {input_name[:40]!r}: shape must be a list of whole numbers: send that")
 
 
-def _objects(given: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    found = _of(given, key, list, "a list") or []
-    if len(found) > MAX_TENSORS or not all(isinstance(each, dict) for each in found):
-        raise RefusedError(Kind.INVALID, f"{key}: {len(found)} are there: send a list of at most {MAX_TENSORS} objects")
-    return found
+def _objects(fields: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    objects = _get(fields, key, list, "a list") or []
+    if len(objects) > MAX_TENSORS or not all(isinstance(each, dict) for each in objects):
+        raise InvalidError(f"{key} has {len(objects)} entries: send a list of at most {MAX_TENSORS} objects")
+    return objects
 
 
-def _name(given: dict[str, Any]) -> str:
-    name: str = _of(given, "name", str, "a text") or ""
+def _name(fields: dict[str, Any]) -> str:
+    name: str = _get(fields, "name", str, "a string") or ""
     return name
 
 
-def _parameters(given: dict[str, Any]) -> Parameters:
-    found: Parameters = _of(given, "parameters", dict, "an object") or {}
-    return found
+def _parameters(fields: dict[str, Any]) -> Parameters:
+    parameters: Parameters = _get(fields, "parameters", dict, "an object") or {}
+    return parameters
 
 
-def _of(given: dict[str, Any], key: str, kind: type, what: str) -> Any:
-    value = given.get(key)
+def _get(fields: dict[str, Any], key: str, kind: type, expected: str) -> Any:
+    value = fields.get(key)
     if value is not None and not isinstance(value, kind):
-        raise RefusedError(Kind.INVALID, f"{key} is {str(value)[:40]!r}: send {what}")
+        raise InvalidError(f"{key} is {str(value)[:40]!r}: send {expected}")
     return value

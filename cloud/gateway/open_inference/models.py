@@ -1,11 +1,11 @@
-"""What the Open Inference Protocol tells of the server and its models: for REST as it is, for gRPC as messages."""
+"""Metadata of the server and its models in the Open Inference Protocol; REST and gRPC share these messages."""
 
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cloud.gateway.common.errors import RefusedError
+from cloud.gateway.common.errors import ApiError
 from cloud.gateway.common.tensor_specs import ENCODED, PACKED, TensorSpec, outputs, pixels
 from cloud.gateway.context import WorkerContext
 from cloud.gateway.submission import Door
@@ -22,121 +22,122 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-_STRING = "TYPE_STRING"
 
-Told = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def server() -> Told:
-    """ServerMetadataResponse."""
-    return {"name": "skylane", "version": _own_version(), "extensions": list(EXTENSIONS)}
+def server_metadata() -> JsonObject:
+    """Returns a ServerMetadataResponse."""
+    return {"name": "skylane", "version": _package_version(), "extensions": list(EXTENSIONS)}
 
 
 @cache
-def _own_version() -> str:
-    """Looked up once: it reads folders, and takes longer than all else of a call that asks for it."""
+def _package_version() -> str:
+    """The version of the installed package; cached because the lookup reads folders."""
     try:
         return version("skylane")
     except PackageNotFoundError:
-        return "0"  # It runs from its sources, not installed.
+        return "0"  # The worker runs from a source tree.
 
 
-def is_ready(door: Door, model: str | None = None, version: str | None = None) -> bool:
-    """Whether calls are taken, of a model where one is named."""
-    if door.status.state is not NodeState.ONLINE:
+def is_ready(submission: Door, model: str | None = None, version: str | None = None) -> bool:
+    """Returns True if the worker accepts calls, and serves the model if one is given."""
+    if submission.status.state is not NodeState.ONLINE:
         return False
     if model is None:
         return True
     try:
-        door.card(model, version)
-    except RefusedError:
+        submission.card(model, version)
+    except ApiError:
         return False
     return True
 
 
-def metadata(door: Door, model: str, version: str | None) -> Told:
-    """ModelMetadataResponse.
+def metadata(submission: Door, model: str, version: str | None) -> JsonObject:
+    """Returns a ModelMetadataResponse.
 
     Raises:
-        RefusedError: it is not served.
+        ApiError: the worker does not serve the model.
     """
-    card = door.card(model, version)
+    card = submission.card(model, version)
     return {
         "name": card.name,
-        "versions": [each.version for each in door.cards() if each.name == model],
-        "platform": platform(card),
-        "inputs": [_tensor(spec) for spec in (pixels(card), ENCODED)],
-        "outputs": [_tensor(spec) for spec in _outputs(door, card)],
+        "versions": [each.version for each in submission.cards() if each.name == model],
+        "platform": _platform(card),
+        "inputs": [_tensor_metadata(spec) for spec in (pixels(card), ENCODED)],
+        "outputs": [_tensor_metadata(spec) for spec in _known_outputs(submission, card)],
     }
 
 
-def config(door: Door, model: str, version: str | None) -> Told:
-    """Triton's ModelConfig, as far as it is told here; the sides are without the batch.
+def config(submission: Door, model: str, version: str | None) -> JsonObject:
+    """Returns the parts of Triton's ModelConfig that apply; shapes exclude the batch dimension.
 
     Raises:
-        RefusedError: it is not served.
+        ApiError: the worker does not serve the model.
     """
-    card = door.card(model, version)
+    card = submission.card(model, version)
     return {
         "name": card.name,
-        "platform": platform(card),
+        "platform": _platform(card),
         "backend": card.engine,
-        "max_batch_size": door.max_images,
-        "input": [_configured(pixels(card)), {**_configured(ENCODED), "optional": True}],
-        "output": [_configured(spec) for spec in _outputs(door, card)],
+        "max_batch_size": submission.max_images,
+        "input": [_tensor_config(pixels(card)), {**_tensor_config(ENCODED), "optional": True}],
+        "output": [_tensor_config(spec) for spec in _known_outputs(submission, card)],
         "dynamic_batching": {},
     }
 
 
-def statistics(parts: WorkerContext, model: str, version: str | None) -> Told:
-    """ModelStatisticsResponse: of all that is served, of a model, or of its version; frames of all doors count.
+def statistics(worker: WorkerContext, model: str, version: str | None) -> JsonObject:
+    """Returns a ModelStatisticsResponse for a model, one of its versions, or (empty name) all models.
+
+    The counts include frames of all frontends.
 
     Raises:
-        RefusedError: it is not served.
+        ApiError: the worker does not serve the model.
     """
     if model:
-        parts.door.card(model, version)
-    tallies = parts.tally.models
-    refused = parts.tally.refused
-    told: list[Told] = []
-    for card in parts.door.cards():  # Of each model the current version first: what was refused is told of that one.
+        worker.submission.card(model, version)
+    stats_by_version = worker.model_stats.models
+    refused = worker.model_stats.refused
+    models: list[JsonObject] = []
+    # The current version of a model is first; refused frames are attributed to it.
+    for card in worker.submission.cards():
         if model not in ("", card.name) or version not in (None, card.version):
             continue
-        tally = tallies.get((card.name, card.version), ModelStats())
-        is_first = card.name not in (each["name"] for each in told)
+        stats = stats_by_version.get((card.name, card.version), ModelStats())
+        is_first = card.name not in (each["name"] for each in models)
         failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
-        spent = {part: {"count": tally.answered, "ns": tally.stage_ns(part)} for part in TRITON_STAGES}
-        success = {"count": tally.answered, "ns": tally.stages_ns.total()}
-        told.append(
+        times = {part: {"count": stats.answered, "ns": stats.stage_ns(part)} for part in SPENT}
+        success = {"count": stats.answered, "ns": stats.stages_ns.total()}
+        models.append(
             {
                 "name": card.name,
                 "version": card.version,
-                "inference_count": tally.answered,
-                "execution_count": round(tally.executions),
-                "inference_stats": {"success": success, "fail": {"count": failed, "ns": 0}, **spent},
+                "inference_count": stats.answered,
+                "execution_count": round(stats.executions),
+                "inference_stats": {"success": success, "fail": {"count": failed, "ns": 0}, **times},
             }
         )
-    return {"model_stats": told}
+    return {"model_stats": models}
 
 
-def platform(card: ModelCard) -> str:
-    """What runs a model."""
+def _platform(card: ModelCard) -> str:
     return f"{card.engine}_{card.precision}"
 
 
-def _outputs(door: Door, card: ModelCard) -> Iterable[TensorSpec]:
-    """Those of which the type is known, and has a name in the protocol."""
-    specs = (*outputs(card, door.heads(card), door.given(card)), PACKED)
+def _known_outputs(submission: Door, card: ModelCard) -> Iterable[TensorSpec]:
+    """The outputs whose type is known and exists in the protocol."""
+    specs = (*outputs(card, submission.heads(card), submission.given(card)), PACKED)
     return (spec for spec in specs if spec.dtype is not None and datatype_name(spec.dtype) is not None)
 
 
-def _tensor(spec: TensorSpec) -> Told:
+def _tensor_metadata(spec: TensorSpec) -> JsonObject:
     assert spec.dtype is not None
     return {"name": spec.name, "datatype": datatype_name(spec.dtype), "shape": list(spec.shape or ())}
 
 
-def _configured(spec: TensorSpec) -> Told:
-    told = _tensor(spec)
-    sides = told["shape"][1:] or [1]  # A tensor of the batch alone has one string a picture.
-    data_type = _STRING if told["datatype"] == BYTES else f"TYPE_{told['datatype']}"
-    return {"name": spec.name, "data_type": data_type, "dims": sides}
+def _tensor_config(spec: TensorSpec) -> JsonObject:
+    tensor = _tensor_metadata(spec)
+    dims = tensor["shape"][1:] or [1]  # A tensor with only the batch dimension has one string per image.
+    data_type = "TYPE_STRING" if tensor["datatype"] == BYTES else f"TYPE_{tensor['datatype']}"
+    return {"name": spec.name, "data_type": data_type, "dims": dims}

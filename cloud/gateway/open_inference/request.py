@@ -1,28 +1,27 @@
-"""A request of the Open Inference Protocol, however it came: as JSON with or without binary data, or by gRPC."""
+"""An inference request of the Open Inference Protocol, independent of its encoding (JSON, JSON with binary data, gRPC)."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Call, Tensor
+from cloud.gateway.common.errors import ErrorCode, InvalidError, converting_errors
+from cloud.gateway.common.inference import CallOrigin, InferenceCall, Tensor
 from shared.encoding.compression import Buffer
 from shared.encoding.open_inference_tensors import BYTES, from_raw, strings
-from shared.messages.frame import FrameMessage
-from shared.messages.tensors import TensorsError
 
 Parameters = Mapping[str, str | bool | int | float]
 
 _CODEC, _MASK_CODEC, _TIMEOUT = "codec", "mask_codec", "timeout"
-_LONGEST_MS = 86_400_000
+_ONE_DAY_MS = 86_400_000
 _SHARED_MEMORY = "shared_memory_region"
 
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """An input, read."""
+    """An input with its decoded tensor."""
 
     name: str
     tensor: Tensor = field(repr=False)
@@ -30,8 +29,8 @@ class InputTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedOutput:
-    """An output that is asked for."""
+class RequestedOutput:
+    """An output that the caller requests."""
 
     name: str
     parameters: Parameters = field(default_factory=dict)
@@ -39,117 +38,97 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What a caller asks of a model."""
+    """An inference request."""
 
     model: str
     version: str | None
-    id: str  # Given back.
+    id: str  # Copied to the response.
     parameters: Parameters
     inputs: tuple[InputTensor, ...]
-    outputs: tuple[WantedOutput, ...]  # Empty: all.
+    outputs: tuple[RequestedOutput, ...]  # Empty: all.
 
-    def call(
-        self,
-        door: str,
-        caller: str,
-        *,
-        received_ns: int,
-        max_reply_bytes: int,
-        budget_ms: int | None,
-        frame: FrameMessage | None,
-    ) -> Call:
-        """The same in the words of no protocol.
+    def to_call(self, origin: CallOrigin) -> InferenceCall:
+        """Converts the request; its `timeout` parameter may shorten the timeout.
 
         Raises:
-            RefusedError: an input or output comes twice, or a parameter is none.
+            ApiError: an input or output has a duplicate, or a parameter is invalid.
         """
-        _check_once("input", [each.name for each in self.inputs])
-        _check_once("output", [each.name for each in self.outputs])
+        _check_unique("input", [each.name for each in self.inputs])
+        _check_unique("output", [each.name for each in self.outputs])
         for each in self.outputs:
-            check_here("output", each.name, each.parameters)
-        timeout = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
-        if timeout is not None and timeout > 0:  # Triton's clients send 0 for none.
-            budget_ms = min(timeout // 1000, _LONGEST_MS if budget_ms is None else budget_ms)
-        named = [each.parameters for each in self.inputs] + [each.parameters for each in self.outputs]
-        named.append(self.parameters)
-        return Call(
-            door=door,
-            caller=caller,
+            check_no_shared_memory("output", each.name, each.parameters)
+        timeout_us = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
+        if timeout_us is not None and timeout_us > 0:  # Triton's clients send 0 for no timeout.
+            limit_ms = _ONE_DAY_MS if origin.timeout_ms is None else origin.timeout_ms
+            origin = replace(origin, timeout_ms=min(timeout_us // 1000, limit_ms))
+        tensors: Sequence[InputTensor | RequestedOutput] = (*self.inputs, *self.outputs)
+        parameters = [*(each.parameters for each in tensors), self.parameters]
+        return InferenceCall(
+            origin=origin,
             model=self.model,
             version=self.version,
             inputs={each.name: each.tensor for each in self.inputs},
             outputs=tuple(each.name for each in self.outputs),
-            codec=_first(named, _CODEC),
-            mask_codec=_first(named, _MASK_CODEC) or "png",
-            received_ns=received_ns,
-            max_reply_bytes=max_reply_bytes,
-            budget_ms=budget_ms,
-            frame=frame,
+            codec=_first(parameters, _CODEC),
+            mask_codec=_first(parameters, _MASK_CODEC) or "png",
         )
 
 
-def read_input(
+def decode_raw_input(
     name: str, datatype: str, shape: Sequence[int], raw: Buffer, parameters: Parameters | None = None
 ) -> InputTensor:
-    """An input in its raw form: numbers are a read-only view, strings views of theirs.
+    """Decodes an input in the raw encoding without copying it: numbers are a read-only view, strings are views.
 
     Raises:
-        RefusedError: it is of a datatype that is not spoken, or of another size than its shape.
+        ApiError: the datatype is unknown, or the size does not match the shape.
     """
-    parameters = parameters or {}
-    if datatype == BYTES:
-        count = _count(name, shape)
-        return InputTensor(name, told(name, lambda: strings(memoryview(raw), count)), parameters)
-    return InputTensor(name, told(name, lambda: from_raw(memoryview(raw), datatype, shape)), parameters)
+    tensor: Tensor
+    with naming_input(name):
+        if datatype == BYTES:
+            tensor = strings(memoryview(raw), _string_count(name, shape))
+        else:
+            tensor = from_raw(memoryview(raw), datatype, shape)
+    return InputTensor(name, tensor, parameters or {})
 
 
-def check_here(noun: str, name: str, parameters: Container[str]) -> None:
-    """Check that a tensor's data travels with the call.
+def check_no_shared_memory(kind: str, name: str, parameters: Container[str]) -> None:
+    """Checks that the data of a tensor is part of the request.
 
     Raises:
-        RefusedError: it lies in memory that the caller wants to share.
+        ApiError: the data is in shared memory.
     """
     if _SHARED_MEMORY in parameters:
-        raise RefusedError(
-            Kind.INVALID, f"{noun} {name[:40]!r} lies in shared memory, which is not offered: have the data sent"
+        raise InvalidError(
+            f"{kind} {name[:40]!r} is in shared memory, which is not supported: send the data in the request"
         )
 
 
-def told(name: str, read: Callable[[], Any]) -> Any:
-    """What `read` gives; what is wrong with it is told of the input.
-
-    Raises:
-        RefusedError: it could not be read.
-    """
-    try:
-        return read()
-    except TensorsError as error:
-        raise RefusedError(Kind.INVALID, f"input {name[:40]!r}: {error}") from error
+def naming_input(name: str) -> AbstractContextManager[None]:
+    """Converts a `TensorsError` to an `ApiError` that names the input."""
+    return converting_errors(ErrorCode.INVALID, f"input {name[:40]!r}: ")
 
 
-def _count(name: str, shape: Sequence[int]) -> int:
-    """How many strings a shape holds: [n], or [n, 1] as clients have it that keep the batch apart."""
+def _string_count(name: str, shape: Sequence[int]) -> int:
+    """The number of strings in a shape [n], or [n, 1] as sent by clients that treat the batch separately."""
     if len(shape) not in (1, 2) or any(side < 0 for side in shape) or shape[1:] not in ([], [1]):
-        raise RefusedError(
-            Kind.INVALID, f"input {name[:40]!r}: {BYTES} of shape {list(shape[:8])}: send [n], one a picture"
-        )
+        raise InvalidError(f"input {name[:40]!r}: {BYTES} of shape {list(shape[:8])}: send [n], one string per image")
     return prod(shape)
 
 
 def _first(parameters: Sequence[Parameters], name: str) -> str | None:
-    """The first of that name."""
-    found = (_parameter(each, name, str, "a text") for each in parameters)
-    return next((each for each in found if each is not None), None)
+    """The value of the first parameter with a name."""
+    values = (_parameter(each, name, str, "a string") for each in parameters)
+    return next((value for value in values if value is not None), None)
 
 
-def _parameter(parameters: Parameters, name: str, kind: type, what: str) -> Any:
-    given = parameters.get(name)
-    if given is not None and type(given) is not kind:
-        raise RefusedError(Kind.INVALID, f"parameter {name} is {str(given)[:40]!r}: give {what}")
-    return given
+def _parameter(parameters: Parameters, name: str, kind: type, expected: str) -> Any:
+    value = parameters.get(name)
+    if value is not None and type(value) is not kind:
+        raise InvalidError(f"parameter {name} is {str(value)[:40]!r}: send {expected}")
+    return value
 
 
-def _check_once(noun: str, names: Sequence[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise RefusedError(Kind.INVALID, f"{noun} {', '.join(twice)[:200]} comes twice: send each once")
+def _check_unique(kind: str, names: Sequence[str]) -> None:
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    if duplicates:
+        raise InvalidError(f"duplicate {kind} {', '.join(duplicates)[:200]}: send each once")

@@ -1,25 +1,24 @@
-"""TensorFlow Serving's gRPC services, answered by the worker."""
+"""TensorFlow Serving's gRPC services."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Call, ask
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
+from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.grpc.call import GrpcCall
-from cloud.gateway.grpc.messages import parse
+from cloud.gateway.grpc.call import GrpcCall, parse_message
 from cloud.gateway.grpc.service import Method
-from cloud.gateway.tf_serving.grpc_messages import read_predict
-from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_statuses
-from cloud.gateway.tf_serving.response import FORM_KEY, form_of, write_predict
-from cloud.gateway.tf_serving.signatures import signature
-from cloud.gateway.tf_serving.versions import find
+from cloud.gateway.tf_serving.grpc_messages import read_predict, version_choice
+from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_numbers
+from cloud.gateway.tf_serving.response import ENCODING_KEY, parse_encoding, write_predict
+from cloud.gateway.tf_serving.signatures import find_signature
+from cloud.gateway.tf_serving.versions import find_version
 from shared.encoding.protobuf import message_class
 
-CODEC_KEY = "skylane-codec"  # Of `image_bytes` whose codec their first bytes do not tell: raw, lz4 or zstd.
-MASK_CODEC_KEY = "skylane-mask-codec"  # Of a segmentation's `result_bytes`.
+CODEC_KEY = "skylane-codec"  # Codec of `image_bytes` that are neither JPEG nor PNG: raw, lz4 or zstd.
+MASK_CODEC_KEY = "skylane-mask-codec"  # Codec of the masks in `result_bytes`.
 
-_DOOR = "tfs-grpc"
+_FRONTEND = "tfs-grpc"
 _METADATA_FIELD = "signature_def"
 
 
@@ -28,55 +27,48 @@ class PredictionService:
 
     name = "tensorflow.serving.PredictionService"
 
-    def __init__(self, parts: WorkerContext) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     def methods(self) -> Mapping[str, Method]:
-        """See grpc_service.Service."""
-        refused = {name: Method(_unimplemented) for name in ("Classify", "Regress", "MultiInference")}
-        return {"Predict": Method(self._predict), "GetModelMetadata": Method(self._metadata), **refused}
+        """See `Service`."""
+        unsupported = {name: Method(_unsupported) for name in ("Classify", "Regress", "MultiInference")}
+        return {"Predict": Method(self._predict), "GetModelMetadata": Method(self._metadata), **unsupported}
 
     def _predict(self, call: GrpcCall) -> bytes:
         frame = call.frame
-        caller = call.caller(self._parts.callers, frame.id.vehicle if frame else None)
+        caller = call.authenticate(self._worker.authenticator, frame.id.vehicle if frame else None)
         request = read_predict(call.data)
-        chosen = signature(request.signature, is_vehicle=frame is not None)
-        chosen.check(request.inputs)
-        form = form_of(call.text(FORM_KEY))
-        door = self._parts.door
-        largest = self._parts.settings.max_message_bytes
-        asked = ask(
-            door,
-            Call(
-                door=_DOOR,
-                caller=caller,
-                model=request.model,
-                inputs=request.inputs,
-                received_ns=call.received_ns,
-                max_reply_bytes=largest,
-                version=find(door, request.model, request.version, request.label),
-                outputs=chosen.wanted(request.outputs),
-                codec=call.text(CODEC_KEY),
-                mask_codec=call.text(MASK_CODEC_KEY) or "png",
-                budget_ms=call.budget_ms,
-                frame=frame,
-            ),
+        signature = find_signature(request.signature, is_vehicle=frame is not None)
+        signature.check_inputs(request.inputs)
+        encoding = parse_encoding(call.text(ENCODING_KEY))
+        submission = self._worker.submission
+        inference = InferenceCall(
+            origin=call.origin(_FRONTEND, caller, self._worker),
+            model=request.model,
+            inputs=request.inputs,
+            version=find_version(submission, request.model, request.version, request.label),
+            outputs=signature.requested_outputs(request.outputs),
+            codec=call.text(CODEC_KEY),
+            mask_codec=call.text(MASK_CODEC_KEY) or "png",
         )
-        reply = call.reply(asked)
-        return write_predict(reply.outputs, model_spec(reply.card, chosen.name), form, largest)
+        reply = call.wait_for(start_inference(submission, inference))
+        spec = model_spec(reply.card, signature.name)
+        return write_predict(reply.outputs, spec, encoding, self._worker.settings.max_message_bytes)
 
     def _metadata(self, call: GrpcCall) -> bytes:
-        call.caller(self._parts.callers)
-        request = parse("tensorflow.serving.GetModelMetadataRequest", call.data)
+        call.authenticate(self._worker.authenticator)
+        request = parse_message("tensorflow.serving.GetModelMetadataRequest", call.data)
         if list(request.metadata_field) != [_METADATA_FIELD]:
             given = ", ".join(name[:40] for name in request.metadata_field[:8]) or "none"
-            raise RefusedError(Kind.INVALID, f"metadata_field {given}: ask for {_METADATA_FIELD} alone")
-        door = self._parts.door
-        card = door.card(request.model_spec.name, _version(self._parts, request.model_spec))
-        answer = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
-        answer.metadata[_METADATA_FIELD].Pack(signature_defs(card, door))
-        told: bytes = answer.SerializeToString()
-        return told
+            raise InvalidError(f"metadata_field {given}: request {_METADATA_FIELD} only")
+        submission = self._worker.submission
+        name = request.model_spec.name
+        card = submission.card(name, find_version(submission, name, *version_choice(request.model_spec)))
+        response = message_class("tensorflow.serving.GetModelMetadataResponse")(model_spec=model_spec(card))
+        response.metadata[_METADATA_FIELD].Pack(signature_defs(card, submission))
+        serialized: bytes = response.SerializeToString()
+        return serialized
 
 
 class ModelService:
@@ -84,36 +76,29 @@ class ModelService:
 
     name = "tensorflow.serving.ModelService"
 
-    def __init__(self, parts: WorkerContext) -> None:
-        self._parts = parts
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     def methods(self) -> Mapping[str, Method]:
-        """See grpc_service.Service."""
-        return {"GetModelStatus": Method(self._status), "HandleReloadConfigRequest": Method(_unimplemented)}
+        """See `Service`."""
+        return {"GetModelStatus": Method(self._status), "HandleReloadConfigRequest": Method(_unsupported)}
 
     def _status(self, call: GrpcCall) -> bytes:
-        call.caller(self._parts.callers)
-        spec = parse("tensorflow.serving.GetModelStatusRequest", call.data).model_spec
-        answer = message_class("tensorflow.serving.GetModelStatusResponse")()
-        for number in version_statuses(self._parts.door, spec.name, _version(self._parts, spec)):
-            status = answer.model_version_status.add(version=number, state="AVAILABLE")
+        call.authenticate(self._worker.authenticator)
+        spec = parse_message("tensorflow.serving.GetModelStatusRequest", call.data).model_spec
+        submission = self._worker.submission
+        version = find_version(submission, spec.name, *version_choice(spec))
+        response = message_class("tensorflow.serving.GetModelStatusResponse")()
+        for number in version_numbers(submission, spec.name, version):
+            status = response.model_version_status.add(version=number, state="AVAILABLE")
             status.status.SetInParent()
-        told: bytes = answer.SerializeToString()
-        return told
+        serialized: bytes = response.SerializeToString()
+        return serialized
 
 
-def _version(parts: WorkerContext, spec: Any) -> str | None:
-    return find(
-        parts.door,
-        spec.name,
-        spec.version.value if spec.HasField("version") else None,
-        spec.version_label if spec.HasField("version_label") else None,
-    )
-
-
-def _unimplemented(_: GrpcCall) -> NoReturn:
-    raise RefusedError(
-        Kind.UNIMPLEMENTED,
-        "this worker has Predict, GetModelMetadata and GetModelStatus alone: call Predict; models are loaded with "
+def _unsupported(_: GrpcCall) -> NoReturn:
+    raise ApiError(
+        ErrorCode.UNIMPLEMENTED,
+        "this worker supports only Predict, GetModelMetadata and GetModelStatus: call Predict; load models with "
         "`skylane cloud control`",
     )

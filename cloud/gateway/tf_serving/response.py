@@ -1,4 +1,4 @@
-"""TensorFlow Serving's PredictResponse."""
+"""Writes TensorFlow Serving's PredictResponse."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,71 +6,72 @@ from typing import Any
 
 import numpy as np
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import InvalidError
 from cloud.gateway.common.inference import Tensor
-from cloud.gateway.common.size_budget import Room
-from cloud.gateway.tf_serving.signatures import type_of
+from cloud.gateway.common.size_budget import SizeBudget
+from cloud.gateway.tf_serving.signatures import tensorflow_type
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import STRING, content, extend_values
 
-FORM_KEY = "skylane-tensors"  # The metadata in which a caller says which form it reads.
+ENCODING_KEY = "skylane-tensors"  # Metadata with the `TensorEncoding` that the caller requests.
 
 
-class Form(StrEnum):
-    """How the numbers of an answer lie in it."""
+class TensorEncoding(StrEnum):
+    """The field of a TensorProto that holds the numbers."""
 
-    TYPED = "typed"  # In the list of their type, where TensorFlow Serving has them and its clients look for them.
-    CONTENT = "content"  # As the bytes that they are.
+    TYPED = "typed"  # The list of the tensor's type, as in TensorFlow Serving's responses.
+    CONTENT = "content"  # `tensor_content`, which needs no conversion.
 
 
-def form_of(told: str | None) -> Form:
-    """The form that a caller asks for; TensorFlow Serving's own where it asks for none.
+def parse_encoding(value: str | None) -> TensorEncoding:
+    """Returns the encoding that a caller requests; by default that of TensorFlow Serving.
 
     Raises:
-        RefusedError: there is no such form.
+        ApiError: there is no such encoding.
     """
-    if told is None:
-        return Form.TYPED
+    if value is None:
+        return TensorEncoding.TYPED
     try:
-        return Form(told)
+        return TensorEncoding(value)
     except ValueError:
-        known = " or ".join(Form)
-        raise RefusedError(Kind.INVALID, f"{FORM_KEY} is {told[:40]!r}: send {known}, or leave it out") from None
+        known = " or ".join(TensorEncoding)
+        raise InvalidError(f"{ENCODING_KEY} is {value[:40]!r}: send {known}, or omit it") from None
 
 
-def write_predict(outputs: Mapping[str, Tensor], spec: Any, form: Form, largest: int) -> bytes:
-    """The wire form of a PredictResponse of at most `largest` bytes beside its spec; `spec`: the ModelSpec of what answered.
+def write_predict(outputs: Mapping[str, Tensor], spec: Any, encoding: TensorEncoding, max_bytes: int) -> bytes:
+    """Serializes a PredictResponse; `spec` is its ModelSpec, `max_bytes` limits the size of the tensors.
 
     Raises:
-        RefusedError: it would take more, or an output is of a type that is not spoken here.
+        ApiError: the tensors are too large, or an output has an unsupported type.
     """
-    instead = "" if form is Form.CONTENT else f", or send the metadata {FORM_KEY}: {Form.CONTENT}"
-    room = Room(largest, form, instead)
+    is_content = encoding is TensorEncoding.CONTENT
+    alternative = "" if is_content else f", or send the metadata {ENCODING_KEY}: {TensorEncoding.CONTENT}"
+    budget = SizeBudget(max_bytes, encoding, alternative)
     response = message_class("tensorflow.serving.PredictResponse")(model_spec=spec)
     for name, tensor in outputs.items():
         proto = response.outputs[name]
-        taken = _fill(proto, name, tensor, form, room)
-        room.take(max(0, proto.ByteSize() - taken))
-    told: bytes = response.SerializeToString()
-    return told
+        charged = _fill(proto, name, tensor, encoding, budget)
+        budget.charge(max(0, proto.ByteSize() - charged))
+    serialized: bytes = response.SerializeToString()
+    return serialized
 
 
-def _fill(proto: Any, name: str, tensor: Tensor, form: Form, room: Room) -> int:
-    """Write a tensor into its TensorProto; how much of the room was taken for it: what its values take at least."""
-    proto.dtype = type_of(name, tensor)
+def _fill(proto: Any, name: str, tensor: Tensor, encoding: TensorEncoding, budget: SizeBudget) -> int:
+    """Writes a tensor into its TensorProto; returns the bytes charged for it, the minimum size of its values."""
+    proto.dtype = tensorflow_type(name, tensor)
     shape = tensor.shape if isinstance(tensor, np.ndarray) else (len(tensor),)
-    for side in shape:
-        proto.tensor_shape.dim.add(size=side)
+    for size in shape:
+        proto.tensor_shape.dim.add(size=size)
     if not isinstance(tensor, np.ndarray) or proto.dtype == STRING:
         texts = tensor.ravel() if isinstance(tensor, np.ndarray) else tensor
         values = [text.encode() if isinstance(text, str) else bytes(text) for text in texts]
-        size = sum(map(len, values))
-        room.take(size)
+        charged = sum(map(len, values))
+        budget.charge(charged)
         proto.string_val.extend(values)
-        return size
-    if form is Form.CONTENT:
-        room.take(tensor.nbytes)
+        return charged
+    if encoding is TensorEncoding.CONTENT:
+        budget.charge(tensor.nbytes)
         proto.tensor_content = bytes(content(tensor))
         return tensor.nbytes
-    extend_values(proto, tensor, room.take)
+    extend_values(proto, tensor, budget.charge)
     return tensor.size

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST, answered by the worker."""
+"""TensorFlow Serving's REST routes."""
 
 from functools import partial
 from typing import Any
@@ -6,129 +6,112 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from google.protobuf.json_format import MessageToDict
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import Call, ask
+from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
+from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.context import WorkerContext
-from cloud.gateway.http.call import HttpCall, answered, aside, read, response
+from cloud.gateway.http.call import HttpCall, read_call, respond, run_sized, wait_for
 from cloud.gateway.tf_serving.json_messages import PredictBody, listed_bytes, read_predict, write_predict
-from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_statuses
+from cloud.gateway.tf_serving.models import model_spec, signature_defs, version_numbers
 from cloud.gateway.tf_serving.signatures import SIGNATURES
-from cloud.gateway.tf_serving.versions import HIGHEST, find
+from cloud.gateway.tf_serving.versions import HIGHEST_VERSION, find_version
 
-CODEC_HEADER = "Skylane-Codec"  # Of `image_bytes` whose codec their first bytes do not tell: raw, lz4 or zstd.
-MASK_CODEC_HEADER = "Skylane-Mask-Codec"  # Of a segmentation's `result_bytes`.
+CODEC_HEADER = "Skylane-Codec"  # Codec of `image_bytes` that are neither JPEG nor PNG: raw, lz4 or zstd.
+MASK_CODEC_HEADER = "Skylane-Mask-Codec"  # Codec of the masks in `result_bytes`.
 
-_DOOR = "tfs-rest"
+_FRONTEND = "tfs-rest"
 _JSON = "application/json"
-_MODEL = "/{model}"
-_CHOICES = ("", "/versions/{version}", "/labels/{label}")  # Behind the model's name.
+_MODEL_PATHS = tuple("/{model}" + choice for choice in ("", "/versions/{version}", "/labels/{label}"))
 _BODY: dict[str, Any] = {
     "type": "object",
     "properties": {
         "signature_name": {"type": "string", "enum": list(SIGNATURES)},
-        "instances": {"type": "array", "description": "Row format: one entry a picture."},
-        "inputs": {"description": "Column format: a tensor, or an object of one by its name."},
+        "instances": {"type": "array", "description": "Row format: one entry per image."},
+        "inputs": {"description": "Column format: a tensor, or an object with tensors by name."},
     },
 }
 
-Told = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def router(parts: WorkerContext) -> APIRouter:
-    """`/v1/models/…`."""
+def router(worker: WorkerContext) -> APIRouter:
+    """Creates the routes `/v1/models/…`."""
     routes = APIRouter(prefix="/v1/models", tags=["TensorFlow Serving"])
-    _add_predict(routes, parts)
-    _add_models(routes, parts)
+    _add_predict(routes, worker)
+    _add_models(routes, worker)
     return routes
 
 
-def _add_predict(routes: APIRouter, parts: WorkerContext) -> None:
+def _add_predict(routes: APIRouter, worker: WorkerContext) -> None:
     async def predict(request: Request, model: str, version: str | None = None, label: str | None = None) -> Response:
-        call = await read(request, parts)
-        told: PredictBody = await aside(_read, call, size=len(call.body))
-        told.signature.check(told.inputs)
-        asked = ask(
-            parts.door,
-            Call(
-                door=_DOOR,
-                caller=call.caller,
-                model=model,
-                inputs=told.inputs,
-                received_ns=call.received_ns,
-                max_reply_bytes=parts.settings.max_message_bytes,
-                version=_version(parts, model, version, label),
-                outputs=told.signature.wanted(()),
-                codec=call.headers.get(CODEC_HEADER),
-                mask_codec=call.headers.get(MASK_CODEC_HEADER, "png"),
-                budget_ms=call.budget_ms,
-                frame=call.frame,
-            ),
+        call = await read_call(request, worker)
+        body: PredictBody = await run_sized(_read_body, call, size=len(call.body))
+        body.signature.check_inputs(body.inputs)
+        inference = InferenceCall(
+            origin=call.origin(_FRONTEND, worker),
+            model=model,
+            inputs=body.inputs,
+            version=_find_version(worker, model, version, label),
+            outputs=body.signature.requested_outputs(()),
+            codec=call.headers.get(CODEC_HEADER),
+            mask_codec=call.headers.get(MASK_CODEC_HEADER, "png"),
         )
-        reply = await answered(asked, request)
-        write = partial(write_predict, is_row=told.is_row, largest=parts.settings.max_message_bytes)
-        body = await aside(write, reply.outputs, size=listed_bytes(reply.outputs))
-        return await response(call, body, _JSON, reply)
+        reply = await wait_for(start_inference(worker.submission, inference), request)
+        write = partial(write_predict, is_row=body.is_row, max_bytes=worker.settings.max_message_bytes)
+        response = await run_sized(write, reply.outputs, size=listed_bytes(reply.outputs))
+        return await respond(call, response, _JSON, reply)
 
-    async def unspoken(request: Request) -> Response:
-        await read(request, parts)
-        raise RefusedError(Kind.UNIMPLEMENTED, "this worker neither classifies nor regresses features: call :predict")
+    async def unsupported(request: Request) -> Response:
+        await read_call(request, worker)
+        raise ApiError(ErrorCode.UNIMPLEMENTED, "this worker does not support classify and regress: call :predict")
 
     content = {"requestBody": {"required": True, "content": {_JSON: {"schema": _BODY}}}}
-    for choice in _CHOICES:
-        path = _MODEL + choice
+    for path in _MODEL_PATHS:
         routes.add_api_route(
             f"{path}:predict", predict, methods=["POST"], summary="Infer", openapi_extra=content, response_model=None
         )
         for verb in ("classify", "regress"):
-            routes.add_api_route(f"{path}:{verb}", unspoken, methods=["POST"], include_in_schema=False)
+            routes.add_api_route(f"{path}:{verb}", unsupported, methods=["POST"], include_in_schema=False)
 
 
-def _add_models(routes: APIRouter, parts: WorkerContext) -> None:
-    async def status(request: Request, model: str, version: str | None = None, label: str | None = None) -> Told:
-        await read(request, parts)
-        numbers = version_statuses(parts.door, model, _version(parts, model, version, label))
-        well = {"error_code": "OK", "error_message": ""}
+def _add_models(routes: APIRouter, worker: WorkerContext) -> None:
+    async def status(request: Request, model: str, version: str | None = None, label: str | None = None) -> JsonObject:
+        await read_call(request, worker)
+        numbers = version_numbers(worker.submission, model, _find_version(worker, model, version, label))
+        ok = {"error_code": "OK", "error_message": ""}
         return {
-            "model_version_status": [
-                {"version": str(number), "state": "AVAILABLE", "status": well} for number in numbers
-            ]
+            "model_version_status": [{"version": str(number), "state": "AVAILABLE", "status": ok} for number in numbers]
         }
 
-    async def metadata(request: Request, model: str, version: str | None = None, label: str | None = None) -> Told:
-        await read(request, parts)
-        card = parts.door.card(model, _version(parts, model, version, label))
+    async def metadata(
+        request: Request, model: str, version: str | None = None, label: str | None = None
+    ) -> JsonObject:
+        await read_call(request, worker)
+        card = worker.submission.card(model, _find_version(worker, model, version, label))
         spec = model_spec(card)
         return {
             "model_spec": {"name": spec.name, "signature_name": "", "version": str(spec.version.value)},
             "metadata": {
                 "signature_def": MessageToDict(
-                    signature_defs(card, parts.door),
+                    signature_defs(card, worker.submission),
                     preserving_proto_field_name=True,
                     always_print_fields_with_no_presence=True,
                 )
             },
         }
 
-    for choice in _CHOICES:
-        path = _MODEL + choice
-        routes.add_api_route(path, status, methods=["GET"], summary="Which versions are served")
-        routes.add_api_route(f"{path}/metadata", metadata, methods=["GET"], summary="A model's signatures")
+    for path in _MODEL_PATHS:
+        routes.add_api_route(path, status, methods=["GET"], summary="Versions that are served")
+        routes.add_api_route(f"{path}/metadata", metadata, methods=["GET"], summary="Signatures of a model")
 
 
-def _read(call: HttpCall) -> PredictBody:
+def _read_body(call: HttpCall) -> PredictBody:
     return read_predict(call.body, is_vehicle=call.frame is not None)
 
 
-def _version(parts: WorkerContext, model: str, version: str | None, label: str | None) -> str | None:
-    """The version that a path names.
-
-    Raises:
-        RefusedError: it is no number, or is not served.
-    """
+def _find_version(worker: WorkerContext, model: str, version: str | None, label: str | None) -> str | None:
+    """Returns the name of the version in a path."""
     if version is None:
-        return find(parts.door, model, None, label)
-    if not version.isascii() or not version.isdecimal() or len(version) > len(str(HIGHEST)):
-        raise RefusedError(
-            Kind.INVALID, f"version {version[:40]!r} is no whole number: ask for /labels/NAME by its name"
-        )
-    return find(parts.door, model, int(version), None)
+        return find_version(worker.submission, model, None, label)
+    if not version.isascii() or not version.isdecimal() or len(version) > len(str(HIGHEST_VERSION)):
+        raise InvalidError(f"version {version[:40]!r} is not a whole number: request a name with /labels/NAME")
+    return find_version(worker.submission, model, int(version), None)

@@ -1,40 +1,45 @@
-"""Versions as TensorFlow Serving has them, whole numbers with labels, and as the worker has them, which are names.
+"""Converts between the worker's version names and the version numbers and labels of TensorFlow Serving.
 
-A version whose name is a whole number is that number. Any other, such as `1.2`, has a number made of its name, above all
-that people give, and is asked for by that or by its name as the label.
+A version whose name is a whole number has that number. Any other name, such as `1.2`, gets a number that is computed
+from the name and greater than usual numbers; a caller can request it by this number, or by its name as the label.
 """
 
 import zlib
 
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 from cloud.gateway.submission import Door
 
-HIGHEST = (1 << 63) - 1
+HIGHEST_VERSION = (1 << 63) - 1
 
-_MADE_FROM = 1 << 32
+_FIRST_COMPUTED = 1 << 32
 
 
-def number_of(version: str) -> int:
-    """The number of a version by its name, 0 or above."""
-    if version.isascii() and version.isdecimal() and str(number := int(version)) == version and number <= HIGHEST:
+def version_number(version: str) -> int:
+    """Returns the number of a version, 0 or greater."""
+    if (
+        version.isascii()
+        and version.isdecimal()
+        and str(number := int(version)) == version
+        and number <= HIGHEST_VERSION
+    ):
         return number
-    return _MADE_FROM + zlib.crc32(version.encode())
+    return _FIRST_COMPUTED + zlib.crc32(version.encode())
 
 
-def find(door: Door, model: str, number: int | None, label: str | None) -> str | None:
-    """The name of the version that is asked for by its number or its label; None where neither is given.
+def find_version(submission: Door, model: str, number: int | None, label: str | None) -> str | None:
+    """Returns the name of the version with a number or a label; None if neither is given.
 
     Raises:
-        RefusedError: the model has no such version here.
+        ApiError: the worker does not serve this version of the model.
     """
     if number is None:
         if label is not None:
-            door.card(model, label)
+            submission.card(model, label)
         return label
-    versions = [card.version for card in door.cards() if card.name == model]
+    versions = [card.version for card in submission.cards() if card.name == model]
     for version in versions:
-        if number_of(version) == number:
+        if version_number(version) == number:
             return version
-    door.card(model)  # Which refuses a model that is not served at all.
-    served = ", ".join(f"{number_of(version)} ({version})" for version in versions)
-    raise RefusedError(Kind.NOT_FOUND, f"{model[:80]} version {number} is not served here: ask for {served}")
+    submission.card(model)  # Raises if the model is not served at all.
+    served = ", ".join(f"{version_number(version)} ({version})" for version in versions)
+    raise ApiError(ErrorCode.NOT_FOUND, f"{model[:80]} version {number} is not served: request {served}")

@@ -24,7 +24,7 @@ from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_reque
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from shared.mqtt.bus import Delivery, Properties
-from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 PIXELS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
@@ -48,12 +48,12 @@ def raise_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(name="doors")
-def _doors() -> Iterator[Doors]:
+def _doors() -> Iterator[GatewayWorker]:
     with open_gateway(model()) as doors:
         yield doors
 
 
-def errors_by_stage(doors: Doors) -> dict[str, float]:
+def errors_by_stage(doors: GatewayWorker) -> dict[str, float]:
     """The worker's error counter, as Prometheus reads it."""
     text = httpx.get(f"http://{doors.http}/metrics", verify=False, timeout=WAIT_S).text
     return {
@@ -64,7 +64,7 @@ def errors_by_stage(doors: Doors) -> dict[str, float]:
     }
 
 
-def published(doors: Doors) -> Callable[[int], Status]:
+def published(doors: GatewayWorker) -> Callable[[int], Status]:
     """A function that publishes a frame and returns the status of its answer."""
     answers: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     doors.bus.subscribe(topics.MASKS.filter(), 1, answers.put)
@@ -91,7 +91,7 @@ def published(doors: Doors) -> Callable[[int], Status]:
     ],
 )
 def test_a_stage_that_raises_fails_one_frame(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The frame is refused as `failed`, and the log has the traceback."""
     module, _, name = target.rpartition(".")
@@ -105,7 +105,7 @@ def test_a_stage_that_raises_fails_one_frame(
     assert (line["stage"], type(line["exc_info"])) == (stage, ArtificialError)  # Rendered with its traceback.
 
 
-def test_a_postprocessor_that_raises_fails_one_frame(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postprocessor_that_raises_fails_one_frame(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of a task processes the outputs for untrusted images."""
     monkeypatch.setitem(TASKS, Task.SEGMENTATION, raise_once(TASKS[Task.SEGMENTATION]))
     send = published(doors)
@@ -127,7 +127,7 @@ def test_an_engine_that_raises_fails_one_frame() -> None:
         assert errors_by_stage(doors) == {"inference": 2}
 
 
-def test_a_probe_that_raises_gets_no_reply(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_raises_gets_no_reply(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next probe gets one."""
     monkeypatch.setattr("cloud.frontends.clock_responder.unpack_probe", raise_once(lambda _: Probe("s1", 2, 3)))
     echoes: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ def test_a_probe_that_raises_gets_no_reply(doors: Doors, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("verb", [Verb.LIST, Verb.LOAD])
-def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
+def test_a_control_request_that_raises_is_refused(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """Both control threads serve the next request."""
     monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
     monkeypatch.setattr("cloud.frontends.control.ModelEntry", raise_once(ModelEntry))
@@ -156,15 +156,15 @@ def test_a_control_request_that_raises_is_refused(doors: Doors, monkeypatch: pyt
     assert errors_by_stage(doors) == {"control": 1}
 
 
-def _posted(doors: Doors, path: str, **request: Any) -> int:
+def _posted(doors: GatewayWorker, path: str, **request: Any) -> int:
     return httpx.post(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S, **request).status_code
 
 
-def _got(doors: Doors, path: str) -> int:
+def _got(doors: GatewayWorker, path: str) -> int:
     return httpx.get(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S).status_code
 
 
-HTTP_CALLS: dict[str, tuple[str, Callable[[Doors], int]]] = {
+HTTP_CALLS: dict[str, tuple[str, Callable[[GatewayWorker], int]]] = {
     "predict": ("lane", lambda doors: _posted(doors, "/v1/models/tiny:predict", json=INFERENCE)),
     "detect": (
         "put",
@@ -177,7 +177,7 @@ HTTP_CALLS: dict[str, tuple[str, Callable[[Doors], int]]] = {
 
 
 @pytest.mark.parametrize("call", HTTP_CALLS)
-def test_an_http_handler_that_raises_answers_500(doors: Doors, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_an_http_handler_that_raises_answers_500(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """The next request of the same kind succeeds."""
     method, ask = HTTP_CALLS[call]
     with monkeypatch.context() as patched:
@@ -209,7 +209,9 @@ GRPC_CALLS: dict[str, tuple[str, str, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("call", GRPC_CALLS)
-def test_a_grpc_handler_that_raises_answers_internal(doors: Doors, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_grpc_handler_that_raises_answers_internal(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     """One service of each kind; the next call on the same connection is answered."""
     method, path, request = GRPC_CALLS[call]
     with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
@@ -223,7 +225,7 @@ def test_a_grpc_handler_that_raises_answers_internal(doors: Doors, monkeypatch: 
     assert errors_by_stage(doors) == {"grpc": 1}
 
 
-def test_a_grpc_stream_that_raises_answers_internal(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grpc_stream_that_raises_answers_internal(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception is raised on the thread that reads the stream, not on the one that answers it."""
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
     with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
@@ -238,7 +240,7 @@ def test_a_grpc_stream_that_raises_answers_internal(doors: Doors, monkeypatch: p
 
 @pytest.mark.parametrize("depth", [9, 64, 65, 129, 900])
 @pytest.mark.parametrize("name", ["tiny", "absent"])
-def test_deeply_nested_json_is_refused(doors: Doors, depth: int, name: str) -> None:
+def test_deeply_nested_json_is_refused(doors: GatewayWorker, depth: int, name: str) -> None:
     """A body of 4 KB once ended the whole worker."""
     body = b'{"instances": ' + b"[" * depth + b"1, " * 2000 + b"1" + b"]" * depth + b"}"
     status = _posted(doors, f"/v1/models/{name}:predict", content=body, headers={"Content-Type": "application/json"})
@@ -247,7 +249,7 @@ def test_deeply_nested_json_is_refused(doors: Doors, depth: int, name: str) -> N
     assert _posted(doors, "/v1/models/tiny:predict", content=json.dumps(INFERENCE).encode()) == 200
 
 
-def test_many_errors_make_the_worker_unhealthy(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_errors_make_the_worker_unhealthy(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """An orchestrator may replace the worker, which continues to serve."""
     with monkeypatch.context() as patched:
 

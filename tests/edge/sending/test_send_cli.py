@@ -19,7 +19,7 @@ from edge.upload.client import WorkerLostError
 from edge.upload.grpc_client import UploadSettings
 from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
-from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 
@@ -40,7 +40,7 @@ def sent(folder: Path, lines: Path, *arguments: str) -> Result:
     return CliRunner().invoke(send, words)
 
 
-def where(doors: Doors, transport: str) -> str:
+def where(doors: GatewayWorker, transport: str) -> str:
     """A node, as the command is told of it."""
     return doors.grpc if transport == "grpc" else doors.http
 
@@ -206,4 +206,4 @@ def test_a_token_is_sent_by_its_name(
         way = ("--nodes", where(doors, transport), "--transport", transport)
         own, others = sent(folder, tmp_path / "own", *way, "--vehicle", "car-1"), sent(folder, tmp_path / "send", *way)
     assert "6 answered" in own.output
-    assert "it cannot speak as send" in " ".join(others.output.split())
+    assert "it does not allow the name send" in " ".join(others.output.split())

@@ -21,13 +21,13 @@ from shared.imaging import mask_codecs
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
-from tests.support.gateway import Doors, open_gateway
+from tests.support.gateway import GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
 
-def door(doors: Doors, name: str) -> str:
+def door(doors: GatewayWorker, name: str) -> str:
     """Where a transport finds the worker."""
     return doors.grpc if name.endswith("grpc") else doors.http
 
@@ -207,7 +207,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
-        with pytest.raises(NoWorkerError, match="car's"):
+        with pytest.raises(NoWorkerError, match="belongs to car"):
             reach(name, door(doors, name), vehicle="bus").wait_for_card(WAIT_S)
 
 

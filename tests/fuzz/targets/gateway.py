@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.gateway.common.errors import RefusedError
-from cloud.gateway.http.multipart import parts_of
+from cloud.gateway.common.errors import ApiError
+from cloud.gateway.http.multipart import parse_form
 from cloud.gateway.open_inference import grpc_messages as oip_messages
 from cloud.gateway.open_inference import json_messages as oip_json
 from cloud.gateway.tf_serving import grpc_messages as tfs_messages
@@ -101,7 +101,7 @@ _PARSERS = (
     _Parser(unpack, lambda: iter([pack(b"message")])),
     _Parser(_publish_packet, _publish_seeds),
 )
-_EXPECTED_ERRORS = (RefusedError, PackedError, publish_packet.MalformedPublishError, properties.MalformedPropertiesError)
+_EXPECTED_ERRORS = (ApiError, PackedError, publish_packet.MalformedPublishError, properties.MalformedPropertiesError)
 
 
 def seeds() -> Iterator[bytes]:

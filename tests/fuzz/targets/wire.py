@@ -157,7 +157,7 @@ def _read_status(payload: bytes) -> None:
 
 
 def _read_probe(payload: bytes) -> None:
-    ClockResponder("worker", "cloud/worker/s1").reply("car", payload, clock.now_ns())
+    ClockResponder("worker", "cloud/worker/s1").echo("car", payload, clock.now_ns())
 
 
 def _read_echo(payload: bytes) -> None:

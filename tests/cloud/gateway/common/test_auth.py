@@ -1,112 +1,113 @@
-"""Who may call, and as whom."""
+"""Authentication by tokens, and the names of callers."""
 
 from pathlib import Path
 
 import pytest
 
 from cloud.gateway.common.auth import TOKEN_VARIABLE, Authenticator, TokensError
-from cloud.gateway.common.errors import Kind, RefusedError
+from cloud.gateway.common.errors import ApiError, ErrorCode
 
 CAR = "c" * 32
 GUEST = "g" * 32
+PEER = "10.0.0.7"
 
 
-@pytest.fixture(name="callers")
-def _callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authenticator:
+@pytest.fixture(autouse=True)
+def _no_token_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    file = tmp_path / "tokens"
-    file.write_text(f"# Who may call.\n\ncar-1 {CAR}\n* {GUEST}\n", encoding="utf-8")
-    return Authenticator.read(file)
 
 
-def test_without_tokens_anyone_calls_by_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at a broker that lets anyone in; whoever gives no name is known by the address."""
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    callers = Authenticator.read(None)
-    assert not callers.requires_token
-    assert callers.name(None, "car-7", "10.0.0.7") == "car-7"
-    assert callers.name(None, None, "10.0.0.7") == "client-10-0-0-7"
+def token_file(folder: Path, text: str) -> Path:
+    """Writes a token file."""
+    file = folder / "tokens"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
-def test_a_token_is_a_name(callers: Authenticator) -> None:
-    """Nobody takes another's turn in the queue, or gets another's masks, by saying so."""
-    assert callers.name(f"Bearer {CAR}", None, "10.0.0.7") == "car-1"
-    assert callers.name(f"Bearer {CAR}", "car-1", "10.0.0.7") == "car-1"
-    assert callers.name(f"bearer {CAR}", None, "10.0.0.7") == "car-1"  # RFC 9110: the scheme in any case.
-    with pytest.raises(RefusedError) as raised:
-        callers.name(f"Bearer {CAR}", "car-2", "10.0.0.7")
-    assert raised.value.kind is Kind.FORBIDDEN
-    assert callers.name(f"Bearer {GUEST}", "car-2", "10.0.0.7") == "car-2"
+@pytest.fixture(name="authenticator")
+def _authenticator(tmp_path: Path) -> Authenticator:
+    return Authenticator.from_file(token_file(tmp_path, f"# A comment.\n\ncar-1 {CAR}\n* {GUEST}\n"))
+
+
+def test_without_tokens_any_name_is_accepted() -> None:
+    """A caller without a name is named after its address."""
+    authenticator = Authenticator.from_file(None)
+    assert not authenticator.requires_token
+    assert authenticator.authenticate(None, "car-7", PEER) == "car-7"
+    assert authenticator.authenticate(None, None, PEER) == "client-10-0-0-7"
+
+
+def test_a_token_determines_the_name(authenticator: Authenticator) -> None:
+    """Claiming another vehicle's name must not take its share of the queue or receive its masks."""
+    assert authenticator.authenticate(f"Bearer {CAR}", None, PEER) == "car-1"
+    assert authenticator.authenticate(f"Bearer {CAR}", "car-1", PEER) == "car-1"
+    assert authenticator.authenticate(f"bearer {CAR}", None, PEER) == "car-1"  # The scheme is case-insensitive.
+    with pytest.raises(ApiError) as raised:
+        authenticator.authenticate(f"Bearer {CAR}", "car-2", PEER)
+    assert raised.value.code is ErrorCode.FORBIDDEN
+    assert authenticator.authenticate(f"Bearer {GUEST}", "car-2", PEER) == "car-2"
 
 
 @pytest.mark.parametrize(
-    "given", [None, "", f"Basic {CAR}", "Bearer ", f"Bearer {CAR[:-1]}", f"Bearer {CAR}x", "Bearer \u00e9"]
+    "header", [None, "", f"Basic {CAR}", "Bearer ", f"Bearer {CAR[:-1]}", f"Bearer {CAR}x", "Bearer \u00e9"]
 )
-def test_whoever_has_no_token_stays_outside(callers: Authenticator, given: str | None) -> None:
-    """One refusal for all of it: it must not tell how near a guess was."""
-    with pytest.raises(RefusedError) as raised:
-        callers.name(given, "car-1", "10.0.0.7")
-    assert raised.value.kind is Kind.UNAUTHENTICATED
+def test_a_missing_or_wrong_token_is_rejected(authenticator: Authenticator, header: str | None) -> None:
+    """The error is always the same: it must not reveal how close a guess was."""
+    with pytest.raises(ApiError) as raised:
+        authenticator.authenticate(header, "car-1", PEER)
+    assert raised.value.code is ErrorCode.UNAUTHENTICATED
 
 
-def test_a_name_that_no_topic_could_carry_is_refused(callers: Authenticator) -> None:
-    """It would stand in logs, labels of metrics and frame ids."""
-    with pytest.raises(RefusedError, match="is not allowed") as raised:
-        callers.name(f"Bearer {GUEST}", "car/../1", "10.0.0.7")
-    assert raised.value.kind is Kind.INVALID
+def test_a_name_that_cannot_be_part_of_a_topic_is_rejected(authenticator: Authenticator) -> None:
+    """It would appear in logs, metric labels and frame ids."""
+    with pytest.raises(ApiError, match="is not allowed") as raised:
+        authenticator.authenticate(f"Bearer {GUEST}", "car/../1", PEER)
+    assert raised.value.code is ErrorCode.INVALID
 
 
-def test_the_environment_holds_a_token_for_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container gets its secret so."""
+def test_the_token_in_the_environment_is_valid_for_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers receive secrets through the environment."""
     monkeypatch.setenv(TOKEN_VARIABLE, GUEST)
-    callers = Authenticator.read(None)
-    assert callers.requires_token
-    assert callers.name(f"Bearer {GUEST}", "car-9", "10.0.0.7") == "car-9"
+    authenticator = Authenticator.from_file(None)
+    assert authenticator.requires_token
+    assert authenticator.authenticate(f"Bearer {GUEST}", "car-9", PEER) == "car-9"
 
 
-def test_an_empty_token_in_the_environment_is_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sets it means to lock; a secret that was not found is empty."""
+def test_an_empty_token_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that was not found is empty; access must not become open because of that."""
     monkeypatch.setenv(TOKEN_VARIABLE, "")
     with pytest.raises(TokensError, match="has 0 characters"):
-        Authenticator.read(None)
+        Authenticator.from_file(None)
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("text", "message"),
     [
         ("car-1\n", "is not NAME TOKEN"),
         ("car-1 short\n", "at least 16"),
         (f"car/1 {CAR}\n", "is not allowed"),
-        (f"car-1 {CAR}\ncar-2 {CAR}\n", "line 2: is the token of car-1 too"),
+        (f"car-1 {CAR}\ncar-2 {CAR}\n", "line 2: the token is also that of car-1"),
+        ("# Only a comment.\n", "holds no token"),  # A file without tokens must not mean open access.
     ],
 )
-def test_a_file_that_lets_the_wrong_ones_in_is_refused_at_the_start(tmp_path: Path, text: str, wrong: str) -> None:
-    """A line that is not understood would be a door left open, or shut, in silence."""
-    file = tmp_path / "tokens"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(Exception, match=wrong):
-        Authenticator.read(file)
+def test_a_malformed_token_file_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+    """Ignoring a malformed line would silently let the wrong callers in, or keep the right ones out."""
+    with pytest.raises(Exception, match=message):
+        Authenticator.from_file(token_file(tmp_path, text))
+
+
+def test_a_missing_token_file_is_an_error(tmp_path: Path) -> None:
+    """A mistyped path must not mean open access."""
     with pytest.raises(TokensError, match="cannot be read"):
-        Authenticator.read(tmp_path / "none")
+        Authenticator.from_file(tmp_path / "none")
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    """They could let themselves in."""
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    file = tmp_path / "tokens"
-    file.write_text("car 0123456789abcdef\n", encoding="utf-8")
+def test_a_token_file_that_other_users_can_write_is_rejected(tmp_path: Path, mode: int) -> None:
+    """They could add tokens of their own."""
+    file = token_file(tmp_path, "car 0123456789abcdef\n")
     file.chmod(mode)
-    with pytest.raises(TokensError, match=rf"can write tokens into it \(mode {mode:o}\): chmod 600 it"):
-        Authenticator.read(file)
+    with pytest.raises(TokensError, match=rf"is writable by other users \(mode {mode:o}\): run chmod 600"):
+        Authenticator.from_file(file)
     file.chmod(0o640)
-    assert Authenticator.read(file).requires_token
-
-
-def test_a_file_without_tokens_does_not_let_everybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names a file wants the door locked, also when its last line was taken out."""
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    file = tmp_path / "tokens"
-    file.write_text("# Who may call.\n", encoding="utf-8")
-    with pytest.raises(TokensError, match="holds no token"):
-        Authenticator.read(file)
+    assert Authenticator.from_file(file).requires_token

@@ -1,6 +1,7 @@
-"""What the doors of TensorFlow Serving and of the Open Inference Protocol have in common, without either."""
+"""Inference calls, independent of TensorFlow Serving and the Open Inference Protocol."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,18 @@ import numpy.typing as npt
 import pytest
 
 from cloud.engines.engine import Outputs
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.inference import IMAGES, INPUT, RESULTS, Call, Reply, ask, server_timing
+from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.inference import (
+    IMAGES,
+    INPUT,
+    RESULTS,
+    CallOrigin,
+    InferenceCall,
+    InferenceReply,
+    PendingInference,
+    server_timing,
+    start_inference,
+)
 from cloud.gateway.settings import GatewaySettings
 from cloud.gateway.submission import Door
 from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
@@ -23,183 +34,180 @@ from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.messages.frame import Status
 from shared.messages.model_card import Task
-from tests.support.gateway import Doors, open_gateway
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine, frame, model
 
-WAIT_S = 60.0
-
-
-class _Gate:
-    """Keeps the engine at a batch until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-        self.opened.set()
-
-    def __call__(self) -> None:
-        self.reached.set()
-        assert self.opened.wait(WAIT_S)
+GRPC = GatewaySettings(grpc="127.0.0.1:0")
 
 
 @pytest.fixture(name="gate")
-def _gate() -> _Gate:
-    return _Gate()
+def _gate() -> Gate:
+    return Gate()
 
 
-@pytest.fixture(name="doors")
-def _doors(gate: _Gate) -> Iterator[Doors]:
-    with open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0"), max_frames=4) as doors:
-        yield doors
+@pytest.fixture(name="worker")
+def _worker(gate: Gate) -> Iterator[GatewayWorker]:
+    with open_gateway(model(gate), gateway=GRPC, max_frames=4) as worker:
+        yield worker
 
 
-@pytest.fixture(name="door")
-def _door(doors: Doors) -> Door:
-    return doors.node.door
+@pytest.fixture(name="submission")
+def _submission(worker: GatewayWorker) -> Door:
+    return worker.node.door
 
 
-def _pixels(count: int) -> npt.NDArray[np.uint8]:
+def random_pixels(count: int) -> npt.NDArray[np.uint8]:
+    """Images of the model's size."""
     return np.random.default_rng(count).integers(0, 256, (count, HEIGHT, WIDTH, 3), np.uint8)
 
 
-def _call(inputs: dict[str, Any], **more: Any) -> Call:
-    settings = {"door": "test", "caller": "car", "model": "tiny", "max_reply_bytes": 1 << 20, **more}
-    return Call(inputs=inputs, received_ns=clock.now_ns(), **settings)
+def call(inputs: dict[str, Any], model: str = "tiny", **options: Any) -> InferenceCall:
+    """A call; `options` are fields of its origin or of the call."""
+    origin = CallOrigin("test", "car", clock.now_ns(), 1 << 20)
+    fields = {name: options.pop(name) for name in (*options,) if hasattr(origin, name)}
+    return InferenceCall(replace(origin, **fields), model, inputs, **options)
 
 
-def _answer(door: Door, call: Call) -> Reply:
-    asked = ask(door, call)
-    for future in asked.futures:
+def wait(pending: PendingInference) -> InferenceReply:
+    """The reply, once all frames are answered."""
+    for future in pending.futures:
         future.result(WAIT_S)
-    return asked.reply()
+    return pending.reply()
 
 
-def test_pixels_come_back_as_the_direct_call_gives_them(door: Door) -> None:
-    """Bit by bit, and each picture in its place."""
-    pixels = _pixels(3)
-    reply = _answer(door, _call({INPUT: pixels}))
+def infer(submission: Door, inputs: dict[str, Any], **options: Any) -> InferenceReply:
+    """The reply to a call."""
+    return wait(start_inference(submission, call(inputs, **options)))
+
+
+def test_outputs_are_those_of_the_model(submission: Door) -> None:
+    """They equal the direct call bit by bit, and each image keeps its position."""
+    pixels = random_pixels(3)
+    reply = infer(submission, {INPUT: pixels})
     assert list(reply.outputs) == ["mask"]
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "png", None])
-def test_encoded_pictures_are_read(door: Door, codec: str | None) -> None:
-    """By the codec that the caller names, or by what the picture says of itself."""
-    pixels = _pixels(2)
-    data = [bytes(image_codecs.encode(picture, Layout.RGB8, codec or "png", 85)) for picture in pixels]
-    reply = _answer(door, _call({IMAGES: data}, codec=codec))
+def test_encoded_images_are_decoded(submission: Door, codec: str | None) -> None:
+    """The codec is the one that the call names, or is detected from the image."""
+    pixels = random_pixels(2)
+    data = [bytes(image_codecs.encode(image, Layout.RGB8, codec or "png", 85)) for image in pixels]
+    reply = infer(submission, {IMAGES: data}, codec=codec)
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
-def test_a_picture_of_another_size_is_brought_to_the_models(door: Door) -> None:
-    """As a frame of that size is that comes over the broker."""
+def test_an_image_of_another_size_is_resized_for_the_model(submission: Door) -> None:
+    """Frames over MQTT are resized in the same way."""
     large = np.full((3 * HEIGHT, 2 * WIDTH, 3), 77, np.uint8)
-    reply = _answer(door, _call({IMAGES: [bytes(image_codecs.encode(large, Layout.RGB8, "png", 85))]}))
+    reply = infer(submission, {IMAGES: [bytes(image_codecs.encode(large, Layout.RGB8, "png", 85))]})
     np.testing.assert_array_equal(reply.outputs["mask"], np.full((1, HEIGHT, WIDTH), 77, np.uint8))
 
 
-def test_results_come_packed_where_they_are_asked_for(door: Door) -> None:
-    """A mask as PNG is a fiftieth of its numbers."""
-    pixels = _pixels(2)
-    reply = _answer(door, _call({INPUT: pixels}, outputs=(RESULTS,)))
-    for data, picture in zip(reply.outputs[RESULTS], pixels, strict=True):
-        np.testing.assert_array_equal(mask_codecs.decode(bytes(data), "png", (HEIGHT, WIDTH)), picture[..., 0])
+def test_packed_results_are_returned_on_request(submission: Door) -> None:
+    """A mask as PNG has a fiftieth of the size of its numbers."""
+    pixels = random_pixels(2)
+    reply = infer(submission, {INPUT: pixels}, outputs=(RESULTS,))
+    for data, image in zip(reply.outputs[RESULTS], pixels, strict=True):
+        np.testing.assert_array_equal(mask_codecs.decode(bytes(data), "png", (HEIGHT, WIDTH)), image[..., 0])
 
 
-def test_a_vehicle_is_told_what_became_of_its_frame(door: Door) -> None:
-    """Its row needs the mask message, stamps and all, whatever the protocol around it."""
+def test_a_vehicle_receives_the_status_of_its_frame(submission: Door) -> None:
+    """A vehicle logs the mask message with its time stamps, whatever the protocol."""
     message = frame(5)
-    reply = _answer(door, _call({IMAGES: [message.data]}, frame=message))
+    reply = infer(submission, {IMAGES: [message.data]}, frame=message)
     assert (reply.first.id, reply.first.status) == (message.id, Status.ANSWERED)
     np.testing.assert_array_equal(mask_codecs.decode(bytes(reply.outputs[RESULTS][0]), "raw", (HEIGHT, WIDTH)), 5)
-    rejected = _answer(door, _call({IMAGES: [b"short"]}, frame=message))
+    rejected = infer(submission, {IMAGES: [b"short"]}, frame=message)
     assert rejected.first.status is Status.REJECTED
     assert not rejected.outputs
 
 
-def test_every_answer_tells_the_workers_stages(door: Door) -> None:
-    """In the form that browsers and proxies know."""
-    reply = _answer(door, _call({INPUT: _pixels(1)}))
+def test_server_timing_has_every_stage_of_the_worker(submission: Door) -> None:
+    """Browsers and proxies can read this format."""
+    reply = infer(submission, {INPUT: random_pixels(1)})
     stages = [part.split(";dur=") for part in server_timing(reply.first).split(", ")]
     assert [name for name, _ in stages] == [
         "dequeued", "decoded", "batched", "inferred", "postprocessed", "mask_encoded", "replied"
     ]  # fmt: skip
-    assert all(float(taken) >= 0 for _, taken in stages)
+    assert all(float(duration) >= 0 for _, duration in stages)
+
+
+INVALID, FORBIDDEN, UNPROCESSABLE = ErrorCode.INVALID, ErrorCode.FORBIDDEN, ErrorCode.UNPROCESSABLE
+ONE = random_pixels(1)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "more", "kind", "told"),
+    ("inputs", "options", "code", "message"),
     [
-        ({}, {}, Kind.INVALID, "inputs none: give one, input"),
-        ({"picture": _pixels(1)}, {}, Kind.INVALID, "inputs picture"),
-        ({INPUT: _pixels(1), IMAGES: [b""]}, {}, Kind.INVALID, "give one"),
-        ({INPUT: _pixels(1).astype(np.float32)}, {}, Kind.INVALID, r"input is float32: send uint8, \[n, 4, 6, 3\]"),
-        ({INPUT: _pixels(1)[0]}, {}, Kind.INVALID, r"shape \[4, 6, 3\]: send \[n, 4, 6, 3\]"),
-        ({INPUT: _pixels(1)[:, 1:]}, {}, Kind.INVALID, r"shape \[1, 3, 6, 3\]"),
-        ({INPUT: _pixels(0)}, {}, Kind.INVALID, "no picture"),
-        ({INPUT: _pixels(5)}, {}, Kind.INVALID, "at most 4"),
-        ({INPUT: [b""]}, {}, Kind.INVALID, "input is strings"),
-        ({IMAGES: _pixels(1)}, {}, Kind.INVALID, "image_bytes is uint8"),
-        ({IMAGES: [b"GIF89a"]}, {}, Kind.UNPROCESSABLE, "send a JPEG or a PNG"),
-        ({IMAGES: [b""]}, {"codec": "webp"}, Kind.INVALID, "no image codec 'webp'"),
-        ({IMAGES: [b"12345"]}, {"codec": "raw"}, Kind.UNPROCESSABLE, "has 5 bytes"),
-        ({INPUT: _pixels(1)}, {"model": "large"}, Kind.NOT_FOUND, "large is not served here: ask for tiny version 1"),
-        ({INPUT: _pixels(1)}, {"version": "9"}, Kind.NOT_FOUND, "tiny version 9"),
-        ({INPUT: _pixels(1)}, {"outputs": ("boxes",)}, Kind.INVALID, "no output boxes: ask for mask"),
-        ({INPUT: _pixels(1)}, {"max_reply_bytes": 3}, Kind.UNPROCESSABLE, "outputs of 24 bytes"),
-        ({INPUT: _pixels(1)}, {"budget_ms": 0}, Kind.LATE, "deadline"),
-        ({IMAGES: [b"", b""]}, {"frame": frame(1)}, Kind.INVALID, "2 pictures come with one frame message"),
-        ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, Kind.FORBIDDEN, "the frame is car's"),
-        ({IMAGES: [b""]}, {"frame": frame(1, "other")}, Kind.INVALID, "they must agree"),
-        ({IMAGES: [b""]}, {"frame": frame(1), "version": "1"}, Kind.INVALID, "for tiny, the call for tiny 1: they"),
+        ({}, {}, INVALID, "inputs none: send either input"),
+        ({"picture": ONE}, {}, INVALID, "inputs picture"),
+        ({INPUT: ONE, IMAGES: [b""]}, {}, INVALID, "send either input"),
+        ({INPUT: ONE.astype(np.float32)}, {}, INVALID, r"input is float32: send uint8, \[n, 4, 6, 3\]"),
+        ({INPUT: ONE[0]}, {}, INVALID, r"shape \[4, 6, 3\]: send \[n, 4, 6, 3\]"),
+        ({INPUT: ONE[:, 1:]}, {}, INVALID, r"shape \[1, 3, 6, 3\]"),
+        ({INPUT: random_pixels(0)}, {}, INVALID, "no image: send"),
+        ({INPUT: random_pixels(5)}, {}, INVALID, "at most 4"),
+        ({INPUT: [b""]}, {}, INVALID, "input is strings"),
+        ({IMAGES: ONE}, {}, INVALID, "image_bytes is uint8"),
+        ({IMAGES: [b"GIF89a"]}, {}, UNPROCESSABLE, "send a JPEG or a PNG"),
+        ({IMAGES: [b""]}, {"codec": "webp"}, INVALID, "no image codec 'webp'"),
+        ({IMAGES: [b"12345"]}, {"codec": "raw"}, UNPROCESSABLE, "has 5 bytes"),
+        ({INPUT: ONE}, {"model": "large"}, ErrorCode.NOT_FOUND, "large is not served"),
+        ({INPUT: ONE}, {"version": "9"}, ErrorCode.NOT_FOUND, "tiny version 9"),
+        ({INPUT: ONE}, {"outputs": ("boxes",)}, INVALID, "no output boxes: request mask"),
+        ({INPUT: ONE}, {"max_reply_bytes": 3}, UNPROCESSABLE, "outputs of 24 bytes"),
+        ({INPUT: ONE}, {"timeout_ms": 0}, ErrorCode.LATE, "budget"),
+        ({IMAGES: [b"", b""]}, {"frame": frame(1)}, INVALID, "2 images with one frame message"),
+        ({IMAGES: [b""]}, {"frame": frame(1), "caller": "thief"}, FORBIDDEN, "the frame belongs to car"),
+        ({IMAGES: [b""]}, {"frame": frame(1, "other")}, INVALID, "send the same model"),
+        ({IMAGES: [b""]}, {"frame": frame(1), "version": "1"}, INVALID, "for tiny, the call for tiny 1: send"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_expected(
-    door: Door, inputs: dict[str, Any], more: dict[str, Any], kind: Kind, told: str
+def test_an_error_says_what_is_wrong_and_what_is_expected(
+    submission: Door, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
-    """Whoever reads it must be able to mend the call without our source."""
-    with pytest.raises(RefusedError, match=told) as raised:
-        _answer(door, _call(inputs, **more))
-    assert raised.value.kind is kind
+    """Authenticator must be able to correct a call without reading the source."""
+    with pytest.raises(ApiError, match=message) as raised:
+        infer(submission, inputs, **options)
+    assert raised.value.code is code
 
 
-def test_a_call_that_nobody_waits_for_costs_no_inference(doors: Doors, door: Door, gate: _Gate) -> None:
-    """Clients that hang up must not keep the engine from those who wait."""
-    gate.opened.clear()
-    first = ask(door, _call({INPUT: _pixels(1)}))
+def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: Door, gate: Gate) -> None:
+    """Clients that disconnect must not occupy the engine."""
+    gate.close()
+    first = start_inference(submission, call({INPUT: ONE}))
     assert gate.reached.wait(WAIT_S)
-    given_up = [ask(door, _call({INPUT: _pixels(1)})) for _ in range(3)]
-    while door.depth == len(given_up):  # Until one has left the queue, and only the engine's thread can drop it.
-        assert not gate.opened.wait(0.001)
-    for asked in given_up:
-        asked.cancel()
-    gate.opened.set()
+    cancelled = [start_inference(submission, call({INPUT: ONE})) for _ in range(3)]
+    while submission.depth == len(cancelled):  # Until one has left the queue, and only the engine's thread can drop it.
+        time.sleep(0.001)
+    for pending in cancelled:
+        pending.cancel()
+    gate.open()
     first.futures[0].result(WAIT_S)
-    _answer(door, _call({INPUT: _pixels(1)}))
-    assert doors.node.counts["answered"] == 2
-    assert doors.node.counts["expired"] == 3
+    infer(submission, {INPUT: ONE})
+    assert worker.node.counts["answered"] == 2
+    assert worker.node.counts["expired"] == 3
 
 
-def test_beyond_the_queue_a_call_is_told_to_come_later(door: Door, gate: _Gate) -> None:
-    """Overload costs an answer, not the memory; the queue is the one that every door shares."""
-    gate.opened.clear()
-    asked = [ask(door, _call({INPUT: _pixels(1)})) for _ in range(12)]
-    gate.opened.set()
-    kinds: list[Kind | None] = []
-    for each in asked:
-        for future in each.futures:
-            future.result(WAIT_S)
+def test_a_call_beyond_the_queue_fails_as_busy(submission: Door, gate: Gate) -> None:
+    """Overload must cost an error, not memory; all frontends share the queue."""
+    gate.close()
+    calls = [start_inference(submission, call({INPUT: ONE})) for _ in range(12)]
+    gate.open()
+    codes: list[ErrorCode | None] = []
+    for pending in calls:
         try:
-            each.reply()
-            kinds.append(None)
-        except RefusedError as error:
-            kinds.append(error.kind)
-    assert kinds.count(Kind.BUSY) >= 5
-    assert set(kinds) == {None, Kind.BUSY}
+            wait(pending)
+            codes.append(None)
+        except ApiError as error:
+            codes.append(error.code)
+    assert codes.count(ErrorCode.BUSY) >= 5
+    assert set(codes) == {None, ErrorCode.BUSY}
 
 
-class _OneByOne(Engine):
-    """Takes a picture at a time, so that it is certain which frames wait for the version to come."""
+class SingleImageEngine(Engine):
+    """Infers one image at a time, so that the other frames certainly wait."""
 
     batch_size = 1
 
@@ -212,7 +220,8 @@ class _OneByOne(Engine):
         return {self._head: super().infer(batch)["mask"]}
 
 
-def _tensors(version: str, engine: Engine, head: str) -> Model:
+def tensor_model(version: str, engine: Engine, head: str) -> Model:
+    """A version of a model with one output tensor."""
     manifest = Manifest(
         task=Task.TENSORS,
         format="frozen_graph",
@@ -224,68 +233,96 @@ def _tensors(version: str, engine: Engine, head: str) -> Model:
     return Model(manifest, replace(CARD, version=version, task=Task.TENSORS, outputs=(head,)), engine)
 
 
-@pytest.mark.parametrize("has_the_same_outputs", [True, False])
-def test_an_answer_is_told_to_be_of_the_version_that_gave_it(
-    gate: _Gate, monkeypatch: pytest.MonkeyPatch, *, has_the_same_outputs: bool
+@pytest.mark.parametrize("has_same_outputs", [True, False])
+def test_a_reply_names_the_version_that_answered(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, *, has_same_outputs: bool
 ) -> None:
-    """Models are exchanged under load: nobody may take an answer for another version's, and no worker end of it."""
-    head = "one" if has_the_same_outputs else "other"
-    older, newer = _tensors("1", _OneByOne("one", gate), "one"), _tensors("2", _OneByOne(head), head)
+    """Versions are swapped under load: a reply must not be attributed to the wrong version, nor mix two."""
+    head = "one" if has_same_outputs else "other"
+    older = tensor_model("1", SingleImageEngine("one", gate), "one")
+    newer = tensor_model("2", SingleImageEngine(head), head)
     decoded, put = threading.Semaphore(0), Batcher.put
 
-    def put_and_tell(batcher: Batcher, request: Request) -> None:
+    def put_and_count(batcher: Batcher, request: Request) -> None:
         put(batcher, request)
         decoded.release()
 
-    monkeypatch.setattr(Batcher, "put", put_and_tell)
-    with open_gateway(older, gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
-        gate.opened.clear()
-        node, door = doors.node, doors.node.door
-        first = ask(door, _call({INPUT: _pixels(1)}))
+    monkeypatch.setattr(Batcher, "put", put_and_count)
+    with open_gateway(older, gateway=GRPC) as worker:
+        gate.close()
+        node, submission = worker.node, worker.node.door
+        first = start_inference(submission, call({INPUT: ONE}))
         assert gate.reached.wait(WAIT_S)
-        waiting = [ask(door, _call({INPUT: _pixels(2)})) for _ in range(3)]
+        waiting = [start_inference(submission, call({INPUT: random_pixels(2)})) for _ in range(3)]
         assert all(decoded.acquire(timeout=WAIT_S) for _ in range(2))  # The first, and one that waits behind it.
-        (lane,) = node.served_models.set_current(node.start_serving(newer))
-        gate.opened.set()
+        (lane,) = node._serving.place(node._open_lane(newer))
+        gate.open()
         assert lane.close()
-        for asked in (first, *waiting):
-            for future in asked.futures:
-                future.result(WAIT_S)
-        assert first.reply().card.version == "1"
-        if has_the_same_outputs:
-            assert waiting[-1].reply().card.version == "2"
+        assert wait(first).card.version == "1"
+        if has_same_outputs:
+            assert wait(waiting[-1]).card.version == "2"
         else:
-            with pytest.raises(RefusedError, match="ask again") as refused:
-                waiting[-1].reply()
-            assert refused.value.kind is Kind.BUSY
-        with pytest.raises(RefusedError, match="ask again"):  # One picture was decoded for the old version.
-            waiting[0].reply()
+            with pytest.raises(ApiError, match="call again") as raised:
+                wait(waiting[-1])
+            assert raised.value.code is ErrorCode.BUSY
+        with pytest.raises(ApiError, match="call again"):  # One image was decoded for the old version.
+            wait(waiting[0])
 
 
-def test_a_model_that_is_unloaded_takes_no_more_and_answers_what_came(doors: Doors, gate: _Gate) -> None:
-    """By Skylane's own door too, which asks for no card: frames that keep coming would hold the unloading up."""
-    gate.opened.clear()
-    door = doors.node.door
-    asked = ask(door, _call({INPUT: _pixels(1)}))
+def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
+    worker: GatewayWorker, gate: Gate
+) -> None:
+    """Frames that keep arriving, also through Skylane's own protocol, would otherwise delay the unloading."""
+    gate.close()
+    submission = worker.node.door
+    pending = start_inference(submission, call({INPUT: ONE}))
     assert gate.reached.wait(WAIT_S)
-    seen = door.wait_for_change(0, 0.0, lambda: False)
-    door.remove_model("tiny")
-    assert door.wait_for_change(seen, WAIT_S, lambda: False) > seen
-    assert not door.status.cards
-    with pytest.raises(RefusedError, match="unloaded") as refused:
-        door.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
-    assert refused.value.kind is Kind.NOT_FOUND
-    gate.opened.set()
-    asked.futures[0].result(WAIT_S)
-    asked.reply()
+    seen = submission.wait_for_change(0, 0.0, lambda: False)
+    unloading = threading.Thread(target=submission.dismiss, args=("tiny",))
+    unloading.start()
+    assert submission.wait_for_change(seen, WAIT_S, lambda: False) > seen
+    assert not submission.status.cards
+    with pytest.raises(ApiError, match="unloaded") as raised:
+        submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
+    assert raised.value.code is ErrorCode.NOT_FOUND
+    gate.open()
+    unloading.join(WAIT_S)
+    assert pending.futures[0].done()
+    pending.reply()
+
+
+def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: GatewayWorker, gate: Gate) -> None:
+    """The stream's own thread answers them while its call continues; they must count as answered at once."""
+    gate.close()
+    submission = worker.node.door
+    answered, finished = threading.Event(), threading.Event()
+    statuses: list[Status] = []
+
+    def stream() -> None:
+        futures = [submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20) for _ in range(16)]
+        gate.open()
+        statuses.extend(future.result(WAIT_S).message.status for future in futures)
+        answered.set()
+        finished.wait(WAIT_S)
+
+    thread = threading.Thread(target=stream)
+    thread.start()
+    assert answered.wait(WAIT_S)
+    unloading = threading.Thread(target=submission.dismiss, args=("tiny", 10 * WAIT_S), daemon=True)
+    unloading.start()
+    unloading.join(WAIT_S / 2)
+    assert not unloading.is_alive()
+    assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
+    finished.set()
+    thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])
-def test_pictures_whose_answers_are_too_large_together_are_refused(door: Door, outputs: tuple[str, ...]) -> None:
-    """Each alone is within the bound: of a model of large outputs sixty-four such answers would take gigabytes."""
-    one = _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs)).outputs[outputs[0]]
-    most = max(HEIGHT * WIDTH, len(one[0]))
-    assert _answer(door, _call({INPUT: _pixels(1)}, outputs=outputs, max_reply_bytes=most)).outputs
-    with pytest.raises(RefusedError, match=f"at most {most} are sent; ask for fewer") as raised:
-        _answer(door, _call({INPUT: _pixels(4)}, outputs=outputs, max_reply_bytes=most))
-    assert raised.value.kind is Kind.UNPROCESSABLE
+def test_replies_that_are_too_large_together_fail(submission: Door, outputs: tuple[str, ...]) -> None:
+    """Each is within the limit, but sixty-four replies of a model with large outputs would take gigabytes."""
+    one = infer(submission, {INPUT: ONE}, outputs=outputs).outputs[outputs[0]]
+    limit = max(HEIGHT * WIDTH, len(one[0]))
+    assert infer(submission, {INPUT: ONE}, outputs=outputs, max_reply_bytes=limit).outputs
+    with pytest.raises(ApiError, match=f"exceeds the limit of {limit}: request fewer") as raised:
+        infer(submission, {INPUT: random_pixels(4)}, outputs=outputs, max_reply_bytes=limit)
+    assert raised.value.code is ErrorCode.UNPROCESSABLE

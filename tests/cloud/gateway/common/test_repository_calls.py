@@ -1,4 +1,4 @@
-"""Orders to load and unload, as they come from the doors."""
+"""Repository calls: who may load and unload models, and how states and errors are reported."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -6,110 +6,120 @@ from typing import Any
 
 import pytest
 
-from cloud.gateway.common.auth import ANYONE, Authenticator, Caller
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.common.repository_calls import check_parameters, checked_reply, index, order
+from cloud.gateway.common.auth import ANYONE, Authenticator, CallerIdentity
+from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.common.repository_calls import check_parameters, check_reply, index, send_request
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 
-HERE = "127.0.0.1"
+LOCAL = "127.0.0.1"
+TOKEN = "sixteen-letters!"
 
 
 @dataclass
-class Control:
-    """Takes every order."""
+class FakeControl:
+    """Records every request."""
 
-    taken: list[ControlRequest] = field(default_factory=list)
+    requests: list[ControlRequest] = field(default_factory=list)
     operators: frozenset[str] = frozenset()
 
     def ask(self, request: ControlRequest) -> Future[ControlReply]:
         """See cloud.frontends.control.Control."""
-        self.taken.append(request)
+        self.requests.append(request)
         return Future()
 
 
 @dataclass
-class Parts:
-    """What an order needs of a worker."""
+class FakeWorker:
+    """The parts of a WorkerContext that a request needs."""
 
     control: Any
-    callers: Authenticator
+    authenticator: Authenticator
 
 
-@pytest.mark.parametrize(
-    ("tokens", "operator"), [({}, "a caller without a token"), ({"sixteen-letters!": ANYONE}, "alice")]
-)
-def test_only_who_has_a_token_is_taken_for_an_operator(tokens: dict[str, str], operator: str) -> None:
-    """Without tokens a name is a claim: it must open nothing that is kept for operators by name."""
-    control = Control()
-    parts: Any = Parts(control, Authenticator(tokens))
-    order(parts, Caller("alice", HERE), Verb.LOAD, "net")
-    (taken,) = control.taken
-    assert (taken.operator, taken.verb, taken.model) == (operator, Verb.LOAD, "net")
+def worker_with(control: FakeControl | None, tokens: dict[str, str]) -> Any:
+    """A fake worker context."""
+    return FakeWorker(control, Authenticator(tokens))
+
+
+@pytest.mark.parametrize(("tokens", "operator"), [({}, "a caller without a token"), ({TOKEN: ANYONE}, "alice")])
+def test_a_claimed_name_is_an_operator_only_with_a_token(tokens: dict[str, str], operator: str) -> None:
+    """Without tokens anyone can claim any name, so no operator's rights may follow from it."""
+    control = FakeControl()
+    send_request(worker_with(control, tokens), CallerIdentity("alice", LOCAL), Verb.LOAD, "net")
+    (request,) = control.requests
+    assert (request.operator, request.verb, request.model) == (operator, Verb.LOAD, "net")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7", "unknown"])
-def test_a_caller_elsewhere_changes_models_by_a_token_alone(address: str) -> None:
-    """Whoever reaches the port could otherwise unload the models of all others."""
-    control = Control()
-    parts: Any = Parts(control, Authenticator({}))
+def test_a_remote_caller_needs_a_token_to_change_models(address: str) -> None:
+    """Otherwise anyone who reaches the port could unload the models of all other callers."""
+    control = FakeControl()
+    remote = CallerIdentity("alice", address)
+    without_tokens = worker_with(control, {})
     for verb in (Verb.LOAD, Verb.UNLOAD):
-        with pytest.raises(RefusedError, match="from the worker's own machine, or with a token") as raised:
-            order(parts, Caller("alice", address), verb, "net")
-        assert raised.value.kind is Kind.FORBIDDEN
-    order(parts, Caller("alice", address), Verb.LIST)
-    order(Parts(control, Authenticator({"sixteen-letters!": ANYONE})), Caller("alice", address), Verb.LOAD, "net")  # type: ignore[arg-type]
-    assert [taken.verb for taken in control.taken] == [Verb.LIST, Verb.LOAD]
+        with pytest.raises(ApiError, match="from the worker's own machine only, or with a token") as raised:
+            send_request(without_tokens, remote, verb, "net")
+        assert raised.value.code is ErrorCode.FORBIDDEN
+    send_request(without_tokens, remote, Verb.LIST)
+    send_request(worker_with(control, {TOKEN: ANYONE}), remote, Verb.LOAD, "net")
+    assert [request.verb for request in control.requests] == [Verb.LIST, Verb.LOAD]
 
 
 @pytest.mark.parametrize("operators", [frozenset(), frozenset({"car-1"})])
-def test_a_vehicles_token_gives_no_orders_unless_it_is_an_operators(operators: frozenset[str]) -> None:
-    """Whoever has one could unload the model of all others; what there is may be asked for."""
-    control = Control(operators=operators)
-    parts: Any = Parts(control, Authenticator({"sixteen-letters!": "car-1"}))
-    order(parts, Caller("car-1", HERE), Verb.LIST)
+def test_a_vehicles_token_changes_models_only_if_it_is_an_operator(operators: frozenset[str]) -> None:
+    """A vehicle could otherwise unload the models of all others; listing models is always allowed."""
+    control = FakeControl(operators=operators)
+    worker, car = worker_with(control, {TOKEN: "car-1"}), CallerIdentity("car-1", LOCAL)
+    send_request(worker, car, Verb.LIST)
     for verb in (Verb.LOAD, Verb.UNLOAD):
         if operators:
-            order(parts, Caller("car-1", HERE), verb, "net")
+            send_request(worker, car, verb, "net")
             continue
-        with pytest.raises(RefusedError, match="car-1 is no operator") as raised:
-            order(parts, Caller("car-1", HERE), verb, "net")
-        assert raised.value.kind is Kind.FORBIDDEN
-    assert [taken.verb for taken in control.taken] == [Verb.LIST, *([Verb.LOAD, Verb.UNLOAD] if operators else [])]
+        with pytest.raises(ApiError, match="car-1 is not an operator") as raised:
+            send_request(worker, car, verb, "net")
+        assert raised.value.code is ErrorCode.FORBIDDEN
+    assert [request.verb for request in control.requests] == [
+        Verb.LIST,
+        *([Verb.LOAD, Verb.UNLOAD] if operators else []),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("control", "model", "kind"), [(None, "net", Kind.FORBIDDEN), (Control(), "../x", Kind.INVALID)]
+    ("control", "model", "code"), [(None, "net", ErrorCode.FORBIDDEN), (FakeControl(), "../x", ErrorCode.INVALID)]
 )
-def test_an_order_that_cannot_be_given_is_refused(control: Any, model: str, kind: Kind) -> None:
-    """A worker may take none at all, and no path is a model's name."""
-    parts: Any = Parts(control, Authenticator({}))
-    with pytest.raises(RefusedError) as raised:
-        order(parts, Caller("alice", HERE), Verb.LOAD, model)
-    assert raised.value.kind is kind
+def test_a_request_fails_without_control_or_with_an_invalid_name(control: Any, model: str, code: ErrorCode) -> None:
+    """A worker may have fixed models, and a model's name must never be a path."""
+    with pytest.raises(ApiError) as raised:
+        send_request(worker_with(control, {}), CallerIdentity("alice", LOCAL), Verb.LOAD, model)
+    assert raised.value.code is code
 
 
-def test_what_control_says_is_told() -> None:
-    """Its own words say what is wrong."""
+def test_the_error_of_control_is_passed_on() -> None:
+    """Its message says what is wrong; a reply without an error is returned unchanged."""
     done = ControlReply("n", "w")
-    assert checked_reply(done) is done
-    with pytest.raises(RefusedError, match="no model"):
-        checked_reply(ControlReply("n", "w", error="no model 'x'"))
-    with pytest.raises(RefusedError, match="parameter config, file:1/x"):
-        check_parameters({"file:1/x": "", "config": "", "unload_dependents": True})
+    assert check_reply(done) is done
+    with pytest.raises(ApiError, match="no model"):
+        check_reply(ControlReply("n", "w", error="no model 'x'"))
 
 
-def test_the_index_tells_states_as_triton_does() -> None:
+def test_states_are_those_of_triton() -> None:
     """Clients wait for READY."""
     entries = tuple(ModelEntry("net", "1", state) for state in ModelState)
-    states = [each["state"] for each in index(entries, ready_alone=False)]
+    states = [each["state"] for each in index(entries, only_ready=False)]
     assert states == ["READY", "READY", "LOADING", "UNAVAILABLE", "UNAVAILABLE"]
-    assert [each["state"] for each in index(entries, ready_alone=True)] == ["READY", "READY"]
+    assert [each["state"] for each in index(entries, only_ready=True)] == ["READY", "READY"]
     broken = ModelEntry("net", "1", ModelState.BROKEN, detail="no file")
-    assert index((broken,), ready_alone=False)[0]["reason"] == "no file"
+    assert index((broken,), only_ready=False)[0]["reason"] == "no file"
 
 
 @pytest.mark.parametrize("parameters", [5, True, [1], [{}], "model"])
-def test_parameters_that_are_none_are_refused(parameters: Any) -> None:
-    """They come as JSON from anybody, and an error of ours would end the worker."""
-    with pytest.raises(RefusedError, match="send an object"):
+def test_malformed_parameters_are_rejected(parameters: Any) -> None:
+    """They come from untrusted JSON, and an unexpected exception would be an error of the worker."""
+    with pytest.raises(ApiError, match="send an object"):
         check_parameters(parameters)
+
+
+def test_unsupported_parameters_are_named() -> None:
+    """A load request must not bring its own model."""
+    with pytest.raises(ApiError, match="parameter config, file:1/x"):
+        check_parameters({"file:1/x": "", "config": "", "unload_dependents": True})

@@ -1,4 +1,4 @@
-"""One picture in, what the model says of it out."""
+"""`POST /api/detect`."""
 
 import base64
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import httpx
 import numpy as np
 import pytest
 
@@ -18,17 +17,9 @@ from cloud.gateway.settings import GatewaySettings
 from cloud.models.manifest import OutputKind, OutputSection
 from cloud.models.model import Model
 from shared.messages.model_card import Task
-from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.gateway import GatewayWorker, open_gateway
+from tests.support.http_calls import PIXELS, detect, png
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, model
-
-PIXELS = np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
-
-
-def png(pixels: Any) -> bytes:
-    """An encoded picture (BGR, as OpenCV has it)."""
-    done, data = cv2.imencode(".png", pixels)
-    assert done
-    return data.tobytes()
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -40,40 +31,35 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "left" / "0001.png").write_bytes(png(PIXELS))
     (folder / "link.png").symlink_to(outside / "secret.png")
     (folder / "away").symlink_to(outside)
-    (folder / "text.png").write_text("no picture")
+    (folder / "text.png").write_text("not an image")
     os.mkfifo(folder / "pipe.png")
     return folder
 
 
-@pytest.fixture(name="doors", scope="module")
-def _doors(folder: Path) -> Iterator[Doors]:
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", images=folder)) as doors:
-        yield doors
+@pytest.fixture(name="worker", scope="module")
+def _worker(folder: Path) -> Iterator[GatewayWorker]:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", images=folder)) as worker:
+        yield worker
 
 
-def detect(doors: Doors, **request: Any) -> httpx.Response:
-    """Ask for a detection."""
-    return httpx.post(f"http://{doors.http}/api/detect", verify=False, timeout=WAIT_S, trust_env=False, **request)
-
-
-def test_a_mask_comes_as_shares_and_as_a_picture_of_class_ids(doors: Doors) -> None:
-    """Whoever sends a picture by a browser gets what a vehicle gets, exactly."""
+def test_a_mask_is_returned_as_shares_and_as_a_png(worker: GatewayWorker) -> None:
+    """The result equals exactly what a vehicle receives."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     pixels[: HEIGHT // 2, :, 2] = 1  # Red, the first channel of RGB: the class of the upper half.
-    told = detect(doors, files={"file": png(pixels)}).json()
-    assert [(share["class_id"], share["share"]) for share in told["shares"]] == [(0, 0.5), (1, 0.5)]
-    mask = cv2.imdecode(np.frombuffer(base64.b64decode(told["mask"]), np.uint8), cv2.IMREAD_UNCHANGED)
+    body = detect(worker, files={"file": png(pixels)}).json()
+    assert [(share["class_id"], share["share"]) for share in body["shares"]] == [(0, 0.5), (1, 0.5)]
+    mask = cv2.imdecode(np.frombuffer(base64.b64decode(body["mask"]), np.uint8), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(mask, pixels[..., 2])
-    assert told["picture"] == {"height": HEIGHT, "width": WIDTH}
-    assert {"prepared", "inferred", "total"} <= told["times_ms"].keys()
+    assert body["picture"] == {"height": HEIGHT, "width": WIDTH}
+    assert {"prepared", "inferred", "total"} <= body["times_ms"].keys()
 
 
 @pytest.mark.parametrize(
     "request_", [{"json": {"path": "left/0001.png"}}, {"data": {"path": "left/0001.png"}}, {"data": {"path": "left/0001.png"}, "files": {"x": b""}}]
 )  # fmt: skip
-def test_a_picture_is_read_by_path(doors: Doors, request_: dict[str, Any]) -> None:
-    """As the original's callers named them: by JSON, and by a form of either kind."""
-    assert detect(doors, **request_).json()["shares"][0]["class_id"] == 7
+def test_an_image_is_read_by_path(worker: GatewayWorker, request_: dict[str, Any]) -> None:
+    """The path may be in JSON or in a form of either type."""
+    assert detect(worker, **request_).json()["shares"][0]["class_id"] == 7
 
 
 @pytest.mark.parametrize(
@@ -93,48 +79,47 @@ def test_a_picture_is_read_by_path(doors: Doors, request_: dict[str, Any]) -> No
         ("text.png", 422),
     ],
 )
-def test_no_path_leads_out_of_the_folder(doors: Doors, path: str, status: int) -> None:
-    """Neither upwards nor by a link; and a pipe must not hold the worker up."""
-    answer = detect(doors, content=json.dumps({"path": path}), headers={"content-type": "application/json"})
-    assert answer.status_code == status
-    assert "error" in answer.json()
+def test_a_path_cannot_leave_the_folder(worker: GatewayWorker, path: str, status: int) -> None:
+    """Neither upwards nor through a link; and a pipe must not block the worker."""
+    response = detect(worker, content=json.dumps({"path": path}), headers={"content-type": "application/json"})
+    assert response.status_code == status
+    assert "error" in response.json()
 
 
-def test_grey_and_transparent_pictures_are_taken(doors: Doors) -> None:
-    """People have all kinds; vehicles' doors refuse what a camera does not send."""
-    grey = detect(doors, files={"file": png(PIXELS[..., 0])}).json()
-    clear = detect(doors, files={"file": png(np.dstack([PIXELS, PIXELS[..., :1]]))}).json()
-    assert grey["shares"] == clear["shares"] == [{"class_id": 7, "name": "class-7", "share": 1.0}]
+def test_grey_and_transparent_images_are_accepted(worker: GatewayWorker) -> None:
+    """People have images of all kinds; only frames of vehicles are limited to what cameras produce."""
+    grey = detect(worker, files={"file": png(PIXELS[..., 0])}).json()
+    transparent = detect(worker, files={"file": png(np.dstack([PIXELS, PIXELS[..., :1]]))}).json()
+    assert grey["shares"] == transparent["shares"] == [{"class_id": 7, "name": "class-7", "share": 1.0}]
 
 
-def test_a_photograph_is_turned_as_its_exif_says(doors: Doors) -> None:
-    """A phone held upright writes its pictures lying; boxes must be of what people see."""
-    done, data = cv2.imencode(".jpg", PIXELS)
-    assert done
+def test_the_exif_rotation_is_applied(worker: GatewayWorker) -> None:
+    """Phones store upright photographs sideways; boxes must refer to the image as people see it."""
+    _, data = cv2.imencode(".jpg", PIXELS)
     jpeg = data.tobytes()
     orientation = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
-    turned = jpeg[:2] + b"\xff\xe1" + (len(orientation) + 2).to_bytes(2, "big") + orientation + jpeg[2:]
-    answer = detect(doors, content=turned, headers={"content-type": "image/jpeg"})
-    assert answer.json()["picture"] == {"height": WIDTH, "width": HEIGHT}
+    rotated = jpeg[:2] + b"\xff\xe1" + (len(orientation) + 2).to_bytes(2, "big") + orientation + jpeg[2:]
+    response = detect(worker, content=rotated, headers={"content-type": "image/jpeg"})
+    assert response.json()["picture"] == {"height": WIDTH, "width": HEIGHT}
 
 
-def test_the_annotated_picture_comes_in_the_json_or_alone(doors: Doors) -> None:
-    """`output=1` as the original had it; by Accept a browser or a script gets the picture itself."""
-    inside = detect(doors, files={"file": png(PIXELS)}, data={"output": "1"}).json()["annotated"]
-    alone = detect(doors, files={"file": png(PIXELS)}, headers={"accept": "image/png"})
+def test_the_annotated_image_is_returned_in_json_or_alone(worker: GatewayWorker) -> None:
+    """`output=1` adds it to the JSON; with an Accept header it is the whole response."""
+    embedded = detect(worker, files={"file": png(PIXELS)}, data={"output": "1"}).json()["annotated"]
+    alone = detect(worker, files={"file": png(PIXELS)}, headers={"accept": "image/png"})
     assert alone.headers["content-type"] == "image/png"
-    for data in (base64.b64decode(inside), alone.content):
+    for data in (base64.b64decode(embedded), alone.content):
         drawn: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         assert drawn.shape == PIXELS.shape
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "word"),
+    ("request_", "status", "message"),
     [
-        ({"files": {"file": b"no picture"}}, 422, "send a JPEG or a PNG"),
+        ({"files": {"file": b"not an image"}}, 422, "send a JPEG or a PNG"),
         ({"files": {"file": png(PIXELS)[:60]}}, 422, "PNG"),
-        ({"files": {"other": png(PIXELS)}}, 400, "one of file"),
-        ({"files": {"file": png(PIXELS)}, "data": {"path": "left/0001.png"}}, 400, "one of file"),
+        ({"files": {"other": png(PIXELS)}}, 400, "exactly one of"),
+        ({"files": {"file": png(PIXELS)}, "data": {"path": "left/0001.png"}}, 400, "exactly one of"),
         ({"files": [("x", b"")] * 9}, 400, "more than 8 fields"),
         ({"content": b"--b", "headers": {"content-type": "multipart/form-data; boundary=b"}}, 400, "boundary"),
         ({"content": b"--b", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
@@ -142,7 +127,7 @@ def test_the_annotated_picture_comes_in_the_json_or_alone(doors: Doors) -> None:
         ({"json": {"path": 5}}, 400, "path"),
         ({"json": ["path"]}, 400, "object"),
         ({"content": b"[" * 60000, "headers": {"content-type": "application/json"}}, 400, "JSON"),
-        ({"content": b'{"path": NaN}', "headers": {"content-type": "application/json"}}, 400, "no JSON"),
+        ({"content": b'{"path": NaN}', "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
         ({"content": b"x" * 70000, "headers": {"content-type": "application/json"}}, 413, "70000"),
         ({"files": {"file": png(PIXELS)}, "data": {"output": "perhaps"}}, 400, "perhaps"),
         ({"files": {"file": png(PIXELS)}, "params": {"model": "none"}}, 404, "tiny"),
@@ -150,55 +135,53 @@ def test_the_annotated_picture_comes_in_the_json_or_alone(doors: Doors) -> None:
         ({"files": {"file": png(PIXELS)}, "params": {"output": "perhaps"}}, 422, "output"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_else_breaks(
-    doors: Doors, request_: dict[str, Any], status: int, word: str
+def test_an_invalid_request_is_an_error(
+    worker: GatewayWorker, request_: dict[str, Any], status: int, message: str
 ) -> None:
-    """A caller learns what it gave and what is expected, in one form."""
-    answer = detect(doors, **request_)
-    assert (answer.status_code, list(answer.json())) == (status, ["error"])
-    assert word in answer.json()["error"]
+    """The message says what was sent and what is expected; all errors have the same form."""
+    response = detect(worker, **request_)
+    assert (response.status_code, list(response.json())) == (status, ["error"])
+    assert message in response.json()["error"]
 
 
 class _Detector(Engine):
     def infer(self, batch: Any) -> Outputs:
-        """See Engine: one box over the left half."""
+        """Returns one box over the left half of each image."""
         boxes = np.tile(np.array([[[0, 0, WIDTH / 2, HEIGHT]]], np.float32), (len(batch), 1, 1))
         return {"boxes": boxes, "scores": np.full((len(batch), 1, 1), 0.9, np.float32)}
 
 
 @pytest.mark.parametrize("size", [(1, 65_535), (65_535, 1)])
-def test_a_picture_that_no_jpeg_holds_is_not_drawn_on(doors: Doors, size: tuple[int, int]) -> None:
-    """It can be looked at by the model all the same; that it could not be drawn on once ended the worker."""
-    picture = png(np.zeros((*size, 3), np.uint8))
-    assert detect(doors, files={"file": picture}).status_code == 200
-    answer = detect(doors, files={"file": picture}, params={"output": 1})
-    assert (answer.status_code, "65500 a side" in answer.json()["error"]) == (422, True)
+def test_an_image_too_large_for_a_jpeg_cannot_be_annotated(worker: GatewayWorker, size: tuple[int, int]) -> None:
+    """The model can still process it. Drawing on it once ended the worker."""
+    image = png(np.zeros((*size, 3), np.uint8))
+    assert detect(worker, files={"file": image}).status_code == 200
+    response = detect(worker, files={"file": image}, params={"output": 1})
+    assert (response.status_code, "at most 65500 pixels per side" in response.json()["error"]) == (422, True)
 
 
 @pytest.mark.parametrize("name", [b'a"; name*0=b; name*=c; x="', b'a"; name*1=x; name*=y; x="'])
-def test_a_fields_name_in_pieces_that_do_not_fit_ends_nothing(doors: Doors, name: bytes) -> None:
-    """A reader of mail headers has an error of its own for that, which once ended the worker."""
+def test_an_inconsistent_field_name_is_an_error(worker: GatewayWorker, name: bytes) -> None:
+    """Parsing such a name in RFC 2231 pieces raised an unexpected exception, which once ended the worker."""
     body = b'--b\r\nContent-Disposition: form-data; name="' + name + b'"\r\n\r\nx\r\n--b--\r\n'
-    answer = detect(doors, content=body, headers={"content-type": "multipart/form-data; boundary=b"})
-    assert (answer.status_code, "with one of file" in answer.json()["error"]) == (400, True)
+    response = detect(worker, content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert (response.status_code, "exactly one of" in response.json()["error"]) == (400, True)
 
 
-def test_small_files_of_large_pictures_are_counted_as_what_they_become(folder: Path) -> None:
-    """A hundred kilobytes can hold thirty million pixels, and a few dozen of them at once took three gigabytes."""
+def test_an_image_counts_with_its_decoded_size(folder: Path) -> None:
+    """A file of 100 kB can hold thirty million pixels; a few dozen of them at once took three gigabytes."""
     settings = GatewaySettings(http="127.0.0.1:0", images=folder, max_message_bytes=1 << 20)
-    with open_gateway(model(), gateway=settings) as doors:
-        assert detect(doors, files={"file": png(np.zeros((600, 600, 3), np.uint8))}).status_code == 200
-        answer = detect(doors, files={"file": png(np.zeros((700, 700, 3), np.uint8))})
-    assert (answer.status_code, "send less" in answer.json()["error"]) == (
-        413,
-        True,
-    )  # Not 429: it would never be taken.
+    with open_gateway(model(), gateway=settings) as worker:
+        assert detect(worker, files={"file": png(np.zeros((600, 600, 3), np.uint8))}).status_code == 200
+        response = detect(worker, files={"file": png(np.zeros((700, 700, 3), np.uint8))})
+    # Not 429: the caller must not retry.
+    assert (response.status_code, "send less" in response.json()["error"]) == (413, True)
 
 
 def detector() -> Model:
-    """A model of boxes."""
-    made = model(engine=_Detector())
-    manifest = made.manifest.model_copy(
+    """A detection model."""
+    base = model(engine=_Detector())
+    manifest = base.manifest.model_copy(
         update={
             "task": Task.DETECTION,
             "output": None,
@@ -208,21 +191,21 @@ def detector() -> Model:
             },
         }
     )
-    return Model(manifest, replace(made.card, task=Task.DETECTION), _Detector())
+    return Model(manifest, replace(base.card, task=Task.DETECTION), _Detector())
 
 
-def test_a_narrow_picture_is_counted_as_wide_as_it_is_drawn() -> None:
-    """Of five pixels' width it is drawn on at 480: a hundred bytes became thirty million pixels that nobody counted."""
+def test_a_narrow_image_counts_with_its_size_for_drawing() -> None:
+    """It is enlarged from 5 to 480 pixels in width: a hundred bytes became thirty million uncounted pixels."""
     settings = GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)
     narrow = png(np.zeros((200, 5, 3), np.uint8))
-    with open_gateway(detector(), gateway=settings) as doors:
-        assert detect(doors, files={"file": narrow}).status_code == 200
-        answer = detect(doors, files={"file": narrow}, data={"output": "1"})
-    assert (answer.status_code, "send less" in answer.json()["error"]) == (413, True)
+    with open_gateway(detector(), gateway=settings) as worker:
+        assert detect(worker, files={"file": narrow}).status_code == 200
+        response = detect(worker, files={"file": narrow}, data={"output": "1"})
+    assert (response.status_code, "send less" in response.json()["error"]) == (413, True)
 
 
-def test_boxes_lie_on_the_picture_that_was_sent() -> None:
-    """The picture is larger than the model's input: its sender knows nothing of that."""
-    with open_gateway(detector(), gateway=GatewaySettings(http="127.0.0.1:0")) as doors:
-        told = detect(doors, files={"file": png(np.zeros((HEIGHT * 10, WIDTH * 10, 3), np.uint8))}).json()
-    assert told["detections"][0]["box"] == [0, 0, WIDTH * 5, HEIGHT * 10]
+def test_boxes_are_in_pixels_of_the_sent_image() -> None:
+    """The image is larger than the model's input, whose size the caller does not know."""
+    with open_gateway(detector(), gateway=GatewaySettings(http="127.0.0.1:0")) as worker:
+        body = detect(worker, files={"file": png(np.zeros((HEIGHT * 10, WIDTH * 10, 3), np.uint8))}).json()
+    assert body["detections"][0]["box"] == [0, 0, WIDTH * 5, HEIGHT * 10]

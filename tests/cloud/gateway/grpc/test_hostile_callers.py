@@ -1,4 +1,4 @@
-"""gRPC callers that are slow, greedy or broken, beside one that is served all the while."""
+"""Slow, greedy and broken gRPC callers, while another client is served."""
 
 import queue
 import socket
@@ -21,7 +21,7 @@ from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CALLS = 8
@@ -36,229 +36,223 @@ Messages = Callable[[], Iterator[bytes]]
 
 @pytest.fixture(name="never")
 def _never() -> Iterator[Messages]:
-    """Messages that do not come before the test is over."""
-    over = threading.Event()
+    """Messages that do not arrive until the test ends."""
+    ended = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        over.wait(WAIT_S)
+        ended.wait(WAIT_S)
         yield from ()
 
     yield messages
-    over.set()
+    ended.set()
 
 
 @contextmanager
-def connected(doors: Doors, **options: int) -> Iterator[grpc.Channel]:
-    """A connection that is shared with no other channel."""
-    given = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
-    with grpc.insecure_channel(doors.grpc, options=given) as channel:
+def connected(worker: GatewayWorker, **options: int) -> Iterator[grpc.Channel]:
+    """Opens a channel with its own connection."""
+    arguments = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
+    with grpc.insecure_channel(worker.grpc, options=arguments) as channel:
         yield channel
 
 
-def is_served(doors: Doors) -> bool:
-    """Whether a caller with a connection of its own is answered."""
-    with connected(doors) as channel:
-        ask: Any = channel.unary_unary(READY)
-        return bool(ask(b"", timeout=WAIT_S))
+def is_served(worker: GatewayWorker) -> bool:
+    """Makes a call over a new connection."""
+    with connected(worker) as channel:
+        call: Any = channel.unary_unary(READY)
+        return bool(call(b"", timeout=WAIT_S))
 
 
-def is_served_in_time(doors: Doors) -> bool:
-    """Whether a caller is answered, and takes its answer within `answer_s`."""
+def is_served_in_time(worker: GatewayWorker) -> bool:
+    """Makes a call over a new connection; returns False if it fails or its response is received too late."""
     with suppress(grpc.RpcError):
-        return is_served(doors)
+        return is_served(worker)
     return False
 
 
-def raw_connection(doors: Doors) -> socket.socket:
-    """A TCP connection on which nothing was sent."""
-    return socket.create_connection(("127.0.0.1", doors.node.ports["grpc"]), timeout=WAIT_S)
+def raw_connection(worker: GatewayWorker) -> socket.socket:
+    """Opens a TCP connection."""
+    return socket.create_connection(("127.0.0.1", worker.node.ports["grpc"]), timeout=WAIT_S)
 
 
 def code_of(call: Any) -> grpc.StatusCode:
-    """The code with which a call ends."""
+    """Waits for a call to fail; returns its status code."""
     error = call.exception(WAIT_S)
     code: grpc.StatusCode = error.code()
     return code
 
 
-def served(**settings: Any) -> GatewaySettings:
-    """A gateway of gRPC alone."""
+def grpc_only(**settings: Any) -> GatewaySettings:
+    """Settings of a gateway without HTTP."""
     return GatewaySettings(grpc="127.0.0.1:0", **settings)
 
 
-def test_incomplete_calls_give_their_places_to_another_connection(never: Messages) -> None:
-    """Authenticator that begin calls and send nothing must not shut the others out."""
-    with open_gateway(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
+def test_incomplete_calls_are_evicted_for_another_connection(never: Messages) -> None:
+    """Authenticator that begin calls and send nothing must not block others."""
+    with open_gateway(model(), gateway=grpc_only(max_calls=CALLS)) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(CALLS)]
-        codes = [code_of(begin.future(never())) for _ in range(2)]  # Further ones of the same connection are refused.
+        codes = [code_of(begin.future(never())) for _ in range(2)]  # Further calls of the same connection fail.
         assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert is_served(doors)
-        over = threading.Semaphore(0)
+        assert is_served(worker)
+        ended = threading.Semaphore(0)
         for call in begun:
-            call.add_done_callback(lambda _: over.release())
-        assert over.acquire(timeout=WAIT_S)  # One gave its place,
-        assert not over.acquire(blocking=False)  # and no other.
+            call.add_done_callback(lambda _: ended.release())
+        assert ended.acquire(timeout=WAIT_S)
+        assert not ended.acquire(blocking=False)  # Exactly one call was evicted.
 
 
-def test_a_message_must_come_within_its_time(never: Messages) -> None:
-    """A caller that hangs must not hold a thread without end."""
-    with open_gateway(model(), gateway=served(body_timeout_s=0.2)) as doors, connected(doors) as channel:
+def test_a_message_must_arrive_in_time(never: Messages) -> None:
+    """A caller that hangs must not occupy a thread forever."""
+    with open_gateway(model(), gateway=grpc_only(body_timeout_s=0.2)) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.CANCELLED
 
 
-def test_an_answer_must_be_taken_within_its_time() -> None:
-    """Until then it counts against the bytes that calls may hold."""
+def test_a_response_must_be_received_in_time() -> None:
+    """Until then it counts towards the bytes that calls may hold."""
     with (
-        open_gateway(model(), gateway=served(answer_s=0.2, max_calls=1)) as doors,
-        raw_connection(doors) as raw,
+        open_gateway(model(), gateway=grpc_only(send_timeout_s=0.2, max_calls=1)) as worker,
+        raw_connection(worker) as raw,
     ):
-        raw.sendall(_greeting(window=0) + _call(1, READY) + _data(1, _message(b""), is_last=True))
-        assert _until_reset(raw, 1)  # After `answer_s`.
-        while not is_served_in_time(doors):
-            pass  # On a busy machine this caller may take its answer too late as well.
+        raw.sendall(_preface(window=0) + _call(1, READY) + _data(1, _message(b""), is_last=True))
+        assert _until_reset(raw, 1)  # After `send_timeout_s`.
+        while not is_served_in_time(worker):
+            pass  # On a busy machine this caller may be too slow as well.
 
 
-def test_too_many_streams_are_refused_and_another_connection_gets_a_place() -> None:
-    """Each has a thread for as long as it likes."""
-    with open_gateway(model(), gateway=served(max_calls=CALLS)) as doors, connected(doors) as channel:
+def test_streams_beyond_the_limit_fail_but_another_connection_is_served() -> None:
+    """Each stream occupies a thread for an unlimited time."""
+    with open_gateway(model(), gateway=grpc_only(max_calls=CALLS)) as worker, connected(worker) as channel:
         listen: Any = channel.unary_stream(STATUS)
         streams = [listen(b"") for _ in range(CALLS // 4)]
         assert all(next(stream) for stream in streams)
         with pytest.raises(grpc.RpcError) as raised:
             next(listen(b""))
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        with connected(doors) as other:
+        with connected(worker) as other:
             more: Any = other.unary_stream(STATUS)
             assert next(more(b""))
-        assert is_served(doors)
+        assert is_served(worker)
 
 
-def test_a_connection_has_a_bounded_number_of_calls(never: Messages) -> None:
-    """Its own library holds the next call back; other connections do not wait."""
-    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
+def test_the_calls_of_one_connection_are_limited(never: Messages) -> None:
+    """The caller's grpcio delays the next call; other connections are not affected."""
+    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(MAX_STREAMS)]
-        ask: Any = channel.unary_unary(READY)
+        call: Any = channel.unary_unary(READY)
         with pytest.raises(grpc.RpcError) as raised:
-            ask(b"", timeout=0.5)
+            call(b"", timeout=0.5)
         assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert is_served(doors)
+        assert is_served(worker)
         begun[0].cancel()
-        assert ask(b"", timeout=WAIT_S)
+        assert call(b"", timeout=WAIT_S)
 
 
-def test_a_stranger_is_refused_before_its_message_is_waited_for(never: Messages, tmp_path: Path) -> None:
-    """A caller without a token must not be able to fill the memory."""
+def test_the_token_is_checked_before_the_message_arrives(never: Messages, tmp_path: Path) -> None:
+    """A caller without a token must not be able to occupy memory."""
     tokens = tmp_path / "tokens"
     tokens.write_text("van 0123456789abcdef\n")
     tokens.chmod(0o600)
-    with open_gateway(model(), gateway=served(tokens=tokens)) as doors, connected(doors) as channel:
+    with open_gateway(model(), gateway=grpc_only(tokens=tokens)) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.UNAUTHENTICATED
-        assert is_served(doors)
+        assert is_served(worker)
 
 
-def test_a_worker_of_one_call_at_a_time_answers_it() -> None:
-    """The smallest setting works too."""
-    with open_gateway(model(), gateway=served(max_calls=1)) as doors:
-        assert is_served(doors)
+def test_a_limit_of_one_call_works() -> None:
+    """The smallest limit still allows a call."""
+    with open_gateway(model(), gateway=grpc_only(max_calls=1)) as worker:
+        assert is_served(worker)
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_a_message_that_is_too_large_fails_alone(compression: grpc.Compression) -> None:
-    """Also one that is small on the wire; another call of the same connection is answered meanwhile."""
-    with open_gateway(model(), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
-        ask: Any = channel.unary_unary(ANSWER)
+    """Also if it is compressed; other calls of the same connection are not affected."""
+    with open_gateway(model(), gateway=grpc_only(max_message_bytes=MIB)) as worker, connected(worker) as channel:
+        call: Any = channel.unary_unary(ANSWER)
         status: Any = channel.unary_stream(STATUS)
         listening = status(b"")
         assert next(listening)
-        large = ask.future(bytes(8 * MIB), compression=compression)
+        large = call.future(bytes(8 * MIB), compression=compression)
         assert code_of(large) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert ask(pack(pack_frame(frame(1))), timeout=WAIT_S)
+        assert call(pack(pack_frame(frame(1))), timeout=WAIT_S)
         assert not listening.done()
 
 
 def test_an_expired_large_call_fails_alone() -> None:
-    """Its connection and the calls beside it go on."""
-    gate = threading.Event()
-
-    def act() -> None:
-        assert gate.wait(WAIT_S)
-
-    with open_gateway(model(act), gateway=served()) as doors, connected(doors) as channel:
-        ask: Any = channel.unary_unary(ANSWER)
-        large = ask.future(bytes(32 * MIB), timeout=0.001)
-        other = ask.future(pack(pack_frame(frame(1))))
+    """Its connection and the other calls continue."""
+    gate = Gate()
+    gate.close()
+    with open_gateway(model(gate), gateway=grpc_only()) as worker, connected(worker) as channel:
+        call: Any = channel.unary_unary(ANSWER)
+        large = call.future(bytes(32 * MIB), timeout=0.001)
+        other = call.future(pack(pack_frame(frame(1))))
         assert code_of(large) is grpc.StatusCode.DEADLINE_EXCEEDED
-        gate.set()
+        gate.open()
         assert other.result(WAIT_S)
 
 
-def test_calls_hold_a_bounded_number_of_bytes() -> None:
-    """Four times the largest message together; beyond it a call is refused and may be repeated."""
-    gate = threading.Event()
-
-    def act() -> None:
-        assert gate.wait(WAIT_S)
-
-    with open_gateway(model(act), gateway=served(max_message_bytes=MIB)) as doors, connected(doors) as channel:
+def test_the_bytes_of_all_calls_are_limited() -> None:
+    """The limit is four times the maximum message size; a call beyond it fails and may be retried."""
+    gate = Gate()
+    gate.close()
+    with open_gateway(model(gate), gateway=grpc_only(max_message_bytes=MIB)) as worker, connected(worker) as channel:
         infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        calls = [infer.future(_request_of(900_000)) for _ in range(8)]
+        calls = [infer.future(_padded_request(900_000)) for _ in range(8)]
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for call in calls:
             call.add_done_callback(ended.put)
         codes = [code_of(ended.get(timeout=WAIT_S)) for _ in range(4)]
         assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        gate.set()
+        gate.open()
         assert sum(call.code() is grpc.StatusCode.OK for call in calls) == 4
-        assert is_served(doors)
+        assert is_served(worker)
 
 
-def test_large_metadata_is_refused() -> None:
-    """It is unpacked before anything else is looked at."""
-    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
-        ask: Any = channel.unary_unary(READY)
-        call = ask.future(b"", metadata=(("x", "y" * (2 * MAX_METADATA_BYTES)),))
-        assert code_of(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert is_served(doors)
+def test_large_metadata_is_rejected() -> None:
+    """It is decoded before the token is checked."""
+    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
+        call: Any = channel.unary_unary(READY)
+        pending = call.future(b"", metadata=(("x", "y" * (2 * MAX_METADATA_BYTES)),))
+        assert code_of(pending) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert is_served(worker)
 
 
-def test_a_flood_of_refused_requests_ends_its_stream() -> None:
-    """Requests that are answered take an inference each; those that are refused would cost their caller nothing."""
-    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
+def test_a_flood_of_failing_requests_ends_its_stream() -> None:
+    """Successful requests are limited by the inference; failing ones would cost their caller nothing."""
+    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
         infer: Any = channel.stream_stream(INFER)
-        answers = infer(iter([b""] * 10_000))
+        responses = infer(iter([b""] * 10_000))
         with pytest.raises(grpc.RpcError) as raised:
-            list(answers)
+            list(responses)
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert is_served(doors)
+        assert is_served(worker)
 
 
-def test_a_few_refused_requests_do_not_end_a_stream() -> None:
-    """Each has its own refusal."""
-    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
+def test_a_few_failing_requests_do_not_end_a_stream() -> None:
+    """Each receives its own error."""
+    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
         infer: Any = channel.stream_stream(INFER)
         assert len(list(infer(iter([b""] * MAX_FAILURES), timeout=WAIT_S))) == MAX_FAILURES
 
 
 def test_an_unknown_method_is_unimplemented() -> None:
-    """A client for another service learns so."""
-    with open_gateway(model(), gateway=served()) as doors, connected(doors) as channel:
-        ask: Any = channel.unary_unary("/skylane.v1.Worker/Fly")
-        assert code_of(ask.future(b"")) is grpc.StatusCode.UNIMPLEMENTED
+    """A client of another service receives the standard error."""
+    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
+        call: Any = channel.unary_unary("/skylane.v1.Worker/Fly")
+        assert code_of(call.future(b"")) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_idle_connections_have_no_threads() -> None:
-    """A thousand of them must not cost a thousand stacks."""
-    with open_gateway(model(), gateway=served()) as doors:
-        assert is_served(doors)
+    """A thousand connections must not need a thousand stacks."""
+    with open_gateway(model(), gateway=grpc_only()) as worker:
+        assert is_served(worker)
         before = threading.active_count()
-        idle = [raw_connection(doors) for _ in range(200)]
+        idle = [raw_connection(worker) for _ in range(200)]
         for each in idle:
-            each.sendall(_greeting())
-        assert is_served(doors)
+            each.sendall(_preface())
+        assert is_served(worker)
         assert threading.active_count() <= before + 2
         for each in idle:
             each.close()
@@ -273,28 +267,28 @@ def test_idle_connections_have_no_threads() -> None:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100),
     ],
 )
-def test_what_is_no_grpc_ends_its_connection_alone(attack: bytes) -> None:
-    """Scanners reach every open port."""
+def test_other_protocols_affect_only_their_connection(attack: bytes) -> None:
+    """Port scanners reach every open port."""
     with (
-        open_gateway(model(), gateway=served()) as doors,
-        raw_connection(doors) as raw,
+        open_gateway(model(), gateway=grpc_only()) as worker,
+        raw_connection(worker) as raw,
     ):
         raw.sendall(attack)
-        assert is_served(doors)
+        assert is_served(worker)
 
 
-def test_a_port_that_is_taken_is_refused() -> None:
-    """A second worker must not share the first one's calls by accident."""
+def test_a_port_in_use_is_an_error() -> None:
+    """A second worker must not share the first one's port by accident."""
     with (
-        open_gateway(model(), gateway=served()) as doors,
+        open_gateway(model(), gateway=grpc_only()) as worker,
         pytest.raises(ListenError, match="cannot listen"),
-        open_gateway(model(), gateway=GatewaySettings(grpc=doors.grpc)),
+        open_gateway(model(), gateway=GatewaySettings(grpc=worker.grpc)),
     ):
         pass
 
 
 def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
-    """By a clock that the test sets."""
+    """After a burst, tokens return at the configured rate."""
     now_ns = 0
     bucket = TokenBucket(10.0, 3, lambda: now_ns)
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
@@ -302,18 +296,18 @@ def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
     assert [bucket.take() for _ in range(2)] == [True, False]
 
 
-def _request_of(size: int) -> bytes:
-    """An inference whose message is padded to about `size` bytes."""
+def _padded_request(size: int) -> bytes:
+    """A ModelInferRequest that is padded to about `size` bytes."""
     request = service_pb2.ModelInferRequest(model_name="tiny")
     request.parameters["padding"].string_param = "x" * size
     request.inputs.add(name="input", datatype="UINT8", shape=(1, HEIGHT, WIDTH, 3))
     request.raw_input_contents.append(bytes(HEIGHT * WIDTH * 3))
-    written: bytes = request.SerializeToString()
-    return written
+    serialized: bytes = request.SerializeToString()
+    return serialized
 
 
-def _greeting(window: int | None = None) -> bytes:
-    """What an HTTP/2 client sends first; `window`: the bytes that each call's answer may have at first."""
+def _preface(window: int | None = None) -> bytes:
+    """The HTTP/2 connection preface; `window` is the initial flow control window of each stream."""
     settings = b"" if window is None else struct.pack(">HI", 4, window)
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, settings)
 
@@ -338,10 +332,10 @@ def _data(stream: int, payload: bytes, *, is_last: bool) -> bytes:
 
 
 def _until_reset(raw: socket.socket, stream: int) -> bool:
-    """Whether the server resets a stream, or ends its connection, within the time of the socket."""
+    """Waits until the server resets the stream or closes the connection."""
     received = b""
-    until_s = time.monotonic() + WAIT_S
-    while time.monotonic() < until_s:
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
         data = raw.recv(65536)
         if not data:
             return True

@@ -1,4 +1,4 @@
-"""Skylane's own gRPC service, spoken to by a plain channel."""
+"""Skylane's own gRPC service."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,50 +13,48 @@ from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
 from shared.stages import CLOUD_STAGES
-from tests.support.gateway import Doors, open_gateway
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
-WAIT_S = 60.0
+
+@pytest.fixture(name="worker")
+def _worker() -> Iterator[GatewayWorker]:
+    with open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as worker:
+        yield worker
 
 
-@pytest.fixture(name="doors")
-def _doors() -> Iterator[Doors]:
-    with open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors:
-        yield doors
-
-
-def test_a_frame_is_answered_with_its_own_mask_and_stamps() -> None:
-    """The same message as over the broker, through another door."""
+def test_a_frame_is_answered_with_its_mask_and_time_stamps() -> None:
+    """The message is the same as over MQTT."""
     with (
-        open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(), gateway=GatewaySettings(grpc="127.0.0.1:0")) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
-        answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
+        infer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
         for sequence in range(5):
-            message = unpack_result(unpack(answer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
+            message = unpack_result(unpack(infer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
             assert message.status is Status.ANSWERED
             mask = mask_codecs.decode(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
             assert [stamp.stage for stamp in message.stamps] == list(CLOUD_STAGES)
-    assert doors.node.counts["answered"] == 5  # Now that it is closed: it counts behind the answer.
+    assert worker.node.counts["answered"] == 5  # After its end, as it counts after the reply.
 
 
-def test_status_tells_what_is_served(doors: Doors) -> None:
-    """A vehicle must know the model's card before it can send anything."""
-    with grpc.insecure_channel(doors.grpc) as channel:
+def test_status_has_the_model_cards(worker: GatewayWorker) -> None:
+    """A vehicle needs the model card before it can send frames."""
+    with grpc.insecure_channel(worker.grpc) as channel:
         status_of: Any = channel.unary_stream("/skylane.v1.Worker/Status")
-        told = status_of(b"", timeout=WAIT_S)
-        status = unpack_status(bytes(unpack(next(told))))
-        told.cancel()
+        stream = status_of(b"", timeout=WAIT_S)
+        status = unpack_status(bytes(unpack(next(stream))))
+        stream.cancel()
     assert status.state is NodeState.ONLINE
     assert [card.name for card in status.cards] == ["tiny"]
 
 
 @pytest.mark.parametrize("request_bytes", [b"\xff\xff", b"\x0a\x05abc", pack(b"no message pack"), b""])
-def test_what_cannot_be_read_is_an_invalid_argument(doors: Doors, request_bytes: bytes) -> None:
-    """A broken client learns so, and costs nobody anything."""
-    with grpc.insecure_channel(doors.grpc) as channel:
-        answer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
+def test_a_malformed_message_is_an_invalid_argument(worker: GatewayWorker, request_bytes: bytes) -> None:
+    """A broken client receives an error, and other calls are not affected."""
+    with grpc.insecure_channel(worker.grpc) as channel:
+        infer: Any = channel.unary_unary("/skylane.v1.Worker/Answer")
         with pytest.raises(grpc.RpcError) as raised:
-            answer(request_bytes, timeout=WAIT_S)
+            infer(request_bytes, timeout=WAIT_S)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

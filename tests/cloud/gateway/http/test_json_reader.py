@@ -1,4 +1,4 @@
-"""JSON as the gateway reads it, held against the json module."""
+"""The JSON reader, compared with the json module."""
 
 import json
 import time
@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cloud.gateway.common.errors import Kind, RefusedError
-from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, read_object
+from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.gateway.http.json_reader import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
 
 Numbers = arrays(
     st.sampled_from([np.uint8, np.int32, np.uint64, np.float64]),
@@ -24,7 +24,7 @@ SPACES = st.text(" \t\r\n", max_size=3)
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.integers(-(1 << 53), 1 << 53)  # Greater ones are rounded in a list that also has floats.
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc[],1", max_size=3), inner, max_size=3),
@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 
 def plain(value: Any) -> Any:
-    """With lists in the place of arrays."""
+    """Replaces arrays by lists."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, dict):
@@ -42,9 +42,9 @@ def plain(value: Any) -> Any:
 
 
 @given(Numbers, SPACES, SPACES)
-def test_numbers_are_read_as_they_were_written(array: npt.NDArray[Any], before: str, behind: str) -> None:
-    """Whatever the shape, and wherever JSON allows spaces."""
-    text = json.dumps(array.tolist(), separators=(f"{before},{behind}", ":")).replace("[", f"[{behind}")
+def test_numbers_are_read_exactly(array: npt.NDArray[Any], before: str, after: str) -> None:
+    """Shapes vary, and white space is wherever JSON allows it."""
+    text = json.dumps(array.tolist(), separators=(f"{before},{after}", ":")).replace("[", f"[{after}")
     read = read_object(b'{"name": "a[1,2]", "values": ' + text.encode() + b"}")["values"]
     np.testing.assert_array_equal(read, array)
 
@@ -57,64 +57,69 @@ def test_numbers_are_read_as_they_were_written(array: npt.NDArray[Any], before: 
 @example({"a": [1, [2]]})
 @example({"a": [0, []]})
 @example({"a": [1, True]})
-def test_what_is_read_is_what_json_says(told: dict[str, Any]) -> None:
-    """Or it is refused, and never read as something else."""
-    text = json.dumps(told)
-    with suppress(RefusedError):
+@example({"a": [(1 << 63) - 1, -(1 << 63)], "b": (1 << 63) - 1, "c": -(1 << 63)})
+def test_a_document_is_read_as_by_the_json_module_or_rejected(document: dict[str, Any]) -> None:
+    """It must never be read as something else."""
+    text = json.dumps(document)
+    with suppress(ApiError):
         assert plain(read_object(text.encode())) == json.loads(text)
 
 
 @given(st.data())
-def test_one_wrong_character_is_never_read_as_another_picture(data: st.DataObject) -> None:
-    """Damage to a large body gives an error, not a mask of something else."""
+def test_a_corrupt_character_never_yields_other_numbers(data: st.DataObject) -> None:
+    """Corruption of a large body must cause an error, not the mask of another image."""
     array = data.draw(arrays(np.uint8, array_shapes(max_dims=4, max_side=6)))
     text = bytearray(json.dumps({"a": array.tolist()}, separators=(",", ":")).encode())
     text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.sampled_from(b"[],0 9-"))
-    with suppress(RefusedError):
+    with suppress(ApiError):
         assert plain(read_object(bytes(text))) == json.loads(text)
 
 
 @given(st.binary(max_size=60) | st.text('[]{},:"0123456789 -.eEtrufalsn\\', max_size=60).map(str.encode))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """Anybody may send them."""
-    with suppress(RefusedError):
+def test_arbitrary_bytes_raise_only_api_errors(body: bytes) -> None:
+    """The body is untrusted."""
+    with suppress(ApiError):
         assert isinstance(read_object(body), dict)
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "problem"),
+    ("body", "code", "message"),
     [
-        (b'{"a": ' + b"[" * 65 + b"]" * 65 + b"}", Kind.INVALID, "deeper than 16"),
-        (b'{"a": ' + b"[" * 129 + b"1" + b"]" * 129 + b"}", Kind.INVALID, "deeper than 16"),
-        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", Kind.INVALID, "DEPTH_ERROR"),
-        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), Kind.INVALID, "deeper than 16"),
-        (json.dumps(dict.fromkeys(map(str, range(MAX_KEYS + 1)))).encode(), Kind.INVALID, "more than 256"),
-        (b'{"a": 1, "a": 2}', Kind.INVALID, "has a key twice"),
-        (b'{"a": 1, "a\\u0000b": 2}', Kind.INVALID, "a key with NUL"),
-        (b'{"a": [' + b"{}," * MAX_VALUES + b"{}]}", Kind.TOO_LARGE, "more than 1048576 values"),
-        (b'{"a": NaN}', Kind.INVALID, "is no JSON"),
-        (b'{"a": 1e999}', Kind.INVALID, "is no JSON"),
-        (b'{"a": "\\ud800"}', Kind.INVALID, "is no JSON"),
-        (b'{"a": "\xff"}', Kind.INVALID, "is no JSON"),
+        (b'{"a": ' + b"[" * 65 + b"]" * 65 + b"}", ErrorCode.INVALID, "deeper than 16"),
+        (b'{"a": ' + b"[" * 129 + b"1" + b"]" * 129 + b"}", ErrorCode.INVALID, "deeper than 16"),
+        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", ErrorCode.INVALID, "DEPTH_ERROR"),
+        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), ErrorCode.INVALID, "deeper than 16"),
+        (json.dumps(dict.fromkeys(map(str, range(MAX_KEYS + 1)))).encode(), ErrorCode.INVALID, "more than 256"),
+        (b'{"a": 1, "a": 2}', ErrorCode.INVALID, "has a duplicate key"),
+        (b'{"a": 1, "a\\u0000b": 2}', ErrorCode.INVALID, "a key with NUL"),
+        (b'{"a": [' + b"{}," * MAX_VALUES + b"{}]}", ErrorCode.TOO_LARGE, "more than 1048576 values"),
+        (b'{"a": NaN}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": 1e999}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": "\\ud800"}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": "\xff"}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"\\ud800": [1]}', ErrorCode.INVALID, "is not valid JSON"),
+        (b'{"a": [1, "' + b"a" * (1 << 20) + b'"' + b', ""' * (1 << 20) + b"]}", ErrorCode.INVALID, "other values"),
+        (b'{"a": "' + "é".encode() + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
+        (b'{"a": "\\u00e9' + b"x" * MAX_WIDE_BYTES + b'"}', ErrorCode.TOO_LARGE, "non-ASCII text"),
     ],
-    ids=range(12),
+    ids=range(16),
 )
-def test_what_costs_too_much_or_is_no_json_is_refused(body: bytes, kind: Kind, problem: str) -> None:
-    """Lists in lists of four kilobytes used to end a worker."""
-    with pytest.raises(RefusedError, match=problem) as raised:
+def test_expensive_or_malformed_documents_are_rejected(body: bytes, code: ErrorCode, message: str) -> None:
+    """Four kilobytes of nested lists once ended a worker."""
+    with pytest.raises(ApiError, match=message) as raised:
         read_object(body)
-    assert raised.value.kind is kind
+    assert raised.value.code is code
 
 
-def test_a_list_of_more_than_simdjson_counts_is_read_whole() -> None:
-    """It says of such a list that it has 16,777,215 values."""
+def test_a_list_longer_than_simdjson_counts_is_read_completely() -> None:
+    """simdjson reports at most 16,777,215 values."""
     assert read_object(b'{"a": [' + b"1," * (1 << 24) + b"2]}")["a"].shape == ((1 << 24) + 1,)
 
 
-def test_a_list_that_only_begins_like_one_of_numbers_is_read_once() -> None:
-    """Each attempt to read it as numbers goes to its end: tried again for every list in it, it would take hours."""
+def test_a_list_that_begins_with_numbers_is_converted_once() -> None:
+    """An attempt to read it as numbers reads it completely: repeated for every inner list, it would take hours."""
     rows = b",".join([b"[1,1,1]"] * 300_000)
-    began = time.thread_time()
-    with pytest.raises(RefusedError, match="something else"):
+    start_s = time.thread_time()
+    with pytest.raises(ApiError, match="other values"):
         read_object(b'{"a": [' + rows + b',["x"]]}')
-    assert time.thread_time() - began < 30  # It takes 0.1 s.
+    assert time.thread_time() - start_s < 30  # It takes 0.1 s.

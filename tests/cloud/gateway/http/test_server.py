@@ -1,4 +1,4 @@
-"""What every HTTP call meets, whatever its route."""
+"""The HTTP server: what applies to calls of every route."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,161 +22,158 @@ from cloud.gateway.settings import GatewaySettings
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeState, unpack_status
-from tests.cloud.gateway.detect.test_route import PIXELS, detect, png
-from tests.cloud.gateway.http.test_hostile_peers import DETECT, connect, said, statuses
-from tests.support.gateway import WAIT_S, Doors, open_gateway, watch
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway, watch_submissions
+from tests.support.http_calls import DETECT, PIXELS, connect, detect, png, receive_all, statuses
 from tests.support.tiny_model import model
 
 HTTP = GatewaySettings(http="127.0.0.1:0")
 
 
-@pytest.fixture(name="doors", scope="module")
-def _doors() -> Iterator[Doors]:
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", origins=("https://here.example",))) as doors:
-        yield doors
+@pytest.fixture(name="worker", scope="module")
+def _worker() -> Iterator[GatewayWorker]:
+    with open_gateway(
+        model(), gateway=GatewaySettings(http="127.0.0.1:0", origins=("https://here.example",))
+    ) as worker:
+        yield worker
 
 
-def get(doors: Doors, path: str, **request: Any) -> httpx.Response:
-    """Ask for a page."""
-    return httpx.get(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S, trust_env=False, **request)
+def get(worker: GatewayWorker, path: str, **request: Any) -> httpx.Response:
+    """Sends a GET request."""
+    return httpx.get(f"http://{worker.http}{path}", verify=False, timeout=WAIT_S, trust_env=False, **request)
 
 
 @contextmanager
-def held(doors: Doors, gate: threading.Event, calls: int) -> Iterator[list[httpx.Response]]:
-    """So many detections under way within the block, and their answers after it."""
-    answers: list[httpx.Response] = []
+def calls_in_progress(worker: GatewayWorker, gate: Gate, count: int) -> Iterator[list[httpx.Response]]:
+    """Keeps calls of `/api/detect` in progress within the block; their responses are in the list after it."""
+    responses: list[httpx.Response] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(detect(doors, files={"file": png(PIXELS)})))
-        for _ in range(calls)
+        threading.Thread(target=lambda: responses.append(detect(worker, files={"file": png(PIXELS)})))
+        for _ in range(count)
     ]
     for thread in threads:
         thread.start()
     try:
-        yield answers
+        yield responses
     finally:
-        gate.set()
+        gate.open()
         for thread in threads:
             thread.join(WAIT_S)
 
 
-def gated() -> tuple[threading.Event, threading.Event, Callable[[], None]]:
-    """What a model does: it tells that it has begun, and waits for a gate."""
-    gate, began = threading.Event(), threading.Event()
-
-    def act() -> None:
-        began.set()
-        assert gate.wait(WAIT_S)
-
-    return gate, began, act
+@pytest.fixture(name="gate")
+def _gate() -> Gate:
+    gate = Gate()
+    gate.close()
+    return gate
 
 
-def test_health_tells_that_the_worker_takes_calls(doors: Doors) -> None:
-    """A balancer sends it calls only then."""
-    answer = get(doors, "/healthz")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ready", "worker": "w", "models": ["tiny"]})
+def test_health_reports_a_ready_worker(worker: GatewayWorker) -> None:
+    """Load balancers then send calls to it."""
+    response = get(worker, "/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ready", "worker": "w", "models": ["tiny"]})
 
 
-def test_status_is_what_the_broker_retains(doors: Doors) -> None:
-    """A vehicle that sends by REST needs the model's card just so."""
-    status = unpack_status(get(doors, "/skylane/v1/status").content)
+def test_status_is_the_message_that_the_broker_retains(worker: GatewayWorker) -> None:
+    """A vehicle that sends over HTTP needs the same model card."""
+    status = unpack_status(get(worker, "/skylane/v1/status").content)
     assert (status.state, [card.name for card in status.cards]) == (NodeState.ONLINE, ["tiny"])
 
 
 @pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/api/detect", 405)])
-def test_an_unknown_path_or_method_is_refused_in_the_form_of_all_errors(doors: Doors, path: str, status: int) -> None:
-    """A client reads one form."""
-    answer = get(doors, path)
-    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+def test_an_unknown_path_or_method_has_the_usual_error_body(worker: GatewayWorker, path: str, status: int) -> None:
+    """Clients need to parse only one form of errors."""
+    response = get(worker, path)
+    assert (response.status_code, list(response.json())) == (status, ["error"])
 
 
-def test_a_document_describes_every_route(doors: Doors) -> None:
-    """Clients are made from it, and it is tried against the code."""
-    document = get(doors, "/openapi.json").json()
+def test_the_openapi_document_has_every_route(worker: GatewayWorker) -> None:
+    """Clients are generated from it, and test_schemathesis compares it with the routes."""
+    document = get(worker, "/openapi.json").json()
     assert {"/api/detect", "/healthz", "/metrics", "/skylane/v1/status", "/skylane/v1/probe"} <= document[
         "paths"
     ].keys()
     assert "HTTPValidationError" not in json.dumps(document)
 
 
-def test_while_it_drains_what_came_is_answered_and_no_more_is_taken() -> None:
-    """An update of the worker costs nobody an answer."""
-    gate, began, act = gated()
-    with open_gateway(model(act), gateway=HTTP) as doors:
-        with held(doors, gate, 1) as answers:
-            assert began.wait(WAIT_S)
-            seen = doors.node.door.wait_for_change(0, WAIT_S, lambda: True)
-            doors.node.stop()
-            doors.node.door.wait_for_change(seen, WAIT_S, lambda: False)
-            health = get(doors, "/healthz")
-            late = detect(doors, files={"file": png(PIXELS)})
+def test_a_stopping_worker_answers_earlier_calls_and_rejects_new_ones(gate: Gate) -> None:
+    """An update of the worker must not lose calls."""
+    with open_gateway(model(gate), gateway=HTTP) as worker:
+        with calls_in_progress(worker, gate, 1) as responses:
+            assert gate.reached.wait(WAIT_S)
+            seen = worker.node.door.wait_for_change(0, WAIT_S, lambda: True)
+            worker.node.stop()
+            worker.node.door.wait_for_change(seen, WAIT_S, lambda: False)
+            health = get(worker, "/healthz")
+            late = detect(worker, files={"file": png(PIXELS)})
         assert (health.status_code, health.json()["status"]) == (503, "stopping")
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
-        assert [answer.status_code for answer in answers] == [200]
+        assert [response.status_code for response in responses] == [200]
 
 
-def test_more_calls_than_are_taken_at_a_time_are_refused() -> None:
-    """Each holds memory; the caller learns at once that it must come back."""
-    gate, began, act = gated()
+def test_a_call_beyond_max_calls_fails_as_busy(gate: Gate) -> None:
+    """Every call holds memory; the caller learns at once that it must retry."""
     settings = GatewaySettings(http="127.0.0.1:0", max_calls=1)
-    with open_gateway(model(act), gateway=settings) as doors, held(doors, gate, 1) as answers:
-        assert began.wait(WAIT_S)
-        refused = detect(doors, files={"file": png(PIXELS)})
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        gate.set()
-    assert [answer.status_code for answer in answers] == [200]
+    with open_gateway(model(gate), gateway=settings) as worker, calls_in_progress(worker, gate, 1) as responses:
+        assert gate.reached.wait(WAIT_S)
+        rejected = detect(worker, files={"file": png(PIXELS)})
+        assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "1")
+        gate.open()
+    assert [response.status_code for response in responses] == [200]
 
 
-def test_a_caller_that_goes_away_is_no_longer_worked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not begun when nobody waits any more would only keep others waiting."""
-    gate, _, act = gated()
-    gone = threading.Event()
-    handed_in = watch(monkeypatch)
-    with open_gateway(model(act), gateway=HTTP) as doors:
-        with held(doors, gate, 3):
-            for _ in range(3):  # One is inferred, one has a place in the next batch.
-                handed_in.get(timeout=WAIT_S)
+def test_the_frame_of_a_disconnected_caller_is_cancelled(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would only delay other callers. The call counts as 499, not as an error of the worker."""
+    cancelled = threading.Event()
+    submitted = watch_submissions(monkeypatch)
+    with open_gateway(model(gate), gateway=HTTP) as worker:
+        with calls_in_progress(worker, gate, 3):
+            for _ in range(3):  # One is being inferred, one is in the next batch.
+                submitted.get(timeout=WAIT_S)
             body = png(PIXELS)
-            with closing(connect(doors)) as peer:
+            with closing(connect(worker)) as peer:
                 peer.sendall(DETECT + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-                handed_in.get(timeout=WAIT_S).add_done_callback(lambda _: gone.set())
-            assert gone.wait(WAIT_S)
-        until_s = time.monotonic() + WAIT_S
+                submitted.get(timeout=WAIT_S).add_done_callback(lambda _: cancelled.set())
+            assert cancelled.wait(WAIT_S)
+        deadline_s = time.monotonic() + WAIT_S
         codes: dict[str, str] = {}
-        while "499" not in codes and time.monotonic() < until_s:  # A call is counted behind its answer.
-            told = re.findall(r'skylane_calls_total{code="(\d+)",protocol="http"} (\d+)', get(doors, "/metrics").text)
-            codes = {code: count for code, count in told if code != "200"}
-    assert doors.node.counts == {"answered": 3, "expired": 1}
-    assert codes == {"499": "1"}  # No 5xx, which would wake an operator.
+        while "499" not in codes and time.monotonic() < deadline_s:  # A call is counted after its response.
+            counts = re.findall(
+                r'skylane_calls_total{code="(\d+)",protocol="http"} (\d+)', get(worker, "/metrics").text
+            )
+            codes = {code: count for code, count in counts if code != "200"}
+    assert worker.node.counts == {"answered": 3, "expired": 1}
+    assert codes == {"499": "1"}  # No 5xx.
 
 
-def test_a_deadline_of_the_header_is_kept() -> None:
-    """A caller that gives up at a time wants no answer after it."""
-    with open_gateway(model(), gateway=HTTP) as doors:
-        late = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "0"})
-        unreadable = detect(doors, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "soon"})
-    assert (late.status_code, unreadable.status_code) == (408, 400)
+def test_the_timeout_in_the_header_applies() -> None:
+    """A caller that stops waiting has no use for a later response."""
+    with open_gateway(model(), gateway=HTTP) as worker:
+        late = detect(worker, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "0"})
+        malformed = detect(worker, files={"file": png(PIXELS)}, headers={"skylane-timeout-ms": "soon"})
+    assert (late.status_code, malformed.status_code) == (408, 400)
 
 
-def test_a_folded_body_is_unfolded_and_an_answer_folded_where_it_is_asked(doors: Doors) -> None:
-    """Lossless, and for whoever has a narrow link; a binary answer only where nothing else is taken."""
-    body, headers = (
-        gzip.compress(png(np.zeros((400, 400), np.uint8))),
-        {"content-type": "image/png", "content-encoding": "gzip"},
-    )
-    plain = detect(doors, content=body, headers={**headers, "accept-encoding": "identity"})
-    folded = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip, deflate"})
-    binary = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "gzip, deflate"})
-    alone = detect(doors, content=body, headers={**headers, "accept": "image/png", "accept-encoding": "deflate"})
-    refused = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip; Q=0.0, identity"})
-    weighed = detect(doors, content=body, headers={**headers, "accept-encoding": "gzip;q=0, deflate;q=0.5"})
-    assert "content-encoding" not in plain.headers
-    assert "content-encoding" not in refused.headers
-    assert weighed.headers["content-encoding"] == "deflate"
-    assert folded.headers["content-encoding"] == "gzip"
-    assert folded.json()["mask"] == plain.json()["mask"]
-    assert "content-encoding" not in binary.headers
-    assert alone.headers["content-encoding"] == "deflate"
-    assert alone.content == binary.content
+def test_bodies_are_compressed_as_the_headers_say(worker: GatewayWorker) -> None:
+    """Binary responses are compressed only for a caller that accepts a single coding."""
+    body = gzip.compress(png(np.zeros((400, 400), np.uint8)))
+
+    def detect_accepting(coding: str, media_type: str = "application/json") -> tuple[str | None, httpx.Response]:
+        headers = {"content-type": "image/png", "content-encoding": "gzip", "accept": media_type}
+        response = detect(worker, content=body, headers={**headers, "accept-encoding": coding})
+        return response.headers.get("content-encoding"), response
+
+    coding, plain = detect_accepting("identity")
+    assert coding is None
+    coding, compressed = detect_accepting("gzip, deflate")
+    assert coding == "gzip"
+    assert compressed.json()["mask"] == plain.json()["mask"]
+    assert detect_accepting("gzip; Q=0.0, identity")[0] is None
+    assert detect_accepting("gzip;q=0, deflate;q=0.5")[0] == "deflate"
+    coding, image = detect_accepting("gzip, deflate", "image/png")
+    assert coding is None
+    coding, compressed_image = detect_accepting("deflate", "image/png")
+    assert coding == "deflate"
+    assert compressed_image.content == image.content
 
 
 FOREIGN = (
@@ -194,55 +191,55 @@ FOREIGN = (
 
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
-def test_only_pages_of_the_origins_given_may_call(doors: Doors, method: str, origin: str) -> None:
-    """A page that anybody may open must not call a worker that only its reader reaches."""
-    asked = {"access-control-request-method": "POST"}
-    url = f"http://{doors.http}/v2/repository/index"
-    here = httpx.request(method, url, headers={**asked, "origin": "https://here.example"}, verify=False, timeout=WAIT_S)
-    elsewhere = httpx.request(method, url, headers={**asked, "origin": origin}, verify=False, timeout=WAIT_S)
+def test_only_pages_of_allowed_origins_may_call(worker: GatewayWorker, method: str, origin: str) -> None:
+    """A foreign web page must not call a worker that only its visitor can reach."""
+    preflight = {"access-control-request-method": "POST"}
+    url = f"http://{worker.http}/v2/repository/index"
+    here = httpx.request(
+        method, url, headers={**preflight, "origin": "https://here.example"}, verify=False, timeout=WAIT_S
+    )
+    elsewhere = httpx.request(method, url, headers={**preflight, "origin": origin}, verify=False, timeout=WAIT_S)
     assert here.headers["access-control-allow-origin"] == "https://here.example"
     assert "access-control-allow-credentials" not in here.headers
     assert elsewhere.status_code == 403
     assert not [name for name in elsewhere.headers if name.startswith("access-control")]
 
 
-def test_a_foreign_pages_order_is_not_carried_out(doors: Doors) -> None:
-    """A browser sends a form's post to any server; that its page reads no answer undoes nothing."""
-    orders = (f"http://{doors.http}/v2/repository/models/tiny/{order}" for order in ("unload", "load"))
-    refused = [
-        httpx.post(order, headers={"origin": "https://elsewhere.example"}, verify=False, timeout=WAIT_S)
-        for order in orders
-    ]
-    assert [answer.status_code for answer in refused] == [403, 403]
-    assert get(doors, "/v2/models/tiny/ready").status_code == 200
+def test_a_foreign_page_cannot_unload_a_model(worker: GatewayWorker) -> None:
+    """A browser posts a form to any server; hiding the response from the page would not undo the call."""
+    for verb in ("unload", "load"):
+        url = f"http://{worker.http}/v2/repository/models/tiny/{verb}"
+        rejected = httpx.post(url, headers={"origin": "https://elsewhere.example"}, verify=False, timeout=WAIT_S)
+        assert rejected.status_code == 403
+    assert get(worker, "/v2/models/tiny/ready").status_code == 200
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_workers_own_page_may_call(scheme: str, doors: Doors) -> None:
-    """Its page of the routes tries them out, also behind a proxy that speaks TLS."""
-    answer = get(doors, "/skylane/v1/status", headers={"origin": f"{scheme}://{doors.http}"})
-    assert answer.status_code == 200
+def test_the_workers_own_page_may_call(scheme: str, worker: GatewayWorker) -> None:
+    """The page at /docs calls the routes, also behind a proxy that adds TLS."""
+    response = get(worker, "/skylane/v1/status", headers={"origin": f"{scheme}://{worker.http}"})
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/skylane/v1/status", "/docs", "/openapi.json", "/v2"])
-def test_a_call_to_a_name_that_is_not_the_workers_is_refused(path: str, doors: Doors) -> None:
-    """A page whose name was made to mean this worker's address (DNS rebinding) sends neither Origin nor another sign."""
-    answer = get(doors, path, headers={"host": "rebound.example:8000"})
-    assert answer.status_code == 403
-    assert "--allowed-host rebound.example" in answer.json()["error"]
-    assert get(doors, "/healthz", headers={"host": "rebound.example"}).status_code == 200
+def test_a_call_to_a_foreign_host_name_is_rejected(path: str, worker: GatewayWorker) -> None:
+    """With DNS rebinding, the host name is the only sign of a foreign page: there is no Origin header."""
+    response = get(worker, path, headers={"host": "rebound.example:8000"})
+    assert response.status_code == 403
+    assert "--allowed-host rebound.example" in response.json()["error"]
+    assert get(worker, "/healthz", headers={"host": "rebound.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["localhost:8000", "LOCALHOST", "[::1]:8000", "10.0.0.7", "fleet.example:1", "Car.Local"]
 )
-def test_the_worker_is_called_by_addresses_and_the_names_it_was_given(host: str) -> None:
-    """Nobody else's record can make these mean something else."""
-    with open_gateway(model(), gateway=replace(HTTP, allowed_hosts=("fleet.example", "car.local"))) as doors:
-        assert get(doors, "/skylane/v1/status", headers={"host": host}).status_code == 200
+def test_ip_addresses_and_allowed_names_are_accepted(host: str) -> None:
+    """An attacker's DNS records cannot redirect these."""
+    with open_gateway(model(), gateway=replace(HTTP, allowed_hosts=("fleet.example", "car.local"))) as worker:
+        assert get(worker, "/skylane/v1/status", headers={"host": host}).status_code == 200
         for scheme in ("http", "https"):
             page = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
-            assert get(doors, "/skylane/v1/status", headers=page).status_code == 200
+            assert get(worker, "/skylane/v1/status", headers=page).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -263,87 +260,87 @@ def test_the_worker_is_called_by_addresses_and_the_names_it_was_given(host: str)
         "GET /metrics",
     ],
 )
-def test_a_head_that_names_no_host_or_several_is_refused(head: str, doors: Doors) -> None:
-    """RFC 9112, 3.2: a server and a proxy before it must not read two hosts out of one request."""
-    with closing(connect(doors)) as peer:
+def test_a_missing_or_malformed_host_is_rejected(head: str, worker: GatewayWorker) -> None:
+    """RFC 9112, 3.2: a server and a proxy must not find different hosts in one request."""
+    with closing(connect(worker)) as peer:
         peer.sendall(f"{head}\r\n\r\n".encode())
-        assert statuses(said(peer)) == [400]
+        assert statuses(receive_all(peer)) == [400]
 
 
-def test_a_balancers_probe_needs_no_host(doors: Doors) -> None:
-    """Some ask in HTTP/1.0."""
-    with closing(connect(doors)) as peer:
+def test_health_over_http_1_0_needs_no_host(worker: GatewayWorker) -> None:
+    """Some load balancers use HTTP/1.0."""
+    with closing(connect(worker)) as peer:
         peer.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert statuses(said(peer)) == [200]
+        assert statuses(receive_all(peer)) == [200]
 
 
-def test_without_an_origin_given_no_header_lets_a_page_in() -> None:
-    """The default is closed."""
-    with open_gateway(model(), gateway=HTTP) as doors:
-        for origin in ("https://here.example", f"http://{doors.http}"):
-            told = httpx.options(
-                f"http://{doors.http}/api/detect", headers={"origin": origin}, verify=False, timeout=WAIT_S
+def test_without_allowed_origins_there_are_no_cors_headers() -> None:
+    """Foreign pages may not read responses by default."""
+    with open_gateway(model(), gateway=HTTP) as worker:
+        for origin in ("https://here.example", f"http://{worker.http}"):
+            options = httpx.options(
+                f"http://{worker.http}/api/detect", headers={"origin": origin}, verify=False, timeout=WAIT_S
             )
-            read = get(doors, "/healthz", headers={"origin": origin})
-            names = [*told.headers, *read.headers]
+            read = get(worker, "/healthz", headers={"origin": origin})
+            names = [*options.headers, *read.headers]
             assert not [name for name in names if name.startswith("access-control")]
 
 
-def test_a_token_is_asked_for_before_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may not call must not make the worker read."""
+def test_the_token_is_checked_before_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller without a token must not make the worker receive a body."""
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n* fedcba9876543210\n")
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as doors:
-        with closing(connect(doors)) as peer:
+    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", tokens=tokens)) as worker:
+        with closing(connect(worker)) as peer:
             peer.sendall(DETECT + b"Content-Length: 1000000\r\n\r\n")
-            told = said(peer)
+            received = receive_all(peer)
         bearer = {"authorization": "Bearer 0123456789abcdef"}
-        own = get(doors, "/skylane/v1/status", headers=bearer)
-        others = get(doors, "/skylane/v1/status", headers={**bearer, "skylane-vehicle": "bus"})
-        anyone = get(doors, "/metrics", headers={"authorization": "Bearer fedcba9876543210", "skylane-vehicle": "bus"})
-        health = get(doors, "/healthz")
-    assert statuses(told) == [401]
-    assert b"www-authenticate: Bearer" in told
-    assert [answer.status_code for answer in (own, others, anyone, health)] == [200, 403, 200, 200]
+        own = get(worker, "/skylane/v1/status", headers=bearer)
+        others = get(worker, "/skylane/v1/status", headers={**bearer, "skylane-vehicle": "bus"})
+        anyone = get(worker, "/metrics", headers={"authorization": "Bearer fedcba9876543210", "skylane-vehicle": "bus"})
+        health = get(worker, "/healthz")
+    assert statuses(received) == [401]
+    assert b"www-authenticate: Bearer" in received
+    assert [response.status_code for response in (own, others, anyone, health)] == [200, 403, 200, 200]
 
 
-def test_over_tls_alone_where_there_is_a_certificate(tmp_path: Path) -> None:
-    """A token sent in the clear is everybody's."""
+def test_with_a_certificate_only_tls_is_accepted(tmp_path: Path) -> None:
+    """A token sent in plain text could be read by others."""
     authority = CertificateAuthority(tmp_path)
     issued = authority.broker(["127.0.0.1"], 1)
     key, certificate = issued.file.with_suffix(".key"), issued.file.with_suffix(".crt")
     settings = GatewaySettings(http="127.0.0.1:0", tls_cert=certificate, tls_key=key)
     trusted = ssl.create_default_context(cafile=str(authority.certificate_file))
-    with open_gateway(model(), gateway=settings) as doors:
-        assert httpx.get(f"https://{doors.http}/healthz", verify=trusted, timeout=WAIT_S).status_code == 200
+    with open_gateway(model(), gateway=settings) as worker:
+        assert httpx.get(f"https://{worker.http}/healthz", verify=trusted, timeout=WAIT_S).status_code == 200
         with pytest.raises(httpx.HTTPError):
-            get(doors, "/healthz")
+            get(worker, "/healthz")
 
 
 @pytest.mark.parametrize(
-    ("settings", "word"),
+    ("settings", "message"),
     [
         (GatewaySettings(http="127.0.0.1"), "write HOST:PORT"),
         (GatewaySettings(http="203.0.113.1:1"), "cannot listen at 203.0.113.1:1"),
         (GatewaySettings(http="127.0.0.1:0", tls_cert=Path("none"), tls_key=Path("none")), "certificate none"),
     ],
 )
-def test_what_cannot_be_listened_at_is_said_at_once(settings: GatewaySettings, word: str) -> None:
-    """Before any model is warm."""
-    with pytest.raises(ListenError, match=word), open_gateway(model(), gateway=settings):
+def test_an_unusable_address_or_certificate_is_an_error(settings: GatewaySettings, message: str) -> None:
+    """It is raised before any model is warmed up."""
+    with pytest.raises(ListenError, match=message), open_gateway(model(), gateway=settings):
         pass
 
 
-def test_a_probe_is_echoed_with_the_workers_clock(doors: Doors) -> None:
-    """A vehicle that sends by REST must know how late its clock is, as one at the broker does."""
-    url = f"http://{doors.http}/skylane/v1/probe"
-    answer = httpx.post(url, content=pack_probe(Probe("s1", 3, 5)), verify=False, timeout=WAIT_S)
-    echo = unpack_echo(answer.content)
+def test_a_clock_probe_is_echoed(worker: GatewayWorker) -> None:
+    """A vehicle that sends over HTTP measures its clock offset as one over MQTT does."""
+    url = f"http://{worker.http}/skylane/v1/probe"
+    response = httpx.post(url, content=pack_probe(Probe("s1", 3, 5)), verify=False, timeout=WAIT_S)
+    echo = unpack_echo(response.content)
     assert (echo.session, echo.sequence, echo.sent_ns) == ("s1", 3, 5)
     assert echo.received_ns <= echo.replied_ns
-    refused = [
+    rejected = [
         httpx.post(url, content=content, verify=False, timeout=WAIT_S).status_code
         for content in (b"no probe", bytes(600))
     ]
-    assert refused == [400, 413]
+    assert rejected == [400, 413]

@@ -1,7 +1,6 @@
-"""TensorFlow Serving's gRPC services, asked by its own public stubs."""
+"""TensorFlow Serving's gRPC services, called with its public stubs."""
 
 import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -25,224 +24,229 @@ from shared.messages import results
 from shared.messages.frame import RequestOptions, Status, pack_frame, unpack_result
 from shared.messages.model_card import Task
 from tests.cloud.conftest import Workshop
-from tests.support.gateway import Doors, open_gateway
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
-predict: Any = import_module("tensorflow_serving.apis.predict_pb2")
-metadata: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
-status: Any = import_module("tensorflow_serving.apis.get_model_status_pb2")
-classify: Any = import_module("tensorflow_serving.apis.classification_pb2")
+predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
+metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
+status_pb2: Any = import_module("tensorflow_serving.apis.get_model_status_pb2")
+classify_pb2: Any = import_module("tensorflow_serving.apis.classification_pb2")
 PredictionStub: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc").PredictionServiceStub
 ModelStub: Any = import_module("tensorflow_serving.apis.model_service_pb2_grpc").ModelServiceStub
 
-WAIT_S = 60.0
-GRPC_ALONE = GatewaySettings(grpc="127.0.0.1:0")
+GRPC = GatewaySettings(grpc="127.0.0.1:0")
 
 
-@pytest.fixture(name="doors")
-def _doors() -> Iterator[Doors]:
-    with open_gateway(model(), model(name="dotted", version="1.2"), gateway=GRPC_ALONE) as doors:
-        yield doors
+@pytest.fixture(name="worker")
+def _worker() -> Iterator[GatewayWorker]:
+    with open_gateway(model(), model(name="dotted", version="1.2"), gateway=GRPC) as worker:
+        yield worker
 
 
 @pytest.fixture(name="channel")
-def _channel(doors: Doors) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(doors.grpc) as channel:
+def _channel(worker: GatewayWorker) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(worker.grpc) as channel:
         yield channel
 
 
-def asked(tensor: Any, *, name: str = "input", signature: str = "", **spec: Any) -> Any:
-    """A PredictRequest as TensorFlow's own tools make it."""
-    request = predict.PredictRequest()
+def request_of(tensor: Any, *, name: str = "input", signature: str = "", **spec: Any) -> Any:
+    """A PredictRequest, made with TensorFlow's functions."""
+    request = predict_pb2.PredictRequest()
     request.model_spec.name = spec.pop("model", "tiny")
     request.model_spec.signature_name = signature
     if "version" in spec:
         request.model_spec.version.value = spec["version"]
     if "label" in spec:
         request.model_spec.version_label = spec["label"]
-    request.inputs[name].CopyFrom(tensor if hasattr(tensor, "dtype") and hasattr(tensor, "int_val") else made(tensor))
+    request.inputs[name].CopyFrom(
+        tensor if hasattr(tensor, "dtype") and hasattr(tensor, "int_val") else tensor_proto(tensor)
+    )
     return request
 
 
-def made(values: Any) -> Any:
-    """A TensorProto by TensorFlow."""
+def tensor_proto(values: Any) -> Any:
+    """A TensorProto made by TensorFlow."""
     return tf.make_tensor_proto(values)
 
 
 def noise(count: int, height: int = HEIGHT, width: int = WIDTH) -> Any:
-    """uint8 N×H×W×3."""
+    """Random images, uint8 N×H×W×3."""
     return np.random.default_rng(3).integers(0, 256, (count, height, width, 3), np.uint8)
 
 
-def jpeg(picture: Any) -> bytes:
-    """An RGB picture as a JPEG."""
-    return bytes(cv2.imencode(".jpg", picture[..., ::-1])[1])
+def jpeg(image: Any) -> bytes:
+    """Encodes an RGB image as JPEG."""
+    return bytes(cv2.imencode(".jpg", image[..., ::-1])[1])
 
 
-def test_an_ordinary_call_gets_what_the_direct_call_gives(workshop: Workshop) -> None:
-    """The three lines that everybody's client has work unchanged, on a real model, bit by bit, in one process."""
+def test_outputs_are_those_of_the_direct_call(workshop: Workshop) -> None:
+    """A usual TensorFlow Serving client works unchanged with a real model, and every bit is equal."""
     workshop.add("net", workshop.graph(lambda scores: tf.cast(tf.argmax(scores, -1), tf.uint8)))
-    pictures = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
+    images = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), np.uint8)
     with workshop.repository.load("net", Placement(device="cpu")) as net:
-        direct = net.predict(pictures)
-        with open_gateway(net, gateway=GRPC_ALONE) as doors, grpc.insecure_channel(doors.grpc) as channel:
-            request = asked(pictures, model="net", signature="serving_default")
-            answer = PredictionStub(channel).Predict(request, WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), direct)
-    assert list(answer.outputs) == ["mask"]
-    assert (answer.model_spec.name, answer.model_spec.version.value) == ("net", 1)
+        direct = net.predict(images)
+        with open_gateway(net, gateway=GRPC) as worker, grpc.insecure_channel(worker.grpc) as channel:
+            request = request_of(images, model="net", signature="serving_default")
+            response = PredictionStub(channel).Predict(request, WAIT_S)
+    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), direct)
+    assert list(response.outputs) == ["mask"]
+    assert (response.model_spec.name, response.model_spec.version.value) == ("net", 1)
 
 
 @pytest.mark.parametrize("values", [(7, 100), (128, 255)])
-def test_numbers_may_come_in_the_list_of_their_type(channel: grpc.Channel, values: tuple[int, int]) -> None:
-    """Clients without TensorFlow fill `int_val`; half of the pixels take two bytes there."""
+def test_numbers_may_be_in_the_typed_list(channel: grpc.Channel, values: tuple[int, int]) -> None:
+    """Clients without TensorFlow fill `int_val`, where pixels above 127 take two bytes."""
     pixels = np.random.default_rng(2).choice(values, (2, HEIGHT, WIDTH, 3)).astype(np.uint8)
-    tensor = made(pixels)
+    tensor = tensor_proto(pixels)
     tensor.ClearField("tensor_content")
     tensor.int_val.extend(pixels.ravel().tolist())
-    answer = PredictionStub(channel).Predict(asked(tensor), WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), pixels[..., 0])
+    response = PredictionStub(channel).Predict(request_of(tensor), WAIT_S)
+    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), pixels[..., 0])
 
 
 @pytest.mark.parametrize("count", [1, 190])
-def test_numbers_lie_where_clients_look_for_them(count: int) -> None:
-    """TensorFlow Serving answers in the lists, of any size, and many a client reads `float_val` or `int_val` itself."""
+def test_numbers_are_in_the_typed_list_by_default(count: int) -> None:
+    """TensorFlow Serving fills these lists, and many clients read `float_val` or `int_val` directly."""
     pixels = noise(count)
     with (
-        open_gateway(model(), gateway=GRPC_ALONE, max_frames=200) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(), gateway=GRPC, max_frames=200) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
-        for form in ((), (("skylane-tensors", "typed"),)):
-            mask = PredictionStub(channel).Predict(asked(pixels), WAIT_S, metadata=form).outputs["mask"]
+        for keys in ((), (("skylane-tensors", "typed"),)):
+            mask = PredictionStub(channel).Predict(request_of(pixels), WAIT_S, metadata=keys).outputs["mask"]
             assert list(mask.int_val) == pixels[..., 0].ravel().tolist()
             assert not mask.tensor_content
             np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
 
 
-def test_whoever_asks_for_bytes_gets_bytes(channel: grpc.Channel) -> None:
-    """A list of numbers takes a client thirty milliseconds where the bytes take one."""
+def test_tensor_content_is_returned_on_request(channel: grpc.Channel) -> None:
+    """A client reads the bytes in one millisecond, a list of numbers in thirty."""
     pixels = noise(2)
-    told = (("skylane-tensors", "content"),)
-    mask = PredictionStub(channel).Predict(asked(pixels), WAIT_S, metadata=told).outputs["mask"]
+    keys = (("skylane-tensors", "content"),)
+    mask = PredictionStub(channel).Predict(request_of(pixels), WAIT_S, metadata=keys).outputs["mask"]
     assert (mask.tensor_content, list(mask.int_val)) == (pixels[..., 0].tobytes(), [])
     np.testing.assert_array_equal(tf.make_ndarray(mask), pixels[..., 0])
 
 
-def test_a_form_that_there_is_not_is_refused(channel: grpc.Channel) -> None:
-    """Whoever misspells it would look for numbers where there are none."""
+def test_an_unknown_encoding_is_an_error(channel: grpc.Channel) -> None:
+    """After a typing error, the client would look for the numbers in an empty field."""
     with pytest.raises(grpc.RpcError, match="skylane-tensors is 'raw': send typed or content") as raised:
-        PredictionStub(channel).Predict(asked(noise(1)), WAIT_S, metadata=(("skylane-tensors", "raw"),))
+        PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S, metadata=(("skylane-tensors", "raw"),))
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_encoded_pictures_are_resized_as_the_card_says(channel: grpc.Channel) -> None:
-    """A client need not know the model's size."""
+def test_encoded_images_are_resized_as_the_model_card_says(channel: grpc.Channel) -> None:
+    """A client does not need to know the model's input size."""
     pixels = noise(1, 2 * HEIGHT, 3 * WIDTH)[0]
     data = jpeg(pixels)
-    answer = PredictionStub(channel).Predict(asked([data], name="image_bytes", signature="image"), WAIT_S)
+    response = PredictionStub(channel).Predict(request_of([data], name="image_bytes", signature="image"), WAIT_S)
     decoded = image_codecs.decode(data, "jpeg", Layout.RGB8, pixels.shape, image_codecs.ImageLimits(), Layout.RGB8)
     plan = geometry.plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     expected = geometry.apply(decoded, plan)
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"])[0], expected[..., 0])
+    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"])[0], expected[..., 0])
 
 
-def test_finished_results_come_packed(channel: grpc.Channel) -> None:
-    """What a vehicle gets, for whoever wants it: a mask as PNG, or in the codec that the call names."""
+def test_packed_results_are_returned_on_request(channel: grpc.Channel) -> None:
+    """A mask is a PNG as for a vehicle, or has the codec in the metadata."""
     pixels = noise(1)[0]
-    request = asked([pixels.tobytes()], name="image_bytes", signature="packed")
+    request = request_of([pixels.tobytes()], name="image_bytes", signature="packed")
     keys = (("skylane-codec", "raw"), ("skylane-mask-codec", "rle"))
     stub = PredictionStub(channel)
-    for codec, told in (("png", keys[:1]), ("rle", keys)):
-        packed = tf.make_ndarray(stub.Predict(request, WAIT_S, metadata=told).outputs["result_bytes"])
+    for codec, metadata in (("png", keys[:1]), ("rle", keys)):
+        packed = tf.make_ndarray(stub.Predict(request, WAIT_S, metadata=metadata).outputs["result_bytes"])
         mask = results.decode(Task.SEGMENTATION, packed[0], codec, (HEIGHT, WIDTH))
         np.testing.assert_array_equal(mask, pixels[..., 0])
 
 
-def test_a_vehicles_call_carries_its_frame_and_gets_its_mask_message(channel: grpc.Channel) -> None:
-    """The same ids, stamps and outcomes as over the broker, at a standard door."""
+def test_a_vehicles_call_returns_its_mask_message(channel: grpc.Channel) -> None:
+    """Ids, time stamps and status are those of a frame over MQTT."""
     message = frame(5)
-    request = asked([message.data], name="image_bytes", signature="packed")
-    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
-    answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
-    behind = dict(call.trailing_metadata())
-    answered = unpack_result(behind["skylane-mask-bin"])
-    assert (answered.id, answered.status, answered.data) == (message.id, Status.ANSWERED, b"")
-    data = bytes(answer.outputs["result_bytes"].string_val[0])
+    request = request_of([message.data], name="image_bytes", signature="packed")
+    metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
+    response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
+    trailing = dict(call.trailing_metadata())
+    mask = unpack_result(trailing["skylane-mask-bin"])
+    assert (mask.id, mask.status, mask.data) == (message.id, Status.ANSWERED, b"")
+    data = bytes(response.outputs["result_bytes"].string_val[0])
     np.testing.assert_array_equal(results.decode(Task.SEGMENTATION, data, "raw", (HEIGHT, WIDTH)), np.full((4, 6), 5))
-    assert "inferred;dur=" in behind["server-timing"]
+    assert "inferred;dur=" in trailing["server-timing"]
 
 
-def test_a_vehicle_is_told_what_became_of_its_frame(channel: grpc.Channel) -> None:
-    """A refused frame is an outcome of the run, not a broken call."""
+def test_a_vehicles_rejected_frame_is_not_an_error(channel: grpc.Channel) -> None:
+    """The mask message has the status of the frame; the call itself succeeds."""
     message = msgspec.structs.replace(frame(5), codec="jpeg", options=RequestOptions("raw"))
-    request = asked([b"no picture"], name="image_bytes")
-    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
-    answer, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=told)
-    assert not answer.outputs
+    request = request_of([b"not an image"], name="image_bytes")
+    metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(message, data=b""))),)
+    response, call = PredictionStub(channel).Predict.with_call(request, WAIT_S, metadata=metadata)
+    assert not response.outputs
     assert unpack_result(dict(call.trailing_metadata())["skylane-mask-bin"]).status is Status.REJECTED
 
 
-def test_a_vehicles_call_is_one_of_finished_results(channel: grpc.Channel) -> None:
-    """Its mask message tells of a result, which the other signatures do not give."""
-    request = asked([bytes(frame(5).data)], name="image_bytes", signature="image")
-    told = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(frame(5), data=b""))),)
-    with pytest.raises(grpc.RpcError, match="answered by packed alone"):
-        PredictionStub(channel).Predict(request, WAIT_S, metadata=told)
+def test_a_vehicle_must_use_the_signature_packed(channel: grpc.Channel) -> None:
+    """Its mask message describes a packed result, which the other signatures do not return."""
+    request = request_of([bytes(frame(5).data)], name="image_bytes", signature="image")
+    metadata = (("skylane-frame-bin", pack_frame(msgspec.structs.replace(frame(5), data=b""))),)
+    with pytest.raises(grpc.RpcError, match="cannot be used with a frame message: use signature packed"):
+        PredictionStub(channel).Predict(request, WAIT_S, metadata=metadata)
 
 
-def test_versions_are_asked_for_by_number_or_label(channel: grpc.Channel) -> None:
-    """Ours may have dots; TensorFlow Serving's are whole numbers."""
+def test_a_version_is_selected_by_number_or_label(channel: grpc.Channel) -> None:
+    """TensorFlow Serving's versions are whole numbers, but a Skylane version may be any name."""
     (dotted,) = ModelStub(channel).GetModelStatus(_status("dotted"), WAIT_S).model_version_status
     assert dotted.version > 1 << 32
     for name, version in (("tiny", 1), ("dotted", dotted.version)):
         for chosen in ({}, {"version": version}, {"label": "1" if name == "tiny" else "1.2"}):
-            answer = PredictionStub(channel).Predict(asked(noise(1), model=name, **chosen), WAIT_S)
-            assert answer.model_spec.version.value == version
+            response = PredictionStub(channel).Predict(request_of(noise(1), model=name, **chosen), WAIT_S)
+            assert response.model_spec.version.value == version
 
 
-def test_status_tells_what_is_available(channel: grpc.Channel) -> None:
-    """A client waits for this before its first call."""
+def test_the_status_of_a_served_version_is_available(channel: grpc.Channel) -> None:
+    """Clients wait for this state before the first call."""
     request = _status("tiny")
     request.model_spec.version.value = 1
-    (told,) = ModelStub(channel).GetModelStatus(request, WAIT_S).model_version_status
-    assert (told.version, told.state, told.status.error_code) == (1, status.ModelVersionStatus.AVAILABLE, 0)
+    (version,) = ModelStub(channel).GetModelStatus(request, WAIT_S).model_version_status
+    assert (version.version, version.state, version.status.error_code) == (
+        1,
+        status_pb2.ModelVersionStatus.AVAILABLE,
+        0,
+    )
 
 
-def test_metadata_tells_every_signature(channel: grpc.Channel) -> None:
-    """Generic clients build their calls from it."""
-    request = metadata.GetModelMetadataRequest(metadata_field=["signature_def"])
+def test_metadata_has_every_signature(channel: grpc.Channel) -> None:
+    """Generic clients construct their calls from it."""
+    request = metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "tiny"
-    answer = PredictionStub(channel).GetModelMetadata(request, WAIT_S)
-    signatures = metadata.SignatureDefMap()
-    assert answer.metadata["signature_def"].Unpack(signatures)
+    response = PredictionStub(channel).GetModelMetadata(request, WAIT_S)
+    signatures = metadata_pb2.SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(signatures)
     assert set(signatures.signature_def) == {"serving_default", "image", "packed"}
     default = signatures.signature_def["serving_default"]
     assert default.method_name == "tensorflow/serving/predict"
-    assert [side.size for side in default.inputs["input"].tensor_shape.dim] == [-1, HEIGHT, WIDTH, 3]
+    assert [dim.size for dim in default.inputs["input"].tensor_shape.dim] == [-1, HEIGHT, WIDTH, 3]
     assert tf.DType(default.outputs["mask"].dtype) == tf.uint8
     assert tf.DType(signatures.signature_def["packed"].outputs["result_bytes"].dtype) == tf.string
 
 
 def _status(name: str) -> Any:
-    request = status.GetModelStatusRequest()
+    request = status_pb2.GetModelStatusRequest()
     request.model_spec.name = name
     return request
 
 
-def test_only_the_outputs_asked_for_come(channel: grpc.Channel) -> None:
-    """Scores of every pixel are megabytes that a caller may not want; a wrong name is told with the right ones."""
-    request = asked(noise(1))
+def test_only_requested_outputs_are_returned(channel: grpc.Channel) -> None:
+    """Scores per pixel are megabytes that a caller may not want. The error for a wrong name lists the valid ones."""
+    request = request_of(noise(1))
     request.output_filter.append("mask")
     assert list(PredictionStub(channel).Predict(request, WAIT_S).outputs) == ["mask"]
     request.output_filter[:] = ["scores"]
-    assert refusal(channel, request) == (
+    assert error_of(channel, request) == (
         "INVALID_ARGUMENT",
-        "no output scores: ask for mask, or for result_bytes alone",
+        "no output scores: request mask, or result_bytes alone",
     )
 
 
-def refusal(channel: grpc.Channel, request: Any, timeout_s: float = WAIT_S) -> tuple[str, str]:
-    """The code and the text that a call is refused with."""
+def error_of(channel: grpc.Channel, request: Any, timeout_s: float = WAIT_S) -> tuple[str, str]:
+    """The status code and the message with which a call fails."""
     with pytest.raises(grpc.RpcError) as raised:
         PredictionStub(channel).Predict(request, timeout_s)
     error: Any = raised.value
@@ -250,36 +254,36 @@ def refusal(channel: grpc.Channel, request: Any, timeout_s: float = WAIT_S) -> t
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "told"),
+    ("changes", "code", "message"),
     [
-        ({"model": "other"}, "NOT_FOUND", "other is not served here: ask for dotted version 1.2, tiny"),
-        ({"version": 9}, "NOT_FOUND", "tiny version 9 is not served here: ask for"),
-        ({"label": "stable"}, "NOT_FOUND", "tiny version stable is not served here"),
+        ({"model": "other"}, "NOT_FOUND", "other is not served"),
+        ({"version": 9}, "NOT_FOUND", "tiny version 9 is not served: request 1 (1)"),
+        ({"label": "stable"}, "NOT_FOUND", "tiny version stable is not served"),
         ({"signature": "none"}, "INVALID_ARGUMENT", "choose one of serving_default, image, packed"),
-        ({"name": "x"}, "INVALID_ARGUMENT", "inputs x: signature serving_default takes input alone"),
+        ({"name": "x"}, "INVALID_ARGUMENT", "inputs x: signature serving_default accepts input only"),
         ({"tensor": np.zeros((1, 4, 6, 3), np.float32)}, "INVALID_ARGUMENT", "input is float32: send uint8"),
         ({"tensor": np.zeros((1, 4, 5, 3), np.uint8)}, "INVALID_ARGUMENT", "shape [1, 4, 5, 3]: send [n, 4, 6, 3]"),
-        ({"tensor": np.zeros((65, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "65 pictures in one call: at most 64"),
-        ({"tensor": np.zeros((0, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "no picture"),
+        ({"tensor": np.zeros((65, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "65 images in one call: send at most 64"),
+        ({"tensor": np.zeros((0, 4, 6, 3), np.uint8)}, "INVALID_ARGUMENT", "no image"),
         ({"tensor": [b"x"]}, "INVALID_ARGUMENT", "input is strings: send uint8, [n, 4, 6, 3]"),
-        ({"tensor": b"x", "name": "image_bytes", "signature": "image"}, "INVALID_ARGUMENT", "its shape is []"),
+        ({"tensor": b"x", "name": "image_bytes", "signature": "image"}, "INVALID_ARGUMENT", "strings of shape []"),
         ({"tensor": [b"x"], "name": "image_bytes", "signature": "image"}, "INVALID_ARGUMENT", "JPEG"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_is_refused_with_its_code(
-    channel: grpc.Channel, changes: dict[str, Any], code: str, told: str
+def test_an_invalid_call_has_a_code_and_a_message(
+    channel: grpc.Channel, changes: dict[str, Any], code: str, message: str
 ) -> None:
-    """A caller learns what was given and what is expected."""
-    given, text = refusal(channel, asked(changes.pop("tensor", noise(1)), **changes))
+    """The message says what was sent and what is expected."""
+    given, text = error_of(channel, request_of(changes.pop("tensor", noise(1)), **changes))
     assert given == code
-    assert told in text
+    assert message in text
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"tensor_content": b"123"}, "of shape [1, 4, 6, 3] takes 72 bytes, not 3"),
-        ({"tensor_content": b"", "int_val": [1]}, "holds 1 numbers, its shape [1, 4, 6, 3] takes 72"),
+        ({"tensor_content": b"", "int_val": [1]}, "has 1 numbers, its shape [1, 4, 6, 3] needs 72"),
         ({"tensor_content": b"", "int_val": [256] * 72}, "outside the range of uint8"),
         ({"tensor_content": b"", "int_val": [-1] * 72}, "outside the range of uint8"),
         ({"tensor_shape": {"unknown_rank": True}}, "give every dimension"),
@@ -288,81 +292,74 @@ def test_what_cannot_be_answered_is_refused_with_its_code(
         ({"tensor_shape": {"dim": [{"size": 1}] * 9}}, "send at most 8"),
     ],
 )
-def test_a_tensor_that_is_not_what_it_says_is_refused(
-    channel: grpc.Channel, changes: dict[str, Any], told: str
+def test_a_tensor_that_contradicts_its_shape_is_rejected(
+    channel: grpc.Channel, changes: dict[str, Any], message: str
 ) -> None:
-    """No memory is taken for a shape that is a lie."""
-    tensor: Any = made(noise(1))
+    """No memory is allocated for a false shape."""
+    tensor: Any = tensor_proto(noise(1))
     for field in changes:
         tensor.ClearField(field)
     tensor.MergeFrom(type(tensor)(**changes))
-    assert told in refusal(channel, asked(tensor))[1]
+    assert message in error_of(channel, request_of(tensor))[1]
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x12\x05abc", b"\x12\x04\x0a\x02\xff\xff", b"\x0a\x02\x0a\x09", b""])
-def test_bytes_that_are_no_request_are_an_invalid_argument(channel: grpc.Channel, data: bytes) -> None:
-    """A broken client learns so, and costs nobody anything."""
-    answer: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+def test_a_malformed_message_is_an_invalid_argument(channel: grpc.Channel, data: bytes) -> None:
+    """A broken client receives an error, and other calls are not affected."""
+    predict: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
     with pytest.raises(grpc.RpcError) as raised:
-        answer(data, timeout=WAIT_S)
+        predict(data, timeout=WAIT_S)
     assert raised.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
 
-def test_methods_that_are_not_spoken_say_so(channel: grpc.Channel) -> None:
-    """They take features that no picture model has."""
+def test_unsupported_methods_are_unimplemented(channel: grpc.Channel) -> None:
+    """Their features do not apply to image models."""
     with pytest.raises(grpc.RpcError) as raised:
-        PredictionStub(channel).Classify(classify.ClassificationRequest(), WAIT_S)
+        PredictionStub(channel).Classify(classify_pb2.ClassificationRequest(), WAIT_S)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "call Predict" in str(raised.value.details())
 
 
-def test_compressed_calls_are_read(doors: Doors) -> None:
-    """A client on a narrow link asks for gzip."""
+def test_compressed_calls_are_read(worker: GatewayWorker) -> None:
+    """gRPC clients on slow links use gzip."""
     pixels = noise(2)
-    with grpc.insecure_channel(doors.grpc, compression=grpc.Compression.Gzip) as channel:
-        answer = PredictionStub(channel).Predict(asked(pixels), WAIT_S)
-    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["mask"]), pixels[..., 0])
+    with grpc.insecure_channel(worker.grpc, compression=grpc.Compression.Gzip) as channel:
+        response = PredictionStub(channel).Predict(request_of(pixels), WAIT_S)
+    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["mask"]), pixels[..., 0])
 
 
 def test_a_deadline_ends_the_call() -> None:
-    """Who waits no longer is told so, and costs no inference."""
-    go_on = threading.Event()
-
-    def act() -> None:
-        go_on.wait(WAIT_S)
-
+    """The call fails at its deadline, although the engine is busy."""
+    gate = Gate()
+    gate.close()
     with (
-        open_gateway(model(act), gateway=GRPC_ALONE) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(gate), gateway=GRPC) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
-        assert refusal(channel, asked(noise(1)), 0.2)[0] == "DEADLINE_EXCEEDED"
-        go_on.set()
+        assert error_of(channel, request_of(noise(1)), 0.2)[0] == "DEADLINE_EXCEEDED"
+        gate.open()
 
 
-def test_more_than_may_wait_is_turned_away() -> None:
-    """A full worker says so at once, by the code that clients back off at."""
-    entered, go_on = threading.Event(), threading.Event()
-
-    def act() -> None:
-        entered.set()
-        go_on.wait(WAIT_S)
-
+def test_calls_beyond_the_queue_are_rejected() -> None:
+    """A full worker responds at once, with the code at which clients back off."""
+    gate = Gate()
+    gate.close()
     with (
-        open_gateway(model(act), gateway=GRPC_ALONE, max_frames=1) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(gate), gateway=GRPC, max_frames=1) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
         stub = PredictionStub(channel)
-        calls = [stub.Predict.future(asked(noise(1)), WAIT_S) for _ in range(12)]
-        assert entered.wait(WAIT_S)
-        first = next(call for call in concurrent_done(calls) if call.code() is not grpc.StatusCode.OK)
+        calls = [stub.Predict.future(request_of(noise(1)), WAIT_S) for _ in range(12)]
+        assert gate.reached.wait(WAIT_S)
+        first = next(call for call in as_they_end(calls) if call.code() is not grpc.StatusCode.OK)
         assert first.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "waiting" in first.details()
-        go_on.set()
+        gate.open()
         assert {call.code().name for call in calls} == {"OK", "RESOURCE_EXHAUSTED"}
 
 
-def concurrent_done(calls: list[Any]) -> Iterator[Any]:
-    """Calls as they end."""
+def as_they_end(calls: list[Any]) -> Iterator[Any]:
+    """Yields the calls in the order in which they end."""
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for call in calls:
         call.add_done_callback(ended.put)
@@ -370,24 +367,24 @@ def concurrent_done(calls: list[Any]) -> Iterator[Any]:
         yield ended.get(timeout=WAIT_S)
 
 
-def test_a_worker_that_stops_is_unavailable(doors: Doors) -> None:
-    """Clients try another one at that."""
-    with grpc.insecure_channel(doors.grpc) as channel:
-        PredictionStub(channel).Predict(asked(noise(1)), WAIT_S)
-        doors.node.stop()
+def test_a_stopping_worker_is_unavailable(worker: GatewayWorker) -> None:
+    """Clients then call another worker."""
+    with grpc.insecure_channel(worker.grpc) as channel:
+        PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S)
+        worker.node.stop()
         with pytest.raises(grpc.RpcError) as raised:
-            list(map(PredictionStub(channel).Predict, repeat(asked(noise(1)))))
+            list(map(PredictionStub(channel).Predict, repeat(request_of(noise(1)))))
     assert raised.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-def test_a_token_is_asked_for_before_anything_is_read(tmp_path: Path) -> None:
-    """A stranger's tensors are not even looked at."""
+def test_calls_need_a_token(tmp_path: Path) -> None:
+    """Without one, the message is not even parsed."""
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     with (
-        open_gateway(model(), gateway=replace(GRPC_ALONE, tokens=tokens)) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(), gateway=replace(GRPC, tokens=tokens)) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
-        assert refusal(channel, predict.PredictRequest())[0] == "UNAUTHENTICATED"
-        told = (("authorization", "Bearer 0123456789abcdef"),)
-        assert PredictionStub(channel).Predict(asked(noise(1)), WAIT_S, metadata=told).outputs
+        assert error_of(channel, predict_pb2.PredictRequest())[0] == "UNAUTHENTICATED"
+        metadata = (("authorization", "Bearer 0123456789abcdef"),)
+        assert PredictionStub(channel).Predict(request_of(noise(1)), WAIT_S, metadata=metadata).outputs

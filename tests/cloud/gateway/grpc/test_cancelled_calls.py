@@ -1,4 +1,4 @@
-"""Authenticator over gRPC that hang up before they are answered, at each service's door."""
+"""gRPC callers that cancel their calls, for each service."""
 
 import threading
 from typing import Any
@@ -10,7 +10,7 @@ from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import pack_frame
-from tests.support.gateway import WAIT_S, open_gateway, watch
+from tests.support.gateway import WAIT_S, Gate, open_gateway, watch_submissions
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 _PIXELS = bytes(HEIGHT * WIDTH * 3)
@@ -41,27 +41,24 @@ def _open_inference() -> bytes:
         ("skylane.v1.Worker/Answer", pack(pack_frame(frame(1)))),
     ],
 )
-def test_who_hangs_up_is_no_longer_worked_for(
+def test_the_frame_of_a_cancelled_call_is_cancelled(
     method: str, request_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A picture that nobody waits for would otherwise keep those of others waiting."""
-    gate, gone = threading.Event(), threading.Event()
-    handed_in = watch(monkeypatch)
+    """It would otherwise delay the frames of other callers."""
+    gate, cancelled = Gate(), threading.Event()
+    gate.close()
+    submitted = watch_submissions(monkeypatch)
     with (
-        open_gateway(model(lambda: _wait(gate)), gateway=GatewaySettings(grpc="127.0.0.1:0")) as doors,
-        grpc.insecure_channel(doors.grpc) as channel,
+        open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0")) as worker,
+        grpc.insecure_channel(worker.grpc) as channel,
     ):
         try:
             call: Any = channel.unary_unary(f"/{method}")
-            asked = call.future(request_bytes, timeout=WAIT_S)
-            future = handed_in.get(timeout=WAIT_S)
-            future.add_done_callback(lambda _: gone.set())
-            asked.cancel()
-            assert gone.wait(WAIT_S)
+            pending = call.future(request_bytes, timeout=WAIT_S)
+            future = submitted.get(timeout=WAIT_S)
+            future.add_done_callback(lambda _: cancelled.set())
+            pending.cancel()
+            assert cancelled.wait(WAIT_S)
             assert future.cancelled()
         finally:
-            gate.set()
-
-
-def _wait(event: threading.Event) -> None:
-    assert event.wait(WAIT_S)
+            gate.open()

@@ -1,4 +1,4 @@
-"""A secured broker as `skylane broker` runs it, and the certificates of two vehicles, a worker and an operator."""
+"""A secured broker as `skylane broker` runs it, with certificates of two vehicles, a worker and an operator."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,8 @@ from tests.conftest import need_mosquitto
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    """Whom the broker believes."""
-    authority = CertificateAuthority(tmp_path_factory.mktemp("doors") / "certs")
+    """The certificate authority of the broker."""
+    authority = CertificateAuthority(tmp_path_factory.mktemp("security") / "certs")
     authority.broker(["127.0.0.1"], 1)
     for name in ("car-1", "car-2"):
         authority.node(Role.VEHICLE, name, 1)
@@ -24,13 +24,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 @pytest.fixture(scope="session")
 def certs(authority: CertificateAuthority) -> Path:
-    """The folder with all of their certificates."""
+    """The folder with all certificates."""
     return authority.folder
 
 
 @pytest.fixture(scope="module")
 def secured(certs: Path) -> Iterator[Broker]:
-    """Mosquitto with the secured settings, for the tests of a module: what they had it retain is no other's."""
+    """Mosquitto with the secured configuration; per module, as it retains messages of the tests."""
     need_mosquitto()
     with Broker.start(secured=certs) as broker:
         yield broker

@@ -1,3 +1,5 @@
+"""An engine that hangs in the thread of a gRPC call."""
+
 import re
 import subprocess
 import sys
@@ -23,15 +25,15 @@ class Hung(Engine):
         threading.Event().wait()
 
 gateway = GatewaySettings(grpc="127.0.0.1:0", shutdown_grace_s=0.1)
-with open_gateway(model(engine=Hung()), gateway=gateway, drain_s=0.1) as doors:
-    with grpc.insecure_channel(doors.grpc) as channel:
-        asked = channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(1))))
+with open_gateway(model(engine=Hung()), gateway=gateway, drain_s=0.1) as worker:
+    with grpc.insecure_channel(worker.grpc) as channel:
+        call = channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(1))))
         assert entered.wait(WAIT_S)
 """
 
 
-def test_an_engine_that_hangs_in_a_calls_thread_keeps_no_worker_from_ending() -> None:
-    """Else only a kill would end it, and what supervises it would not learn why."""
+def test_a_worker_with_a_hung_engine_can_end() -> None:
+    """Otherwise only a kill would end it, and its supervisor would not learn the reason."""
     done = subprocess.run(
         [sys.executable, "-c", _WORKER], capture_output=True, text=True, timeout=3 * WAIT_S, check=False
     )

@@ -1,0 +1,177 @@
+"""Models with several outputs, in the TensorFlow Serving protocol."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cloud.engines.engine import Outputs
+from cloud.engines.tensorflow.library import tf
+from cloud.models.manifest import InputSection, Manifest, OutputKind, OutputSection
+from cloud.models.model import Model
+from shared.messages.model_card import Task
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, Engine
+
+predict_pb2: Any = import_module("tensorflow_serving.apis.predict_pb2")
+metadata_pb2: Any = import_module("tensorflow_serving.apis.get_model_metadata_pb2")
+PredictionStub: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc").PredictionServiceStub
+
+HEADS = ("means", "counts", "maps")
+TYPES = ("uint8", "int8", "int16", "int32", "int64", "uint32", "half", "bfloat16", "float", "double", "bool", "string")
+IMAGES = np.random.default_rng(6).integers(0, 256, (2, HEIGHT, WIDTH, 3), np.uint8)
+
+
+class SeveralOutputs(Engine):
+    """Returns a vector, a number and a map for each image."""
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        means = batch.mean((1, 2), dtype=np.float32) / np.float32(3)
+        means[0, 0] = np.nan if batch[0].max() == 0 else means[0, 0]
+        return {
+            "means": means,
+            "counts": batch.sum((1, 2, 3), dtype=np.int64),
+            "maps": batch[..., 0].astype(np.float16),
+        }
+
+
+def direct() -> Outputs:
+    """The outputs of the engine for each image separately, as the worker batches them."""
+    parts = [SeveralOutputs().infer(IMAGES[n : n + 1]) for n in range(len(IMAGES))]
+    return {head: np.concatenate([part[head] for part in parts]) for head in HEADS}
+
+
+class EveryType(Engine):
+    """Returns a few numbers of each image in every type of an output tensor."""
+
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        numbers = tf.cast(batch[:, 0, :, 0], tf.int32) - 100
+        return {f"of_{name}": self.converted(numbers, name) for name in TYPES}
+
+    @staticmethod
+    def converted(numbers: Any, name: str) -> Any:
+        """Converts whole numbers from -100 to 155 to another type, or to strings."""
+        return (tf.strings.as_string(numbers) if name == "string" else tf.cast(numbers, name)).numpy()
+
+
+def tensor_model(name: str, heads: Sequence[str], engine: Engine) -> Model:
+    """A model that returns its output tensors."""
+    manifest = Manifest(
+        task=Task.TENSORS,
+        format="frozen_graph",
+        file="none",
+        sha256=CARD.sha256,
+        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
+        outputs={head: OutputSection(tensor=f"{head}:0", kind=OutputKind.TENSOR) for head in heads},
+    )
+    return Model(manifest, replace(CARD, name=name, task=Task.TENSORS, outputs=tuple(heads)), engine)
+
+
+@pytest.fixture(name="worker", scope="module")
+def _worker() -> Iterator[GatewayWorker]:
+    every = tensor_model("every", [f"of_{name}" for name in TYPES], EveryType())
+    every.warm_up(1)
+    with open_gateway(tensor_model("several", HEADS, SeveralOutputs()), every) as worker:
+        yield worker
+
+
+def predict_rest(worker: GatewayWorker, body: dict[str, Any]) -> Any:
+    """The JSON response to a REST call."""
+    return httpx.post(f"http://{worker.http}/v1/models/several:predict", json=body, timeout=WAIT_S).json()
+
+
+def test_rows_are_objects_by_name(worker: GatewayWorker) -> None:
+    """Row format has the outputs of each image together, as in TensorFlow Serving."""
+    rows = predict_rest(worker, {"instances": IMAGES.tolist()})["predictions"]
+    expected = direct()
+    assert rows == [{head: expected[head][n].tolist() for head in HEADS} for n in range(len(IMAGES))]
+
+
+def test_columns_are_tensors_by_name(worker: GatewayWorker) -> None:
+    """Column format has one tensor per output; floating-point numbers are exact."""
+    tensors = predict_rest(worker, {"inputs": {"input": IMAGES.tolist()}})["outputs"]
+    for head, values in direct().items():
+        np.testing.assert_array_equal(np.array(tensors[head], values.dtype), values)
+
+
+def test_nan_is_written_as_by_tensorflow_serving(worker: GatewayWorker) -> None:
+    """JSON has no NaN, but TensorFlow Serving writes it."""
+    black = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8).tolist()
+    response = httpx.post(f"http://{worker.http}/v1/models/several:predict", json={"inputs": black}, timeout=WAIT_S)
+    assert np.isnan(json.loads(response.text)["outputs"]["means"][0][0])
+
+
+def predict_grpc(worker: GatewayWorker, model: str, encoding: str | None = None) -> Any:
+    """The PredictResponse to a gRPC call."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.inputs["input"].CopyFrom(tf.make_tensor_proto(IMAGES))
+    metadata = () if encoding is None else (("skylane-tensors", encoding),)
+    with grpc.insecure_channel(worker.grpc) as channel:
+        return PredictionStub(channel).Predict(request, WAIT_S, metadata=metadata)
+
+
+def test_outputs_are_in_typed_lists_over_grpc(worker: GatewayWorker) -> None:
+    """Many clients read these lists directly."""
+    response = predict_grpc(worker, "several")
+    expected = direct()
+    assert set(response.outputs) == set(HEADS)
+    assert list(response.outputs["means"].float_val) == expected["means"].ravel().tolist()
+    assert list(response.outputs["counts"].int64_val) == expected["counts"].ravel().tolist()
+    assert list(response.outputs["maps"].half_val) == expected["maps"].view(np.uint16).ravel().tolist()
+
+
+@pytest.mark.parametrize("encoding", [None, "typed", "content"])
+def test_every_type_is_exact_over_grpc(worker: GatewayWorker, encoding: str | None) -> None:
+    """TensorFlow's own function reads the outputs of the direct call, in both encodings."""
+    response = predict_grpc(worker, "every", encoding)
+    for head, values in EveryType().infer(IMAGES).items():
+        read = tf.make_ndarray(response.outputs[head])
+        assert read.dtype == values.dtype
+        np.testing.assert_array_equal(read, values)
+
+
+def test_strings_are_in_base64_over_rest(worker: GatewayWorker) -> None:
+    """Strings of a model are bytes, which JSON does not have."""
+    body = {"inputs": IMAGES.tolist()}
+    response = httpx.post(f"http://{worker.http}/v1/models/every:predict", json=body, timeout=WAIT_S)
+    tensors = response.json()["outputs"]
+    words = [[base64.b64decode(each["b64"]) for each in row] for row in tensors["of_string"]]
+    assert words == EveryType().infer(IMAGES)["of_string"].tolist()
+    assert tensors["of_bfloat16"] == EveryType().infer(IMAGES)["of_bfloat16"].tolist()
+
+
+def test_metadata_has_the_types_found_by_the_warm_up(worker: GatewayWorker) -> None:
+    """A manifest does not describe raw output tensors, but generic clients rely on the metadata."""
+    request = metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "every"
+    signatures = metadata_pb2.SignatureDefMap()
+    with grpc.insecure_channel(worker.grpc) as channel:
+        assert PredictionStub(channel).GetModelMetadata(request, WAIT_S).metadata["signature_def"].Unpack(signatures)
+    outputs = signatures.signature_def["serving_default"].outputs
+    types = {name: (info.dtype, [dim.size for dim in info.tensor_shape.dim]) for name, info in outputs.items()}
+    assert types == {f"of_{name}": (tf.dtypes.as_dtype(name).as_datatype_enum, [-1, WIDTH]) for name in TYPES}
+    rest = httpx.get(f"http://{worker.http}/v1/models/every/metadata", timeout=WAIT_S).json()
+    info = rest["metadata"]["signature_def"]["signature_def"]["image"]["outputs"]["of_bfloat16"]
+    assert (info["dtype"], [dim["size"] for dim in info["tensor_shape"]["dim"]]) == (
+        "DT_BFLOAT16",
+        ["-1", f"{WIDTH}"],
+    )
+
+
+def test_metadata_marks_unknown_types(worker: GatewayWorker) -> None:
+    """Without a warm-up, types and shapes are unknown until the model has run."""
+    body = httpx.get(f"http://{worker.http}/v1/models/several/metadata", timeout=WAIT_S).json()
+    outputs = body["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
+    assert set(outputs) == set(HEADS)
+    assert outputs["means"]["tensor_shape"]["unknown_rank"] is True
