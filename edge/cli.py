@@ -15,15 +15,15 @@ import click
 from rich.console import Console
 
 from edge import run_record as run_manifest
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
+from edge.node import EdgeNode, RunSettings
 from edge.pacing.arrivals import Arrivals
 from edge.progress import run_with_progress
 from edge.run_summary import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
 from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
 from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera, open_source
+from edge.transport_events import TransportEvents
 from edge.transports.factory import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.config import read_yaml
@@ -199,7 +199,7 @@ def edge() -> None:
 @click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input.")
 @log_options
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
-    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey.
+    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's record.
 
     The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame was answered in time.
     """
@@ -251,7 +251,7 @@ def run(
             duration_s=config.playback_duration_s,
         )
         stack.callback(source.close)
-        hooks = Hooks()
+        hooks = TransportEvents()
         transport = stack.enter_context(closing(open_transport(config, session, hooks=hooks)))
         card = _card(transport, config, hooks)
         config = _with_sinks(config, card)
@@ -269,7 +269,7 @@ def run(
             transport,
             log,
             _sinks(config, folder, card),
-            PlaySettings.of(config, session, card, is_live=is_camera(source_name)),
+            RunSettings.of(config, session, card, is_live=is_camera(source_name)),
         )
         hooks.attach(node)
         on_ready()
@@ -291,17 +291,17 @@ def run(
         faults += node.faults
         if node.overtaken:
             console.print(f"{node.overtaken} results came too late for their place: they are in no video and no bag")
-        tally = node.tally()
-        _LOG.info("run ended", read=tally.read, **{outcome.value: count for outcome, count in tally.outcomes.items()})
+        counts = node.counts()
+        _LOG.info("run ended", read=counts.read, **{outcome.value: count for outcome, count in counts.outcomes.items()})
         manifest["source"] = source.provenance  # Reading it may have told more.
         manifest["sampling"] = sampler.account()
         try:
-            write_manifest(folder, run_manifest.ended(manifest, tally, log.rows_lost))
+            write_manifest(folder, run_manifest.ended(manifest, counts, log.rows_lost))
         except LogError as error:
             faults.append(error)
         said = [
-            *retries_told(tally),
-            *answerers_told(tally, card),
+            *retries_told(counts),
+            *answerers_told(counts, card),
             *unused_told(transport.unused()),
         ]
         if log.rows_lost:
@@ -319,7 +319,7 @@ def _wait_for_go() -> None:
     sys.stdin.readline()
 
 
-def _card(transport: Transport, config: EdgeConfig, hooks: Hooks) -> ModelCard:
+def _card(transport: Transport, config: EdgeConfig, hooks: TransportEvents) -> ModelCard:
     """The card of the model to play to, once it is sure that it can answer as is wished."""
     try:
         card = transport.wait_for_card(config.connect_timeout_s)

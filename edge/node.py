@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 
 from edge.config import EdgeConfig
-from edge.pacing.frame_queue import Slot
-from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
+from edge.pacing.frame_queue import FrameQueue
+from edge.pacing.replay import Pace, Pacer, ReadAhead, ReplaySettings
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
-from edge.reliability.ledger import Ledger, Tally
-from edge.reliability.liveness import SILENCE_S, Silence
-from edge.reliability.retry_policy import Suspicions
+from edge.reliability.ledger import Ledger, RunCounts
+from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
+from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
-from edge.sender import Sender, Window
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_stats import WorkerStats
+from edge.sender import InFlightWindow, Sender
 from edge.sinks.sink import Sink, SinkFeed
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
@@ -33,12 +33,12 @@ _JOIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class PlaySettings:
+class RunSettings:
     """How one run is played."""
 
     vehicle: str
     session: str
-    schedule: Schedule
+    schedule: ReplaySettings
     preparation: Preparation
     window: int = 4
     queue: int = 1  # Due frames of a camera that may wait for a place in the window.
@@ -46,17 +46,17 @@ class PlaySettings:
     answer_timeout_s: float = 30.0
     retries: bool = True  # Whether a frame that meets silence is sent once more.
     retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
-    silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
+    silence_s: float = UNRESPONSIVE_AFTER_S  # Of all workers, after which nobody is there.
     health_file: Path | None = None
 
     @classmethod
-    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "PlaySettings":
+    def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "RunSettings":
         """Returns the settings of a run with a model as the vehicle is configured; `is_live`: its source is a camera."""
         pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
         return cls(
             vehicle=config.vehicle,
             session=session,
-            schedule=Schedule(
+            schedule=ReplaySettings(
                 pace=pace,
                 arrivals=config.arrivals,
                 rate=config.rate,
@@ -102,17 +102,17 @@ class EdgeNode:
         transport: Transport,
         log: LogWriter,
         sinks: Sequence[Sink],
-        settings: PlaySettings,
+        settings: RunSettings,
     ) -> None:
         self._stopped = threading.Event()  # No more frames are taken in.
         self._over = threading.Event()  # No more answers are, either.
         self._end: SkylaneError | None = None
         self._threads = ThreadGroup(self._fail)
         self._settings = settings
-        self._window = Window(settings.window, self._stopped)
+        self._window = InFlightWindow(settings.window, self._stopped)
         self._transport = transport
-        self._clocks = Clocks()
-        self._pulse = Pulse()
+        self._clocks = WorkerClocks()
+        self._pulse = WorkerStats()
         self._ledger = Ledger(
             log,
             vehicle=settings.vehicle,
@@ -122,13 +122,13 @@ class EdgeNode:
             answer_timeout_s=settings.answer_timeout_s,
             clocks=self._clocks,
             pulse=self._pulse,
-            on_closed=self._window.give_back_place,
+            on_closed=self._window.release,
         )
-        self._slot = Slot(settings.queue)
+        self._slot = FrameQueue(settings.queue)
         self._ahead = ReadAhead(source, settings.schedule, self._stopped)
         self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
         patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
-        silence = Silence(
+        silence = LivenessMonitor(
             self._pulse,
             self._clocks,
             heard_ns=lambda: transport.heard_ns,
@@ -144,7 +144,7 @@ class EdgeNode:
             patience_s=patience_s,
             keeps=settings.retries,
         )
-        suspicions = Suspicions(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
+        suspicions = RetryPolicy(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)
         self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, settings.preparation.card)
@@ -162,11 +162,11 @@ class EdgeNode:
         """How many results came too late for the sinks that need their order."""
         return self._feed.overtaken
 
-    def tally(self) -> Tally:
+    def counts(self) -> RunCounts:
         """Where the run stands."""
-        tally = self._ledger.tally()
+        counts = self._ledger.counts()
         dropped = self._transport.replies_dropped
-        return replace(tally, ignored_answers={**tally.ignored_answers, "too_many": dropped}) if dropped else tally
+        return replace(counts, ignored_answers={**counts.ignored_answers, "too_many": dropped}) if dropped else counts
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in a callback of the bus."""
@@ -181,8 +181,8 @@ class EdgeNode:
         """Take no more frames; may be called from a signal handler. Frames in flight are waited for, for a while."""
         self._stopped.set()
 
-    def run(self, on_tick: Callable[[], None]) -> Tally:
-        """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced tally."""
+    def run(self, on_tick: Callable[[], None]) -> RunCounts:
+        """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced counts."""
 
         def tick() -> None:
             on_tick()
@@ -211,8 +211,8 @@ class EdgeNode:
             try:
                 self._threads.join(_JOIN_S)
             finally:  # Whatever went wrong, the frames that were read have their rows.
-                for journey in self._slot.drain():
-                    self._ledger.drop(journey, "stopped")
+                for record in self._slot.drain():
+                    self._ledger.drop(record, "stopped")
                 self._ledger.give_up_all("the run ended")
         on_tick()
         return self._balanced()
@@ -227,11 +227,11 @@ class EdgeNode:
             if waited_s > _DRAIN_S or self._over.is_set():
                 return
 
-    def _balanced(self) -> Tally:
+    def _balanced(self) -> RunCounts:
         """The promise: read = the sum of all outcomes."""
-        tally = self._ledger.tally()
-        assert tally.read == tally.closed, f"{tally.read} frames read, {tally.closed} accounted for"
-        return tally
+        counts = self._ledger.counts()
+        assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
+        return counts
 
     def _fail(self) -> None:
         self._stopped.set()

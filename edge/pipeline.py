@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from edge.pacing.frame_queue import Slot
-from edge.reliability.ledger import Journey, Ledger
-from edge.sender import Sender, Window
+from edge.pacing.frame_queue import FrameQueue
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -33,7 +33,9 @@ class Preparation:
 class Pipeline:
     """Takes due frames, makes them ready and hands them to the sender, one at a time."""
 
-    def __init__(self, slot: Slot, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation) -> None:
+    def __init__(
+        self, slot: FrameQueue, window: InFlightWindow, sender: Sender, ledger: Ledger, preparation: Preparation
+    ) -> None:
         self._slot = slot
         self._window = window
         self._sender = sender
@@ -43,31 +45,31 @@ class Pipeline:
     def run(self) -> None:
         """Work until the slot is closed and empty; the body of the pipeline thread."""
         # Where nobody would answer, frames are told so at once: they need no place among those that wait for answers.
-        while self._window.wait_for_place(unless=self._sender.is_in_vain):
+        while self._window.wait_for_place(unless=self._sender.no_worker_alive):
             taken = self._slot.take()
             if taken is None:
                 return
             self._send(*taken)
 
-    def _send(self, journey: Journey, frame: Frame) -> None:
-        journey.times[Stage.TAKEN] = clock.now_ns()
-        refusal = self._sender.refusal(journey)
+    def _send(self, record: FrameRecord, frame: Frame) -> None:
+        record.times[Stage.TAKEN] = clock.now_ns()
+        refusal = self._sender.refusal(record)
         if refusal:
-            self._ledger.drop(journey, refusal)
+            self._ledger.drop(record, refusal)
             return
         if not self._window.wait_for_place():  # Someone came back before those that are in flight had ended.
-            self._ledger.drop(journey, "stopped")
+            self._ledger.drop(record, "stopped")
             return
         try:
-            message = prepare(frame, journey, self._preparation)
+            message = prepare(frame, record, self._preparation)
         except SkylaneError as error:
-            self._ledger.drop(journey, f"undecodable: {error}")
+            self._ledger.drop(record, f"undecodable: {error}")
             return
-        self._sender.send(journey, message)
+        self._sender.send(record, message)
 
 
-def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMessage:
-    """Demosaic, resize and encode a frame; each stage is stamped in `journey.times`, the picture kept in `journey`.
+def prepare(frame: Frame, record: FrameRecord, preparation: Preparation) -> FrameMessage:
+    """Demosaic, resize and encode a frame; each stage is stamped in `record.times`, the picture kept in `record`.
 
     Where the worker resizes, a frame is demosaiced as it would be for resizing here: both give the same input.
 
@@ -79,22 +81,22 @@ def prepare(frame: Frame, journey: Journey, preparation: Preparation) -> FrameMe
     plan = geometry.plan(preparation.resize or card.resize, height, width, card.height, card.width)
     method = _method(preparation.demosaic, frame.layout, plan)
     colour = to_colour(frame.pixels, frame.layout, card.layout, method)
-    journey.times[Stage.DEMOSAICED] = clock.now_ns()
+    record.times[Stage.DEMOSAICED] = clock.now_ns()
     picture = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
-    journey.times[Stage.PREPROCESSED] = clock.now_ns()
+    record.times[Stage.PREPROCESSED] = clock.now_ns()
     data = image_codecs.encode(picture, card.layout, preparation.codec, preparation.quality)
-    journey.times[Stage.ENCODED] = clock.now_ns()
-    journey.picture, journey.geometry = picture, plan
+    record.times[Stage.ENCODED] = clock.now_ns()
+    record.picture, record.geometry = picture, plan
     return FrameMessage(
-        id=journey.id,
-        attempt=journey.attempts + 1,
+        id=record.id,
+        attempt=record.attempts + 1,
         model=card.name,
         version=preparation.version,
         layout=card.layout,
         shape=picture.shape,
         codec=preparation.codec,
         geometry=plan,
-        frame_stamp_ns=journey.frame_stamp_ns,
+        frame_stamp_ns=record.frame_stamp_ns,
         data=data,
         want=preparation.want,
     )

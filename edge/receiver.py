@@ -4,9 +4,9 @@ import queue
 import threading
 from collections.abc import Callable
 
-from edge.reliability.ledger import Journey, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.reply_decoding import decoded
-from edge.transports.transport import Reply, Transport
+from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import MaskMessage
@@ -15,7 +15,7 @@ from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 
-OnResult = Callable[[Journey, MaskMessage, Result], None]
+OnResult = Callable[[FrameRecord, MaskMessage, Result], None]
 
 
 class Receiver:
@@ -43,18 +43,18 @@ class Receiver:
             # A sink that lets us wait must not turn an answer that lies here into a loss.
             self._ledger.give_up_silent(reply.returned_ns if reply else clock.now_ns())
 
-    def _take(self, reply: Reply) -> None:
+    def _take(self, reply: RawReply) -> None:
         try:
             message = reply.read()
         except MessageError:
             self._ledger.ignore("unreadable")
             return
-        journey = self._ledger.accept(message)
-        if journey is None:
+        record = self._ledger.accept(message)
+        if record is None:
             return
-        journey.times[Stage.RETURNED] = reply.returned_ns
-        result, fault = decoded(message, journey, self._task)
-        journey.times[Stage.MASK_DECODED] = clock.now_ns()
-        outcome = self._ledger.finish(journey, message, reply.size, fault)
+        record.times[Stage.RETURNED] = reply.returned_ns
+        result, fault = decoded(message, record, self._task)
+        record.times[Stage.MASK_DECODED] = clock.now_ns()
+        outcome = self._ledger.finish(record, message, reply.size, fault)
         if result is not None and outcome is Outcome.ANSWERED:
-            self._on_result(journey, message, result)
+            self._on_result(record, message, result)

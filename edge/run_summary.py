@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
 from edge.sources.source import SourceError
 from shared.errors import SkylaneError
 from shared.logs import LogFormat, get_logger
@@ -24,12 +24,12 @@ class RejectedError(SkylaneError):
     """A worker accepted no frame of a run."""
 
 
-def retries_told(tally: Tally) -> Iterator[str]:
+def retries_told(counts: RunCounts) -> Iterator[str]:
     """What became of the frames that were sent twice; nothing where none was."""
-    if tally.retried:
-        duplicates = tally.ignored_answers.get("duplicate", 0)
+    if counts.retried:
+        duplicates = counts.ignored_answers.get("duplicate", 0)
         yield (
-            f"{tally.retried} frames met silence and were sent again: the second attempt answered {tally.retry_won}; "
+            f"{counts.retried} frames met silence and were sent again: the second attempt answered {counts.retry_won}; "
             f"{duplicates} answers came twice and were not taken"
         )
 
@@ -40,15 +40,15 @@ def unused_told(unused: Mapping[str, str]) -> Iterator[str]:
         yield f"WARNING: {address} got no frame: {why}"
 
 
-def answerers_told(tally: Tally, card: ModelCard) -> Iterator[str]:
+def answerers_told(counts: RunCounts, card: ModelCard) -> Iterator[str]:
     """Who answered how many frames with what, and a warning where that is not one model.
 
     `card`: what was asked for. Workers of one group share the frames, whatever each of them serves by that name.
     """
-    for by, frames in sorted(tally.answerers.items()):
+    for by, frames in sorted(counts.answerers.items()):
         what = f"{card.name} {by.model_version}, {by.engine or 'engine not told'}, {by.sha256[:_SHOWN_DIGITS]}"
         yield f"{frames} frames answered by {by.worker} ({what})"
-    models = {(by.model_version, by.sha256) for by in tally.answerers}
+    models = {(by.model_version, by.sha256) for by in counts.answerers}
     if len(models) > 1:
         yield (
             f"WARNING: {len(models)} different models answered by the name of {card.name}: the results and the times of this "

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from edge.reliability.ledger import Journey, Ledger
-from edge.reliability.liveness import Silence
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.liveness import LivenessMonitor
 from edge.transports.transport import Transport
 from shared import clock
 from shared.messages.frame import FrameMessage
@@ -15,7 +15,7 @@ from shared.stages import Stage, Stamp
 _LOOK_S = 0.2  # How often a wait looks whether it was stopped.
 
 
-class Window:
+class InFlightWindow:
     """How many frames may be unanswered. It counts answers, not the broker's acknowledgements."""
 
     def __init__(self, size: int, stop: threading.Event) -> None:
@@ -43,12 +43,12 @@ class Window:
         """Wait for a moment, or until stopped."""
         self._stop.wait(_LOOK_S)
 
-    def take_place(self) -> None:
+    def acquire(self) -> None:
         """A frame is about to be sent."""
         with self._condition:
             self._unanswered += 1
 
-    def give_back_place(self) -> None:
+    def release(self) -> None:
         """A sent frame has ended."""
         with self._condition:
             self._unanswered -= 1
@@ -62,10 +62,10 @@ class Sender:
         self,
         transport: Transport,
         ledger: Ledger,
-        window: Window,
+        window: InFlightWindow,
         *,
         node: str,
-        silence: Silence | None = None,
+        silence: LivenessMonitor | None = None,
         patience_s: float = 0.0,
         keeps: bool = False,
     ) -> None:
@@ -83,43 +83,43 @@ class Sender:
         self._patience_ns = round(patience_s * 1e9)
         self._keeps = keeps
 
-    def is_in_vain(self) -> bool:
+    def no_worker_alive(self) -> bool:
         """Whether nobody would answer: no worker serves the model, or all that do stand still."""
         if not self._transport.wait_until_served(0.0):
             return True
         return self._silence is not None and self._silence.is_total(self._transport.online())
 
-    def refusal(self, journey: Journey) -> str | None:
+    def refusal(self, record: FrameRecord) -> str | None:
         """Why a frame is not worth any work, or None."""
-        if journey.deadline_ns is not None and clock.now_ns() >= journey.deadline_ns:
+        if record.deadline_ns is not None and clock.now_ns() >= record.deadline_ns:
             return "deadline"
-        if not self.is_in_vain():
+        if not self.no_worker_alive():
             return None
         until_ns = clock.now_ns() + self._patience_ns
         while clock.now_ns() < until_ns and not self._window.is_stopped:
             if not self._transport.wait_until_served(_LOOK_S):
                 continue
-            if not self.is_in_vain():
+            if not self.no_worker_alive():
                 return None
             self._window.rest()
         self._patience_ns = 0  # Once given up on, no frame waits again.
         return "no_worker"
 
-    def send(self, journey: Journey, message: FrameMessage) -> None:
+    def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamp, pack, journal and publish a frame; a message too large for the broker is dropped instead."""
-        sent_ns = journey.times[Stage.SENT] = clock.now_ns()
-        journey.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in journey.times.items())
-        budget_ns = None if journey.deadline_ns is None else journey.deadline_ns - sent_ns
+        sent_ns = record.times[Stage.SENT] = clock.now_ns()
+        record.stamps = tuple(Stamp(stage, self._node, at_ns) for stage, at_ns in record.times.items())
+        budget_ns = None if record.deadline_ns is None else record.deadline_ns - sent_ns
         budget_ms = None if budget_ns is None else max(0, budget_ns // 10**6)
-        message = replace(message, stamps=journey.stamps, budget_ms=budget_ms)
+        message = replace(message, stamps=record.stamps, budget_ms=budget_ms)
         parcel = self._transport.pack(message)
         if parcel.size > self._transport.largest_message:
             bound = self._transport.largest_message_told
-            self._ledger.drop(journey, f"too_large: {parcel.size} bytes, {bound}")
+            self._ledger.drop(record, f"too_large: {parcel.size} bytes, {bound}")
             return
-        journey.bytes_up = parcel.size
-        journey.message = message if self._keeps else None
-        self._window.take_place()
-        self._ledger.open(journey)
-        ledger, frame_id = self._ledger, journey.id
+        record.bytes_up = parcel.size
+        record.message = message if self._keeps else None
+        self._window.acquire()
+        self._ledger.open(record)
+        ledger, frame_id = self._ledger, record.id
         self._transport.send(message, parcel, lambda reason: ledger.withdraw(frame_id, reason))

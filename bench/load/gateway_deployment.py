@@ -8,8 +8,8 @@ from typing import Self
 from bench.harness.ports import free_ports
 from bench.load.worker_process import Worker
 from bench.performance import overhead
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.transport import TRANSPORTS, Transport
 from shared.broker.broker import Broker
 from shared.registry import load
@@ -78,7 +78,7 @@ class DoorSite(AbstractContextManager["DoorSite"]):
         """
         where = {"broker": self.broker.url} if door == MQTT else {"worker_addresses": (self.address(door),)}
         config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-        opened: Transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
+        opened: Transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
         return opened
 
     def played(

@@ -25,7 +25,7 @@ from bench.load.worker_process import Worker
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sources.source import open_source
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
@@ -130,7 +130,9 @@ def prepared(plan: Plan, model: Model) -> list[FrameMessage]:
     source = open_source(str(plan.bag))
     messages = []
     for frame in islice((item for item in source.frames() if isinstance(item, Frame)), plan.frames):
-        journey = Journey(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None)
+        journey = FrameRecord(
+            FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {}, None
+        )
         messages.append(prepare(frame, journey, preparation))
     source.close()
     if not messages:

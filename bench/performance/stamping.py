@@ -20,8 +20,8 @@ from bench.harness.machine_line import machine_line
 from bench.harness.spread import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from edge.reliability.ledger import Journey, Ledger
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
 from shared.imaging.frames import Frame, Layout
@@ -58,7 +58,7 @@ class _Desk:
     """A ledger and a worker's replies, each frame handed from one to the other."""
 
     def __init__(self, log: LogWriter) -> None:
-        clocks = Clocks()
+        clocks = WorkerClocks()
         self._ledger = Ledger(log, vehicle=_VEHICLE, session="session", model=_MODEL, clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
         self._answers: list[MaskMessage] = []
@@ -99,7 +99,7 @@ class _Desk:
         }
         return {name: part_ns / 1e3 for name, part_ns in parts_ns.items()}
 
-    def _request(self, journey: Journey) -> Request:
+    def _request(self, journey: FrameRecord) -> Request:
         message = FrameMessage(
             id=journey.id,
             model=_MODEL,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import chain, islice
 
 from edge.pacing.arrivals import Arrivals, poisson_ns, uniform_ns
-from edge.pacing.frame_queue import Slot
+from edge.pacing.frame_queue import FrameQueue
 from edge.reliability.ledger import Ledger
 from shared import clock
 from shared.errors import SkylaneError
@@ -27,7 +27,7 @@ class Pace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ReplaySettings:
     """How a source is replayed."""
 
     pace: Pace = Pace.OPEN_LOOP
@@ -45,7 +45,7 @@ class Schedule:
 class ReadAhead:
     """Reads a source in its own thread into a bounded queue, so that reading is never part of a frame's latency."""
 
-    def __init__(self, source: FrameSource, schedule: Schedule, stop: threading.Event) -> None:
+    def __init__(self, source: FrameSource, schedule: ReplaySettings, stop: threading.Event) -> None:
         self._source = source
         self._loop = schedule.loop
         self._frames = schedule.frames
@@ -108,9 +108,9 @@ class Pacer:
     def __init__(
         self,
         frames: Iterable[Frame | UnreadableFrame],
-        slot: Slot,
+        slot: FrameQueue,
         ledger: Ledger,
-        schedule: Schedule,
+        schedule: ReplaySettings,
         stop: threading.Event,
     ) -> None:
         self._frames = frames
@@ -182,11 +182,11 @@ class Pacer:
             self._offer(frame, frame.source_ns)
 
     def _offer(self, frame: Frame | UnreadableFrame, due_ns: int) -> None:
-        journey = self._ledger.begin(frame, due_ns)
+        record = self._ledger.begin(frame, due_ns)
         if isinstance(frame, UnreadableFrame):
-            self._ledger.drop(journey, f"undecodable: {frame.reason}")
+            self._ledger.drop(record, f"undecodable: {frame.reason}")
             return
-        oldest = self._slot.put(journey, frame)
+        oldest = self._slot.put(record, frame)
         if oldest:
             self._ledger.drop(oldest, "window")
 

@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 
-_BURST = 16  # Probes in a row to a process that is new, so that the first frames find a bound, and
+_BURST = 16  # ProbeTracker in a row to a process that is new, so that the first frames find a bound, and
 _BURST_GAP_NS = 20_000_000
 _GAP_NS = 500_000_000  # two a second from then on: between them a bound widens by a quarter of a millisecond.
 _SPREAD = 0.2  # Of that gap, either way, so that probes keep no step with the frames.
@@ -38,10 +38,10 @@ class _Pace:
     burst: int = _BURST
 
 
-class Probes:
+class ProbeTracker:
     """Which worker is to be asked when, and what to make of an echo. Knows neither wire nor thread."""
 
-    def __init__(self, session: str, clocks: Clocks) -> None:
+    def __init__(self, session: str, clocks: WorkerClocks) -> None:
         self._session = session
         self._clocks = clocks
         self._paces: dict[str, _Pace] = {}
@@ -103,8 +103,8 @@ class Probes:
         return round(gap_ns(len(self._paces)) * self._chance.uniform(1 - _SPREAD, 1 + _SPREAD))
 
 
-class Prober:
-    """Probes beside the frames, so that no frame waits for them, on whatever way `ask` has."""
+class ClockProber:
+    """ProbeTracker beside the frames, so that no frame waits for them, on whatever way `ask` has."""
 
     def __init__(
         self, session: str, *, online: Callable[[], Iterable[tuple[str, str]]], ask: Callable[[str, bytes], None]
@@ -131,9 +131,9 @@ class Prober:
             return False
         return True
 
-    def run(self, clocks: Clocks, stop: threading.Event) -> None:
+    def run(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """Probe until stopped; the body of the probing thread."""
-        probes = Probes(self._session, clocks)
+        probes = ProbeTracker(self._session, clocks)
         while not stop.is_set():
             if self._is_another_connection.is_set():
                 self._is_another_connection.clear()
@@ -142,7 +142,7 @@ class Prober:
                 self._ask(worker, pack_probe(probes.probe(worker, clock.now_ns())))
             self._hear(probes)
 
-    def _hear(self, probes: Probes) -> None:
+    def _hear(self, probes: ProbeTracker) -> None:
         """Take in the echoes that come until the next probe is due."""
         next_ns = probes.next_ns()
         wait_s = _LOOK_S if next_ns is None else min(_LOOK_S, max(0.0, (next_ns - clock.now_ns()) / 1e9))

@@ -1,4 +1,4 @@
-"""Silence: whether every worker that serves the model stands still, though the broker has it online.
+"""LivenessMonitor: whether every worker that serves the model stands still, though the broker has it online.
 
 A process that hangs, or is stopped, keeps its connection: only after one and a half keepalives does the broker say that
 it is gone. But it echoes no probes, and an echo waits for nothing but the worker's network thread. A link that carries
@@ -8,27 +8,27 @@ comes, but one thing after the other, so a silence has to be seen for a while.
 
 from collections.abc import Callable, Sequence
 
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 
-SILENCE_S = 10.0
+UNRESPONSIVE_AFTER_S = 10.0
 _ASK_NS = 1_000_000_000
 
 _Workers = Sequence[tuple[str, str]]  # Each with the session of its process.
 
 
-class Silence:
+class LivenessMonitor:
     """Tells when nobody is left to answer. Used by one thread at a time."""
 
     def __init__(
         self,
-        pulse: Pulse,
-        clocks: Clocks,
+        pulse: WorkerStats,
+        clocks: WorkerClocks,
         *,
         heard_ns: Callable[[], int],
         ask: Callable[[], None],
-        enough_s: float = SILENCE_S,
+        enough_s: float = UNRESPONSIVE_AFTER_S,
         seen_s: float = 1.0,
     ) -> None:
         """`heard_ns`: when the broker was last heard; `ask` has it give a sign.

@@ -8,8 +8,8 @@ from shared.messages.frame import MaskMessage, Status
 from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
 
 
-class Answerer(NamedTuple):
-    """Who answers: a worker, and what it runs. Workers of one group may be of different versions."""
+class ReplyOrigin(NamedTuple):
+    """Who answers: a worker, and what it runs. WorkerDirectory of one group may be of different versions."""
 
     worker: str = ""
     model_version: str = ""
@@ -18,20 +18,20 @@ class Answerer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ValidatedReply:
     """What a worker's word adds to a row; nothing where none came."""
 
     message: MaskMessage | None = None
     bytes_down: int = 0
     node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
-    answerer: Answerer = field(default_factory=Answerer)
+    answerer: ReplyOrigin = field(default_factory=ReplyOrigin)
 
     @classmethod
-    def of(cls, message: MaskMessage, bytes_down: int, away_ns: int) -> "Answer":
+    def of(cls, message: MaskMessage, bytes_down: int, away_ns: int) -> "ValidatedReply":
         """What is believed of a message about a frame that was away for so long."""
         node = _node(message)
-        by = Answerer(message.worker, message.model_version, message.engine, message.model_sha256)
+        by = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
         return cls(message, bytes_down, node, _cloud_times(message, node, away_ns), by)
 
 

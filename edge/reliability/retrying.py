@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from edge.frame_log import FrameLog
+from edge.frame_log import FrameEventLog
 from edge.reliability.clock_sync import gap_ns
-from edge.reliability.ledger import Journey, Ledger
-from edge.reliability.retry_policy import Suspicions
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.retry_policy import RetryPolicy
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_stats import WorkerStats
 from edge.transports.transport import Transport
 from shared import clock
 from shared.stages import Stage
@@ -30,26 +30,26 @@ class Retrier:
     """Sends frames again that met silence."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, suspicions: Suspicions, pulse: Pulse, clocks: Clocks
+        self, transport: Transport, ledger: Ledger, suspicions: RetryPolicy, pulse: WorkerStats, clocks: WorkerClocks
     ) -> None:
         self._transport = transport
         self._ledger = ledger
         self._suspicions = suspicions
         self._pulse = pulse
         self._clocks = clocks
-        self._frame_log = FrameLog()
+        self._frame_log = FrameEventLog()
 
     def run(self, stop: threading.Event) -> None:
         """Look after the frames in flight until stopped; the body of the retrying thread."""
-        departed_ns = self._transport.departed_ns()
+        last_failure_ns = self._transport.last_failure_ns()
         while not stop.is_set():
-            wait_s = self._look(departed_ns)
-            departed_ns = self._transport.departed_ns(after_ns=departed_ns, timeout_s=wait_s)
+            wait_s = self._look(last_failure_ns)
+            last_failure_ns = self._transport.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
 
-    def _look(self, departed_ns: int) -> float:
+    def _look(self, last_failure_ns: int) -> float:
         """Send again what is due; how many seconds to wait until the next look."""
-        journeys = self._ledger.in_flight()
-        if not journeys:
+        records = self._ledger.in_flight()
+        if not records:
             return _LOOK_S
         workers = self._transport.online()
         now_ns = clock.now_ns()
@@ -57,30 +57,30 @@ class Retrier:
         if 0 < len(moving) < len(workers):  # Where none moves, it is the link, or this process itself.
             for name, _ in set(workers) - set(moving):
                 self._frame_log.stands_still(name)
-            workers, departed_ns = moving, now_ns
-        suspicions = self._suspicions.of(journeys, len(workers), departed_ns, now_ns)
+            workers, last_failure_ns = moving, now_ns
+        suspicions = self._suspicions.of(records, len(workers), last_failure_ns, now_ns)
         later_ns = [suspicion.due_ns for suspicion in suspicions if suspicion.due_ns > now_ns]
         for suspicion in suspicions:
             if suspicion.due_ns <= now_ns:
-                self._send(suspicion.journey, self._most_alive(workers, suspicion.journey))
+                self._send(suspicion.record, self._most_alive(workers, suspicion.record))
         return min(_LOOK_S, max(_LEAST_S, (min(later_ns) - now_ns) / 1e9)) if later_ns else _LOOK_S
 
-    def _send(self, journey: Journey, worker: str) -> None:
-        message = journey.message
+    def _send(self, record: FrameRecord, worker: str) -> None:
+        message = record.message
         if message is None:
             return
         sent_ns = clock.now_ns()
-        if not self._ledger.reopen(journey, sent_ns):
+        if not self._ledger.reopen(record, sent_ns):
             return
-        self._frame_log.sent_again(journey.id, worker, sent_ns - journey.times[Stage.SENT])
-        budget_ms = None if journey.deadline_ns is None else max(0, (journey.deadline_ns - sent_ns) // 10**6)
-        message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), budget_ms=budget_ms)
+        self._frame_log.sent_again(record.id, worker, sent_ns - record.times[Stage.SENT])
+        budget_ms = None if record.deadline_ns is None else max(0, (record.deadline_ns - sent_ns) // 10**6)
+        message = replace(message, attempt=record.attempts, stamps=record.stamps_of(2), budget_ms=budget_ms)
         # Where that worker is gone as well, time closes the frame: there is no third attempt.
         self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 
-    def _most_alive(self, workers: _Workers, journey: Journey) -> str:
+    def _most_alive(self, workers: _Workers, record: FrameRecord) -> str:
         """Who answered last since the frame left; where nobody did, who was last heard of."""
-        sent_ns = journey.times[Stage.SENT]
+        sent_ns = record.times[Stage.SENT]
 
         def alive(worker: tuple[str, str]) -> tuple[int, int]:
             answered_ns = self._pulse.answered_ns(worker[0])

@@ -9,7 +9,7 @@ from shared.clock import Exchange, Offset, OffsetEstimator
 _MAX_NODES = 512  # A worker that is started again is another node, with another clock.
 
 
-class Clocks:
+class WorkerClocks:
     """An offset estimator for each node. All methods may be called from any thread."""
 
     def __init__(self) -> None:

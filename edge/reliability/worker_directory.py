@@ -28,7 +28,7 @@ class NoWorkerError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class KnownWorker:
     """A worker as last announced."""
 
     name: str
@@ -46,22 +46,24 @@ class Worker:
         """What it serves; nothing unless it is online."""
         return self.status.cards if self.status.state is NodeState.ONLINE else ()
 
-    def is_another_process_than(self, other: "Worker") -> bool:
+    def is_another_process_than(self, other: "KnownWorker") -> bool:
         """Whether the process that was known by this name is gone, and did not say goodbye as one does that drains."""
         return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
 
-    def is_gone_before(self, other: "Worker") -> bool:
+    def is_gone_before(self, other: "KnownWorker") -> bool:
         """Whether it is the late goodbye, or the will, of a process that the other one has followed under its name."""
         return self.status.state is NodeState.OFFLINE and self.status.session != other.status.session
 
 
-class Workers:
+class WorkerDirectory:
     """Follows the workers' announcements, and logs who joins, leaves and changes its models."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._known: dict[str, Worker] = {}
-        self._departed: dict[str, tuple[Worker, int]] = {}  # The last process of a name that went while online; when.
+        self._known: dict[str, KnownWorker] = {}
+        self._departed: dict[
+            str, tuple[KnownWorker, int]
+        ] = {}  # The last process of a name that went while online; when.
         self._lost_all_ns = 0
 
     def announced(self, delivery: Delivery) -> None:
@@ -74,7 +76,7 @@ class Workers:
         """Take in what the worker of that name announces; a broken announcement is as good as none."""
         with self._condition:
             try:
-                worker = Worker(name, unpack_status(payload))
+                worker = KnownWorker(name, unpack_status(payload))
             except MessageError:
                 self._known.pop(name, None)
             else:
@@ -109,7 +111,7 @@ class Workers:
                 self._depart(worker)
             self._condition.notify_all()
 
-    def _depart(self, worker: Worker) -> None:
+    def _depart(self, worker: KnownWorker) -> None:
         self._departed.pop(worker.name, None)
         if len(self._departed) >= _MAX_WORKERS:
             del self._departed[next(iter(self._departed))]  # The one that went first.
@@ -132,7 +134,9 @@ class Workers:
         with self._condition:
             return [(worker.name, worker.status.session) for worker in self._serving(model, version)]
 
-    def departed_ns(self, model: str, version: str | None = None, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+    def last_failure_ns(
+        self, model: str, version: str | None = None, *, after_ns: int = 0, timeout_s: float = 0.0
+    ) -> int:
         """When a worker of the model last went without draining, or the connection did with all that was on its way.
 
         0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
@@ -164,7 +168,7 @@ class Workers:
         with self._condition:
             return self._condition.wait_for(lambda: self._card(model, version) is not None, timeout_s)
 
-    def _serving(self, model: str, version: str | None) -> Iterator[Worker]:
+    def _serving(self, model: str, version: str | None) -> Iterator[KnownWorker]:
         return (worker for worker in list(self._known.values()) if worker.card(model, version))
 
     def _card(self, model: str, version: str | None) -> ModelCard | None:
@@ -180,7 +184,7 @@ class Workers:
         return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
 
 
-def _log_change(before: Worker | None, now: Worker) -> None:
+def _log_change(before: KnownWorker | None, now: KnownWorker) -> None:
     """Logs what an announcement changes of what was known of a worker."""
     state, fields = now.status.state, {"worker": now.name, "session": now.status.session}
     models = [f"{card.name} {card.version}" for card in now.cards]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.geometry import UNSEEN, lay_back
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
@@ -27,7 +27,7 @@ class BagSink:
         self._card = card
         self._bag = load("bag writer", _WRITERS, "mcap")(folder / f"{noun(card.task)}s_bag", "mcap", "none")
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         topic = "/" + answered.camera.strip("/").removesuffix("/image_raw")
         match answered.result:
@@ -40,13 +40,13 @@ class BagSink:
         """See Sink."""
         self._bag.close()
 
-    def _write_mask(self, topic: str, mask: Mask, answered: Answered) -> None:
+    def _write_mask(self, topic: str, mask: Mask, answered: FrameResult) -> None:
         geometry = answered.geometry
         if mask.shape != (geometry.source_height, geometry.source_width):
             mask = lay_back(mask, geometry, UNSEEN)
         self._bag.write_image(topic, mask, "mono8", answered.stamp_ns, answered.source_ns, "camera")
 
-    def _write_boxes(self, topic: str, found: Detections, answered: Answered) -> None:
+    def _write_boxes(self, topic: str, found: Detections, answered: FrameResult) -> None:
         names = [self._card.labels.name_of(class_id) for class_id in found.class_ids.tolist()]
         boxes = [_box(name, corners) for name, corners in zip(names, found.boxes.tolist(), strict=True)]
         times: dict[str, Any] = {"stamp_ns": answered.stamp_ns, "received_ns": answered.source_ns}

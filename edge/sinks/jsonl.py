@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge.sinks.files import unwritable
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.labels import Labels
 from shared.imaging.mask_codecs import Mask
@@ -45,7 +45,7 @@ class JsonLinesSink:
         except OSError as error:
             raise unwritable(self._path, error) from error
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         fields = {
             "camera": answered.camera,

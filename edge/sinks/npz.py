@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edge.sinks.files import write_file
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Tensors
 from shared.messages.topics import camera_name
@@ -22,7 +22,7 @@ class NpzSink:
         del card
         self._folder = folder / "tensors"
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         assert isinstance(answered.result, Tensors)
         packed = io.BytesIO()

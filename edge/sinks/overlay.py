@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edge.sinks.files import write_picture
 from edge.sinks.rendering import scaled, seen, told, view
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
@@ -23,7 +23,7 @@ class OverlaySink:
         self._folder = folder / "overlays"
         self._card = card
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         picture = seen(answered)
         height, width = picture.shape[:2]

@@ -6,7 +6,7 @@ import numpy as np
 
 from edge.sinks.files import write_picture
 from edge.sinks.rendering import seen, told, view
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
@@ -27,7 +27,7 @@ class PngSink:
         self._folder = folder
         self._card = card
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         name = f"{camera_name(answered.camera)}/{answered.frame_index:06d}.png"
         if isinstance(answered.result, np.ndarray):

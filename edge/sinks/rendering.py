@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import Picture, stamp_untrained
@@ -13,7 +13,7 @@ from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 
 
-def seen(answered: Answered) -> Picture:
+def seen(answered: FrameResult) -> Picture:
     """The picture at the size to draw on: of a mask its own, elsewhere large enough to read text on."""
     height, width = answered.picture.shape[:2]
     if isinstance(answered.result, np.ndarray):
@@ -23,7 +23,7 @@ def seen(answered: Answered) -> Picture:
     return scaled(answered.picture, round(width * factor), round(height * factor))
 
 
-def view(picture: Picture, answered: Answered, card: ModelCard, opacity: float) -> Picture:
+def view(picture: Picture, answered: FrameResult, card: ModelCard, opacity: float) -> Picture:
     """The result drawn on a picture of any scale of what the model saw, RGB."""
     result: Any = answered.result
     if isinstance(result, np.ndarray):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, apply
@@ -75,7 +75,7 @@ def check_sinks(names: Sequence[str], card: ModelCard) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class FrameResult:
     """An answered frame: RGB H×W×3 uint8 as the model saw it, and the result."""
 
     camera: str
@@ -98,7 +98,7 @@ class Sink(Protocol):
 
     in_order: bool  # Whether a frame that comes too late for its place is of no use.
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """Write one frame; frames of a camera come in order."""
 
     def close(self) -> None:
@@ -118,27 +118,27 @@ class SinkFeed:
         self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: Handover[Answered] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
+        self._handover: Handover[FrameResult] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, journey: Journey, message: MaskMessage, result: Result) -> None:
+    def put(self, record: FrameRecord, message: MaskMessage, result: Result) -> None:
         """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
-        if not self._sinks or journey.picture is None or journey.geometry is None:
+        if not self._sinks or record.picture is None or record.geometry is None:
             return
-        picture: Any = journey.picture
-        if picture.shape[:2] != (journey.geometry.target_height, journey.geometry.target_width):
-            picture = apply(picture, journey.geometry)  # Sent as it was, and resized by the worker.
+        picture: Any = record.picture
+        if picture.shape[:2] != (record.geometry.target_height, record.geometry.target_width):
+            picture = apply(picture, record.geometry)  # Sent as it was, and resized by the worker.
         if self._card.layout is Layout.BGR8:
             picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
         self._handover.put(
-            Answered(
-                camera=journey.camera,
-                sequence=journey.id.sequence,
-                frame_index=journey.frame_index,
-                stamp_ns=journey.frame_stamp_ns,
-                source_ns=journey.source_ns,
+            FrameResult(
+                camera=record.camera,
+                sequence=record.id.sequence,
+                frame_index=record.frame_index,
+                stamp_ns=record.frame_stamp_ns,
+                source_ns=record.source_ns,
                 picture=picture,
                 result=result,
-                geometry=journey.geometry,
+                geometry=record.geometry,
                 model_version=message.model_version,
                 engine=message.engine,
             )
@@ -158,7 +158,7 @@ class SinkFeed:
     def run(self) -> None:
         """Write until the end; the body of the sinks' thread."""
         step_back()
-        waiting: list[tuple[int, Answered]] = []
+        waiting: list[tuple[int, FrameResult]] = []
         written = -1
         with self._handover.reader() as get:
             while (answered := get()) is not None:
@@ -177,7 +177,7 @@ class SinkFeed:
             for sink in list(self._sinks):
                 self._guarded(sink, sink.close)
 
-    def _write(self, answered: Answered, *, in_order: bool) -> None:
+    def _write(self, answered: FrameResult, *, in_order: bool) -> None:
         for sink in [sink for sink in self._sinks if sink.in_order is in_order]:
             self._guarded(sink, partial(sink.write, answered))
         self.written += 1

@@ -11,7 +11,7 @@ from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTr
 
 from edge.sinks.files import unwritable
 from edge.sinks.rendering import seen, told, view
-from edge.sinks.sink import Answered, SinkError
+from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
@@ -36,7 +36,7 @@ class VideoSink:
         self._format = _usable_format(video_codec)
         self._films: dict[str, _Film] = {}
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         picture = seen(answered)
         sides = np.concatenate((picture, view(picture, answered, self._card, _OPACITY)), axis=1)

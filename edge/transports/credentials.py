@@ -29,14 +29,14 @@ def worker_address(text: str) -> Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class WorkerCredentials:
     """Whom we trust, and who we are."""
 
     authority: bytes | None = None  # PEM; None: no TLS.
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, authority: Path | None) -> "Security":
+    def read(cls, authority: Path | None) -> "WorkerCredentials":
         """The authority of a file, and the token of the environment's SKYLANE_WORKER_TOKEN.
 
         Raises:

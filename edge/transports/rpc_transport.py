@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.reliability.clock_sync import Prober
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_directory import NoWorkerError, Workers
-from edge.transports.channel import Dialect, Line, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.credentials import Security
-from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
-from edge.transports.worker_connection import Link
+from edge.reliability.clock_sync import ClockProber
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import NoWorkerError, WorkerDirectory
+from edge.transports.channel import (
+    ChannelError,
+    Indeterminate,
+    NotDelivered,
+    Outcome,
+    ProtocolAdapter,
+    RpcChannel,
+    RpcRefusal,
+    RpcReply,
+)
+from edge.transports.credentials import WorkerCredentials
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, RawReply, Unreachable
+from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -30,7 +39,7 @@ _UNNAMED = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class DirectSettings:
+class RpcSettings:
     """Whom a vehicle calls, and as whom."""
 
     addresses: tuple[str, ...]  # HOST:PORT each.
@@ -41,10 +50,10 @@ class DirectSettings:
     version: str | None = None  # Of the model; None: whichever a worker takes for current.
     most_calls: int = 8  # Under way at a time; a frame may be sent twice.
     answer_timeout_s: float = 30.0
-    security: Security = field(default_factory=Security)
+    security: WorkerCredentials = field(default_factory=WorkerCredentials)
 
     @classmethod
-    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "DirectSettings":
+    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "RpcSettings":
         """As the vehicle is configured; the token comes from the environment.
 
         Raises:
@@ -58,22 +67,22 @@ class DirectSettings:
             version=config.model_version,
             most_calls=2 * config.window,  # Each frame may be sent twice.
             answer_timeout_s=config.answer_timeout_s,
-            security=Security.read(config.worker_tls_ca),
+            security=WorkerCredentials.read(config.worker_tls_ca),
             on_fault=on_fault,
         )
 
 
-class DirectTransport:
+class RpcTransport:
     """Gives each frame to the worker with the fewest frames under way."""
 
-    def __init__(self, dialect: Dialect, lines: Mapping[str, Line], settings: DirectSettings) -> None:
+    def __init__(self, dialect: ProtocolAdapter, lines: Mapping[str, RpcChannel], settings: RpcSettings) -> None:
         """`lines`: by address; they are closed with the transport."""
-        self.replies: queue.Queue[Reply | None] = queue.Queue(max(MOST_REPLIES, settings.most_calls))
+        self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, settings.most_calls))
         self.replies_dropped = 0
         self._dialect = dialect
         self._settings = settings
-        self._workers = Workers()
-        self._links = [Link(address, line) for address, line in lines.items()]
+        self._workers = WorkerDirectory()
+        self._links = [WorkerConnection(address, line) for address, line in lines.items()]
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._stop = threading.Event()
@@ -131,10 +140,10 @@ class DirectTransport:
         """See Transport."""
         return self._workers.online(self._settings.model, self._settings.version)
 
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """See Transport."""
         model, version = self._settings.model, self._settings.version
-        return self._workers.departed_ns(model, version, after_ns=after_ns, timeout_s=timeout_s)
+        return self._workers.last_failure_ns(model, version, after_ns=after_ns, timeout_s=timeout_s)
 
     def unused(self) -> Mapping[str, str]:
         """See Transport. One that could have been given frames is none of them."""
@@ -142,17 +151,17 @@ class DirectTransport:
         idle = [link for link in self._links if not link.used and link.name not in serving]
         return {link.address: self._problem(link) for link in idle}
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
         return self._dialect.pack(message)
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
         self._send(_Call(message, parcel, unreachable, worker), frozenset())
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
 
         def ask(worker: str, payload: bytes) -> None:
@@ -166,7 +175,7 @@ class DirectTransport:
             elif not prober.echoed(worker, payload, returned_ns):
                 clocks.ignore("too_many")
 
-        prober = Prober(self._settings.session, online=self.online, ask=ask)
+        prober = ClockProber(self._settings.session, online=self.online, ask=ask)
         prober.run(clocks, stop)
 
     def close(self) -> None:
@@ -194,7 +203,7 @@ class DirectTransport:
         timeout_s = self._settings.answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
         link.line.call(call.parcel, budget_ms, timeout_s, partial(self._ended, link, call, tried))
 
-    def _ended(self, link: Link, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
+    def _ended(self, link: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
         """A call is over; runs on a thread of the line's, whose library would swallow what is raised here."""
         try:
             with self._lock:
@@ -203,31 +212,31 @@ class DirectTransport:
         except BaseException as error:  # noqa: BLE001  Whatever it is, the node raises it.
             self._settings.on_fault(error)
 
-    def _take(self, link: Link, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
+    def _take(self, link: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
         name = link.name or _UNNAMED
         match outcome:
-            case Returned():
+            case RpcReply():
                 size = len(outcome.body) + sum(len(value) for key, value in outcome.beside.items() if _is_ours(key))
-                self._reply(Reply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns))
-            case Refused():
+                self._reply(RawReply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns))
+            case RpcRefusal():
                 refusal = _refusal(call.message, name, outcome.status, outcome.reason)
-                self._reply(Reply(lambda: refusal, 0, outcome.returned_ns))
-            case Unsent():
+                self._reply(RawReply(lambda: refusal, 0, outcome.returned_ns))
+            case NotDelivered():
                 if link.name is not None:
                     self._workers.left(link.name, is_drained=outcome.is_stopping)
                 link.interrupted.set()
                 self._send(call, tried | {link.address})
-            case Silent() if outcome.is_broken and link.name is not None:
+            case Indeterminate() if outcome.is_broken and link.name is not None:
                 self._workers.broke(link.name)
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: RawReply) -> None:
         try:
             self.replies.put_nowait(reply)
         except queue.Full:
             with self._lock:
                 self.replies_dropped += 1
 
-    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> MaskMessage:
+    def _read(self, frame: FrameMessage, worker: str, returned: RpcReply) -> MaskMessage:
         """The answer to a frame; where it is none, that is its answer: no other will come."""
         try:
             message = self._dialect.read(returned)
@@ -237,15 +246,15 @@ class DirectTransport:
             return _refusal(frame, worker, Status.FAILED, f"the answer is one to frame {message.id}")
         return message
 
-    def _problem(self, link: Link) -> str:
+    def _problem(self, link: WorkerConnection) -> str:
         if link.name is not None:
             return f"it does not serve {self._settings.model}"
         return str(link.problem or "it said nothing")
 
-    def _told(self, link: Link, name: str, packed: bytes) -> None:
+    def _told(self, link: WorkerConnection, name: str, packed: bytes) -> None:
         other = next((each for each in self._links if each is not link and each.name == name), None)
         if other is not None:
-            raise LineError(
+            raise ChannelError(
                 f"its worker is {name}, as is that of {other.address}: name one address of each, and each by another name "
                 "(skylane cloud serve --worker)"
             )
@@ -263,7 +272,7 @@ class _Call:
     """A frame that is to be sent."""
 
     message: FrameMessage
-    parcel: Parcel
+    parcel: EncodedRequest
     unreachable: Unreachable
     worker: str | None
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from shared.encoding.compression import Buffer
 from shared.messages.frame import FrameMessage, MaskMessage
 from shared.messages.model_card import ModelCard
 from shared.registry import Entry
 
-MOST_REPLIES = 256  # That wait to be read.
+MAX_QUEUED_REPLIES = 256  # That wait to be read.
 
-TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
+TRANSPORTS = {  # Each opened by (EdgeConfig, session, TransportEvents).
     "mqtt": Entry("edge.transports.mqtt.transport:opened", "edge"),
     "grpc": Entry("edge.transports.grpc.transports:native", "transports"),
     "tfs-grpc": Entry("edge.transports.grpc.transports:tensorflow_serving", "transports"),
@@ -25,7 +25,7 @@ TRANSPORTS = {  # Each opened by (EdgeConfig, session, Hooks).
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class EncodedRequest:
     """A frame packed for its way up."""
 
     parts: tuple[Buffer, ...]  # Of its body: a picture among them lies where it was made, and is not copied.
@@ -43,7 +43,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RawReply:
     """An answer as it came in, unread."""
 
     read: Callable[[], MaskMessage]  # Raises MessageError: it is none.
@@ -57,7 +57,7 @@ Unreachable = Callable[[str], None]  # Told, with the reason, when it is certain
 class Transport(Protocol):
     """Carries frames to a worker; whatever comes back waits in `replies`."""
 
-    replies: "queue.Queue[Reply | None]"
+    replies: "queue.Queue[RawReply | None]"
 
     @property
     def replies_dropped(self) -> int:
@@ -91,7 +91,7 @@ class Transport(Protocol):
     def online(self) -> Sequence[tuple[str, str]]:
         """The workers that serve the model, each with the session of its process."""
 
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """When a worker of the model last went without draining, or the connection with all that was on its way.
 
         0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
@@ -100,15 +100,15 @@ class Transport(Protocol):
     def unused(self) -> Mapping[str, str]:
         """The addresses that were given and got no frame, each with why nobody there could take one."""
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """A frame as this transport sends it."""
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """Hand a packed frame over; returns before it is on the wire. `worker`: who is to take it; None: any."""
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """Tell `clocks` what the workers' clocks say, until stopped; the body of a thread.
 
         A transport without a channel beside the frames returns at once: `clocks` then knows what the frames tell.

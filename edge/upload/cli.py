@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge.run_summary import NOTHING_ANSWERED
 from edge.transports.credentials import worker_address
-from edge.upload.dispatcher import Ended, Spread
-from edge.upload.grpc_client import SendSettings
+from edge.upload.dispatcher import Dispatcher, UploadOutcome
+from edge.upload.grpc_client import UploadSettings
 from edge.upload.image_files import found, sort_out
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
@@ -28,8 +28,8 @@ from shared.terminal_table import Table
 _LOG = get_logger("edge")
 
 CALLERS = {
-    "grpc": Entry("edge.upload.grpc_client:GrpcCaller", "transports"),
-    "http": Entry("edge.upload.http_client:HttpCaller", "transports"),
+    "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
+    "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
 }
 
 
@@ -109,7 +109,7 @@ def send(
     addresses = [address for node in nodes for address in _addresses(node)]
     console = Console(stderr=True)
     opened = load("transport", CALLERS, transport)
-    settings = SendSettings(**asked, annotate=output is not None)
+    settings = UploadSettings(**asked, annotate=output is not None)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         files = found(images)
@@ -118,17 +118,17 @@ def send(
         for error in corrupt:
             _LOG.warning("picture left out", reason=str(error))
         sending = progress.add_task("answered", total=len(whole))
-        ended: list[Ended] = []
+        ended: list[UploadOutcome] = []
         began_ns = last_ns = clock.now_ns()
 
-        def record(each: Ended) -> None:
+        def record(each: UploadOutcome) -> None:
             nonlocal last_ns
             last_ns = clock.now_ns()  # Of a node that is not there is heard later.
             ended.append(each)
             _write(each, len(ended), lines, output)
             progress.advance(sending)
 
-        spread = Spread(whole, record)
+        spread = Dispatcher(whole, record)
         spread.run(
             {
                 address: [partial(opened, address, settings, spread.is_over)] * places
@@ -152,7 +152,7 @@ def send(
     sys.exit(1 if failed or corrupt else 0)
 
 
-def _write(each: Ended, number: int, lines: IO[str] | None, output: Path | None) -> None:
+def _write(each: UploadOutcome, number: int, lines: IO[str] | None, output: Path | None) -> None:
     """What became of a picture, as a line and as a picture.
 
     Raises:
@@ -179,7 +179,7 @@ def _kept(flag: str, path: str | Path, give_up: Callable[[], None] = lambda: Non
         raise UnwritableError(unwritable_message(path, error, flag)) from error
 
 
-def _line(each: Ended) -> Mapping[str, Any]:
+def _line(each: UploadOutcome) -> Mapping[str, Any]:
     line: dict[str, Any] = {"picture": str(each.picture), "node": each.node}
     if each.told is None:
         return {**line, "error": each.fault}
@@ -188,7 +188,7 @@ def _line(each: Ended) -> Mapping[str, Any]:
     return {**line, **times, **told.result}
 
 
-def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
+def _summary(ended: Sequence[UploadOutcome], corrupt: int, taken_s: float) -> Table:
     """What each node did, and all of them together."""
     told = [each.told for each in ended if each.told is not None]
     title = (
@@ -206,7 +206,7 @@ def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
     return table
 
 
-def _figures(ended: Sequence[Ended], taken_s: float) -> tuple[str, ...]:
+def _figures(ended: Sequence[UploadOutcome], taken_s: float) -> tuple[str, ...]:
     told = [each.told for each in ended if each.told is not None]
     inferences = [each.inference_ms for each in told if each.inference_ms is not None]
     return (

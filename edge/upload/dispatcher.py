@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edge.upload.client import Caller, NodeBusyError, NodeLostError, NodeRefusedError, Told
+from edge.upload.client import ImageRefusedError, ImageResult, UploadClient, WorkerBusyError, WorkerLostError
 from shared.errors import SkylaneError
 from shared.runtime.threads import ThreadGroup
 
@@ -17,19 +17,21 @@ _JOIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class UploadOutcome:
     """What became of a picture."""
 
     picture: Path
     node: str  # That answered it, or had it last; empty: none had it.
-    told: Told | None
+    told: ImageResult | None
     fault: str = ""
 
 
-class Spread:
+class Dispatcher:
     """Gives each picture to a node with a free place; one that a node goes away with goes to another."""
 
-    def __init__(self, pictures: Iterable[Path], on_ended: Callable[[Ended], None], *, rest_s: float = 0.5) -> None:
+    def __init__(
+        self, pictures: Iterable[Path], on_ended: Callable[[UploadOutcome], None], *, rest_s: float = 0.5
+    ) -> None:
         """`on_ended` hears of each picture, one at a time. `rest_s`: the pause after a node said that it is busy."""
         self._waiting: deque[tuple[Path, int]] = deque((picture, 0) for picture in pictures)
         self._on_ended = on_ended
@@ -46,14 +48,14 @@ class Spread:
         """The nodes that went away, and why."""
         return dict(self._lost)
 
-    def run(self, nodes: Mapping[str, Sequence[Callable[[], Caller]]]) -> None:
+    def run(self, nodes: Mapping[str, Sequence[Callable[[], UploadClient]]]) -> None:
         """Send all; `nodes`: by address, how to make a caller for each of its places. Returns when all have ended."""
         for node, places in nodes.items():
             for number, opened in enumerate(places):
                 self._threads.start(f"{node} {number}", partial(self._serve, node, opened))
         self._threads.join(_JOIN_S * (1 + len(self._waiting)))
         while self._waiting:
-            self._on_ended(Ended(self._waiting.popleft()[0], "", None, "no node is left"))
+            self._on_ended(UploadOutcome(self._waiting.popleft()[0], "", None, "no node is left"))
 
     def is_over(self) -> bool:
         """Whether nothing is left for a node that comes now."""
@@ -66,11 +68,11 @@ class Spread:
             self._stopped = True
             self._condition.notify_all()
 
-    def _serve(self, node: str, opened: Callable[[], Caller]) -> None:
+    def _serve(self, node: str, opened: Callable[[], UploadClient]) -> None:
         """Ask a node as long as it answers; the body of a thread."""
         try:
             caller = opened()
-        except NodeLostError as error:
+        except WorkerLostError as error:
             self._lose(node, error)
             return
         rests = 0
@@ -79,33 +81,33 @@ class Spread:
                 try:
                     self._ask(node, caller, *taken, is_last_time=rests >= _PATIENCE)
                     rests = 0
-                except NodeBusyError:
+                except WorkerBusyError:
                     rests += 1
                     self._rest()
         finally:
             caller.close()
 
-    def _ask(self, node: str, caller: Caller, picture: Path, attempts: int, *, is_last_time: bool) -> None:
+    def _ask(self, node: str, caller: UploadClient, picture: Path, attempts: int, *, is_last_time: bool) -> None:
         """Ask for one picture; where the node says nothing of it, it waits for the next place.
 
         Raises:
-            NodeBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
+            WorkerBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
         """
-        ended: Ended | None = None
+        ended: UploadOutcome | None = None
         lost: SkylaneError | None = None
-        busy: NodeBusyError | None = None
+        busy: WorkerBusyError | None = None
         try:
-            ended = Ended(picture, node, caller.ask(picture))
-        except NodeBusyError as error:
+            ended = UploadOutcome(picture, node, caller.ask(picture))
+        except WorkerBusyError as error:
             busy, lost = (None, error) if is_last_time else (error, None)
-        except NodeLostError as error:
+        except WorkerLostError as error:
             lost, attempts = error, attempts + 1
             if attempts >= _MOST_ATTEMPTS:
-                ended = Ended(
+                ended = UploadOutcome(
                     picture, node, None, f"{_MOST_ATTEMPTS} nodes went away with it, the last because: {error}"
                 )
-        except (NodeRefusedError, SkylaneError, OSError) as error:
-            ended = Ended(picture, node, None, str(error))
+        except (ImageRefusedError, SkylaneError, OSError) as error:
+            ended = UploadOutcome(picture, node, None, str(error))
         with self._condition:
             self._under_way -= 1
             if (
@@ -120,7 +122,7 @@ class Spread:
         if busy is not None:
             raise busy
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, ended: UploadOutcome) -> None:
         if self._is_deaf:
             return
         self._is_deaf = True
@@ -143,7 +145,7 @@ class Spread:
             self._under_way += 1
             return self._waiting.popleft()
 
-    def _lose(self, node: str, error: NodeLostError) -> None:
+    def _lose(self, node: str, error: WorkerLostError) -> None:
         with self._condition:
             self._lost.setdefault(node, str(error))
             self._condition.notify_all()

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from msgspec.structs import asdict, replace
 
-from edge.reliability.worker_directory import Workers
+from edge.reliability.worker_directory import WorkerDirectory
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -105,7 +105,7 @@ def test_a_malformed_message_is_rejected_and_the_next_frame_served(kind: str) ->
 def test_malformed_messages_are_rejected_over_a_real_broker(mosquitto_url: str) -> None:
     """The correlation data, which alone tells whose a broken message is, comes through Mosquitto."""
     with bus_of(mosquitto_url) as bus, working(bus_of(mosquitto_url)):
-        workers = Workers()
+        workers = WorkerDirectory()
         bus.subscribe(WORKER_STATUS.filter(), WORKER_STATUS.qos, workers.announced)
         assert workers.wait_until_serves("tiny", WAIT_S)  # Before, there may be nobody who hears the message.
         vehicle = f"car-{uuid4().hex[:6]}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
@@ -58,29 +58,29 @@ def frame() -> Callable[..., Frame]:
 
 
 @pytest.fixture
-def send() -> Callable[[Journey], Journey]:
-    """Has a journey pass all stages up to sent, a microsecond each."""
+def send() -> Callable[[FrameRecord], FrameRecord]:
+    """Has a record pass all stages up to sent, a microsecond each."""
 
-    def pass_stages(journey: Journey) -> Journey:
-        at_ns = journey.times[Stage.DUE]
+    def pass_stages(record: FrameRecord) -> FrameRecord:
+        at_ns = record.times[Stage.DUE]
         for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT):
             at_ns += 1000
-            journey.times[stage] = at_ns
-        journey.stamps = tuple(Stamp(stage.value, NODE, at) for stage, at in journey.times.items())
-        return journey
+            record.times[stage] = at_ns
+        record.stamps = tuple(Stamp(stage.value, NODE, at) for stage, at in record.times.items())
+        return record
 
     return pass_stages
 
 
 @pytest.fixture
 def answer() -> Callable[..., MaskMessage]:
-    """Makes a worker's answer to a sent journey; its clock is ten seconds ahead."""
+    """Makes a worker's answer to a sent record; its clock is ten seconds ahead."""
 
-    def make(journey: Journey, status: Status = Status.ANSWERED, **changes: Any) -> MaskMessage:
-        base_ns = journey.times[Stage.SENT] + 10**10
+    def make(record: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> MaskMessage:
+        base_ns = record.times[Stage.SENT] + 10**10
         cloud = tuple(Stamp(stage.value, "cloud/w/s9", base_ns + 100 * i) for i, stage in enumerate(CLOUD_STAGES))
         fields: dict[str, Any] = {
-            "id": journey.id,
+            "id": record.id,
             "attempt": 1,
             "status": status,
             "worker": "w",
@@ -89,7 +89,7 @@ def answer() -> Callable[..., MaskMessage]:
             if status is Status.ANSWERED
             else b"",
             "batch_size": 1,
-            "stamps": journey.stamps + cloud,
+            "stamps": record.stamps + cloud,
         }
         return MaskMessage(**fields | changes)
 

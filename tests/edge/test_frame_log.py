@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from edge.frame_log import FrameLog
-from edge.reliability.reply_validation import Answerer
+from edge.frame_log import FrameEventLog
+from edge.reliability.reply_validation import ReplyOrigin
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
 
@@ -15,7 +15,7 @@ def _frame(sequence: int) -> FrameId:
 
 def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
     """A worker could give a new reason for every frame, and fill a disk; the vehicle's own reasons are few."""
-    log = FrameLog()
+    log = FrameEventLog()
     for sequence in range(100):
         log.ended(_frame(sequence), Outcome.REJECTED, f"no model {sequence}", "w")
         log.ended(_frame(sequence), Outcome.DROPPED, "window", "")
@@ -30,11 +30,11 @@ def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
 
 def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
     """From there on the results are another model's."""
-    log = FrameLog()
-    log.answered(_frame(0), "tiny", Answerer("w", "1", "tensorflow", "0" * 64))
-    log.answered(_frame(1), "tiny", Answerer("v", "1", "openvino", "0" * 64))
+    log = FrameEventLog()
+    log.answered(_frame(0), "tiny", ReplyOrigin("w", "1", "tensorflow", "0" * 64))
+    log.answered(_frame(1), "tiny", ReplyOrigin("v", "1", "openvino", "0" * 64))
     assert not log_lines()
-    log.answered(_frame(2), "tiny", Answerer("v", "2", "openvino", "f" * 64))
+    log.answered(_frame(2), "tiny", ReplyOrigin("v", "2", "openvino", "f" * 64))
     (line,) = log_lines()
     assert line["event"] == "model changed"
     assert (line["version_before"], line["version"], line["worker"]) == ("1", "2", "v")
@@ -43,6 +43,6 @@ def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
 
 def test_a_second_attempt_names_who_gets_it(log_lines: Lines) -> None:
     """And how long the first has been silent."""
-    FrameLog().sent_again(_frame(3), "v", 1_500_000_000)
+    FrameEventLog().sent_again(_frame(3), "v", 1_500_000_000)
     (line,) = log_lines()
     assert (line["event"], line["worker"], line["silent_ms"]) == ("frame sent again", "v", 1500)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from edge import run_record
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
-from edge.pacing.replay import Pace, Schedule
+from edge.node import EdgeNode, RunSettings
+from edge.pacing.replay import Pace, ReplaySettings
 from edge.pipeline import Preparation
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
+from edge.transport_events import TransportEvents
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -67,8 +67,8 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
 def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> EdgeNode:
     transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     assert transport.wait_for_card(WAIT_S) == card
-    schedule = Schedule(pace=Pace.CLOSED_LOOP)
-    settings = PlaySettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
+    schedule = ReplaySettings(pace=Pace.CLOSED_LOOP)
+    settings = RunSettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
     return EdgeNode(source, transport, log, [], settings)
 
 
@@ -81,9 +81,9 @@ def test_a_source_that_breaks_off_ends_the_run_in_order(bus: MemoryBus, card: Mo
     """What was read has its row, the frames in flight are waited for, and the fault is told at the end."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless(5, SkylaneError("the rest is missing")))
-        tally = node.run(lambda: None)
+        counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["the rest is missing"]
-    assert (tally.read, tally.outcomes) == (5, {Outcome.LOST: 5})
+    assert (counts.read, counts.outcomes) == (5, {Outcome.LOST: 5})
     assert {row["reason"] for row in read_rows(tmp_path)} == {"no answer"}
     assert _no_threads_left()
 
@@ -94,8 +94,8 @@ def test_a_bug_ends_the_run_with_its_rows_written(bus: MemoryBus, card: ModelCar
         node = _node(bus, log, card, Endless(5, ZeroDivisionError("a bug")))
         with pytest.raises(ZeroDivisionError, match="a bug"):
             node.run(lambda: None)
-    tally = node.tally()
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    counts = node.counts()
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert _no_threads_left()
 
 
@@ -105,7 +105,7 @@ def test_a_fault_of_the_bus_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_pa
         node = _node(bus, log, card, Endless())
         with pytest.raises(KeyError, match="lost"):
             node.run(lambda: node.fault(KeyError("lost")))
-    assert node.tally().read == node.tally().closed
+    assert node.counts().read == node.counts().closed
     assert _no_threads_left()
 
 
@@ -113,10 +113,10 @@ def test_a_stopped_run_balances(bus: MemoryBus, card: ModelCard, tmp_path: Path)
     """In the middle of everything."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
-        tally = node.run(lambda: node.stop() if node.tally().read >= 3 else None)
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
-    assert tally.in_flight == 0
-    assert set(tally.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
+        counts = node.run(lambda: node.stop() if node.counts().read >= 3 else None)
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
+    assert counts.in_flight == 0
+    assert set(counts.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
     assert _no_threads_left()
 
 
@@ -154,9 +154,9 @@ def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card:
     assert settled.wait(WAIT_S)
     assert transport.replies.qsize() == 2
     with LogWriter(tmp_path) as log:
-        settings = PlaySettings("car", "s1", Schedule(), Preparation(card))
+        settings = RunSettings("car", "s1", ReplaySettings(), Preparation(card))
         node = EdgeNode(Endless(), transport, log, [], settings)
-        assert node.tally().ignored_answers == {"too_many": 3}
+        assert node.counts().ignored_answers == {"too_many": 3}
 
 
 def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> None:
@@ -167,11 +167,11 @@ def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> No
     assert begun["source"]["sha256"] == "ab"
     assert begun["configuration"]["codec"] == "jpeg"
     assert begun["host"]["python"]
-    ended = run_record.ended(begun, Tally(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
+    ended = run_record.ended(begun, RunCounts(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
     assert ended["outcomes"].keys() == set(Outcome)
     assert sum(ended["outcomes"].values()) == ended["frames_read"] == 3
     assert ended["state"] == "complete"
-    assert run_record.ended(begun, Tally(3, 0, {}, {}, None), 1)["state"] == "incomplete"
+    assert run_record.ended(begun, RunCounts(3, 0, {}, {}, None), 1)["state"] == "incomplete"
     assert "secret" not in json.dumps(ended)
 
 
@@ -206,15 +206,15 @@ def test_a_run_that_has_to_end_ends_in_order(bus: MemoryBus, card: ModelCard, tm
     """Its name turned out to be another's: every frame has its row, and the reason is told at the end."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
-        tally = node.run(lambda: node.end(SkylaneError("car runs already")))
+        counts = node.run(lambda: node.end(SkylaneError("car runs already")))
     assert [str(fault) for fault in node.faults] == ["car runs already"]
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert _no_threads_left()
 
 
 def test_what_happens_before_there_is_a_node_is_not_forgotten(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
     """The bus is there first: its network thread may fail, or the name be lost, while a worker is waited for."""
-    hooks = Hooks()
+    hooks = TransportEvents()
     hooks.check()
     hooks.give_up(SkylaneError("car runs already"))
     with pytest.raises(SkylaneError, match="car runs already"):

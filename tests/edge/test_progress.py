@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from edge.node import EdgeNode
-from edge.progress import Summary, run_with_progress
-from edge.reliability.ledger import Tally
+from edge.progress import PeriodicSummary, run_with_progress
+from edge.reliability.ledger import RunCounts
 from shared.logs import configure_logging, get_logger
 from shared.runlog.latency_log import Outcome
 
@@ -20,17 +20,17 @@ class Node:
     def __init__(self) -> None:
         self._answered = 0
 
-    def tally(self) -> Tally:
+    def counts(self) -> RunCounts:
         """See EdgeNode."""
         self._answered += 1
-        return Tally(self._answered, 1, {Outcome.ANSWERED: self._answered}, {}, 12.34)
+        return RunCounts(self._answered, 1, {Outcome.ANSWERED: self._answered}, {}, 12.34)
 
-    def run(self, on_tick: Callable[[], None]) -> Tally:
+    def run(self, on_tick: Callable[[], None]) -> RunCounts:
         """See EdgeNode."""
         for _ in range(3):
             on_tick()
             get_logger("edge").warning("in between")
-        return self.tally()
+        return self.counts()
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_a_run_without_a_terminal_logs_a_summary_a_period(log_lines: Callable[[]
 
 def test_a_summary_waits_for_its_period(log_lines: Callable[[], list[dict[str, Any]]]) -> None:
     """The node calls ten times a second."""
-    summary = Summary(3600.0)
+    summary = PeriodicSummary(3600.0)
     for answered in range(10):
-        summary.look(Tally(answered, 0, {Outcome.ANSWERED: answered}, {}, None))
+        summary.look(RunCounts(answered, 0, {Outcome.ANSWERED: answered}, {}, None))
     assert not log_lines()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import Journey, Ledger
-from edge.sender import Sender, Window
+from edge.reliability.ledger import FrameRecord, Ledger
+from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.imaging.frames import Frame
@@ -31,12 +31,12 @@ class Vehicle:
         self.card = card
         self.bus = bus
         self.stop = threading.Event()
-        self.window = Window(2, self.stop)
+        self.window = InFlightWindow(2, self.stop)
         self.log = LogWriter(folder)
         deadline_ms = options.pop("deadline_ms", None)
         self.ledger = Ledger(
             self.log, vehicle="car", session="s1", model="tiny", deadline_ms=deadline_ms,
-            on_closed=self.window.give_back_place,
+            on_closed=self.window.release,
         )  # fmt: skip
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
         self.sender = Sender(self.transport, self.ledger, self.window, node="edge/car/s1", **options)
@@ -51,12 +51,12 @@ class Vehicle:
         """Have the worker take frames."""
         self.bus.subscribe(FRAMES.filter(model="tiny"), 1, self.published.append)
 
-    def send(self, frame: Frame, codec: str = "raw") -> Journey:
+    def send(self, frame: Frame, codec: str = "raw") -> FrameRecord:
         """Bring a frame from due to published."""
-        journey = self.ledger.begin(frame, clock.now_ns())
-        journey.times[Stage.TAKEN] = clock.now_ns()
-        self.sender.send(journey, prepare(frame, journey, Preparation(self.card, codec=codec)))
-        return journey
+        record = self.ledger.begin(frame, clock.now_ns())
+        record.times[Stage.TAKEN] = clock.now_ns()
+        self.sender.send(record, prepare(frame, record, Preparation(self.card, codec=codec)))
+        return record
 
     def settle(self) -> None:
         """Wait until the bus has delivered all that was published."""
@@ -90,22 +90,22 @@ def test_a_message_carries_all_that_the_far_side_needs(
     """Identity in topic, payload and correlation alike; stamps of one node in order; where to answer."""
     car = vehicle(deadline_ms=3_600_000.0)
     car.listen()
-    journey = car.send(frame(7))
+    record = car.send(frame(7))
     car.settle()
     (delivery,) = car.published
     message = unpack_frame(delivery.payload)
     assert delivery.topic == "skylane/v1/frames/tiny/car/left"
     assert delivery.properties.response_topic == MASKS.of(vehicle="car", camera="left")
-    assert delivery.properties.correlation == str(journey.id).encode() == b"car/left/s1/0"
-    assert (message.id, message.attempt, message.model) == (journey.id, 1, "tiny")
+    assert delivery.properties.correlation == str(record.id).encode() == b"car/left/s1/0"
+    assert (message.id, message.attempt, message.model) == (record.id, 1, "tiny")
     assert message.data == bytes([7]) * len(message.data)
     assert message.budget_ms is not None
     assert 0 < message.budget_ms < 3_600_000
     assert delivery.properties.expiry_s == math.ceil(message.budget_ms / 1000)
     assert [stamp.stage for stamp in message.stamps] == [stage.value for stage in EDGE_STAGES[:6]]
     assert {stamp.node for stamp in message.stamps} == {"edge/car/s1"}
-    assert message.stamps == journey.stamps
-    assert car.ledger.tally().in_flight == 1
+    assert message.stamps == record.stamps
+    assert car.ledger.counts().in_flight == 1
 
 
 def test_a_message_that_nobody_took_is_withdrawn(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
@@ -170,22 +170,22 @@ def test_without_patience_a_missing_worker_is_told_at_once(
 ) -> None:
     """In open loop newer frames come anyway."""
     car = vehicle()
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    assert car.sender.refusal(journey) == "no_worker"
+    record = car.ledger.begin(frame(), clock.now_ns())
+    assert car.sender.refusal(record) == "no_worker"
     car.announce(NodeState.ONLINE)
     car.settle()
-    assert car.sender.refusal(journey) is None
+    assert car.sender.refusal(record) is None
     car.announce(NodeState.STOPPING)
     car.settle()
-    assert car.sender.refusal(journey) == "no_worker"
+    assert car.sender.refusal(record) == "no_worker"
 
 
 def test_with_patience_a_worker_is_waited_for(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
     """In closed loop every frame is to be answered, and a worker may be restarting."""
     car = vehicle(patience_s=WAIT_S)
     found: list[str | None] = []
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(journey)))
+    record = car.ledger.begin(frame(), clock.now_ns())
+    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.announce(NodeState.ONLINE)
     waiting.join(WAIT_S)
@@ -196,8 +196,8 @@ def test_patience_ends_when_the_run_is_stopped(vehicle: Callable[..., Vehicle], 
     """Ctrl-C must not wait half a minute for a worker."""
     car = vehicle(patience_s=3600.0)
     found: list[str | None] = []
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(journey)))
+    record = car.ledger.begin(frame(), clock.now_ns())
+    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.stop.set()
     waiting.join(WAIT_S)
@@ -207,16 +207,16 @@ def test_patience_ends_when_the_run_is_stopped(vehicle: Callable[..., Vehicle], 
 def test_the_window_counts_answers() -> None:
     """Back-pressure is how many frames are unanswered, not how many the broker has acknowledged."""
     stop = threading.Event()
-    window = Window(2, stop)
+    window = InFlightWindow(2, stop)
     for _ in range(2):
         assert window.wait_for_place()
-        window.take_place()
+        window.acquire()
     found: list[bool] = []
     waiting = threading.Thread(target=lambda: found.append(window.wait_for_place()))
     waiting.start()
-    window.give_back_place()
+    window.release()
     waiting.join(WAIT_S)
     assert found == [True]
-    window.take_place()
+    window.acquire()
     stop.set()
     assert not window.wait_for_place()

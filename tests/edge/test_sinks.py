@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.reliability.ledger import Journey
+from edge.reliability.ledger import FrameRecord
 from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import Answered, SinkError, SinkFeed
+from edge.sinks.sink import FrameResult, SinkError, SinkFeed
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
@@ -30,9 +30,9 @@ ANSWER = MaskMessage(
 )
 
 
-def _answered(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Answered:
+def _answered(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> FrameResult:
     noise = np.random.default_rng(sequence)
-    return Answered(
+    return FrameResult(
         camera="/cam/left/image_raw",
         sequence=sequence,
         frame_index=sequence,
@@ -44,7 +44,7 @@ def _answered(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Ans
     )
 
 
-def _mask(answered: Answered) -> Any:
+def _mask(answered: FrameResult) -> Any:
     return answered.result
 
 
@@ -144,7 +144,7 @@ class Recorder:
         self._fail_at = fail_at
         self._error = error
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         if self._error and answered.sequence == self._fail_at:
             raise self._error
@@ -155,14 +155,14 @@ class Recorder:
         self.is_closed = True
 
 
-def _journey(sequence: int) -> Journey:
+def _journey(sequence: int) -> FrameRecord:
     answered = _answered(sequence)
-    journey = Journey(
+    record = FrameRecord(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
         source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
     )  # fmt: skip
-    journey.picture, journey.geometry = answered.picture, answered.geometry
-    return journey
+    record.picture, record.geometry = answered.picture, answered.geometry
+    return record
 
 
 def _fed(feed: SinkFeed, sequences: list[int]) -> None:
@@ -198,7 +198,7 @@ def test_who_needs_no_order_waits_for_none(card: ModelCard) -> None:
     came = [threading.Event() for _ in range(3)]
 
     class Follower(Recorder):
-        def write(self, answered: Answered) -> None:
+        def write(self, answered: FrameResult) -> None:
             came[answered.sequence].set()
 
     feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
@@ -243,7 +243,7 @@ class Gated(Recorder):
         self.may_write = threading.Semaphore(0)
         self.asked = threading.Semaphore(0)  # Once for each frame, and for the end: what came before is written.
 
-    def write(self, answered: Answered) -> None:
+    def write(self, answered: FrameResult) -> None:
         """See Sink."""
         self.asked.release()
         assert self.may_write.acquire(timeout=WAIT_S)
@@ -346,18 +346,18 @@ def test_without_sinks_no_picture_is_kept(card: ModelCard) -> None:
 
 def test_sinks_get_what_the_model_saw_wherever_it_was_resized(card: ModelCard) -> None:
     """A mask laid on the whole frame, where the model saw its middle, would lie beside everything in it."""
-    got: list[Answered] = []
+    got: list[FrameResult] = []
 
     class Keeper(Recorder):
-        def write(self, answered: Answered) -> None:
+        def write(self, answered: FrameResult) -> None:
             got.append(answered)
 
     feed = SinkFeed([Keeper(in_order=True)], card)
-    journey = _journey(0)
+    record = _journey(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
-    journey.picture, journey.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(journey, ANSWER, _answered(0).result)
+    record.picture, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
+    feed.put(record, ANSWER, _answered(0).result)
     feed.end()
     feed.run()
-    np.testing.assert_array_equal(got[0].picture, apply(frame, journey.geometry))
+    np.testing.assert_array_equal(got[0].picture, apply(frame, record.geometry))
     assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")

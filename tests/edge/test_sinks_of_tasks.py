@@ -15,7 +15,7 @@ from edge.sinks.bag import BagSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.npz import NpzSink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import SINKS, Answered, Sink, SinkEntry, SinkError, check_sinks, default_sinks
+from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError, check_sinks, default_sinks
 from edge.sources.source import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag
@@ -49,8 +49,8 @@ def _opened(folder: Path, card: ModelCard, *names: str) -> list[Sink]:
     return cli._sinks(EdgeConfig(vehicle="car", model="tiny", sinks=names), folder, card)  # type: ignore[arg-type]
 
 
-def _answered(task: Task, sequence: int = 4) -> Answered:
-    return Answered(
+def _answered(task: Task, sequence: int = 4) -> FrameResult:
+    return FrameResult(
         camera="/cam/left/image_raw",
         sequence=sequence,
         frame_index=sequence + 1,

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser
 from edge.cli import edge
 from edge.config import EdgeConfig
 from edge.sinks import video_codec
-from edge.sinks.sink import Answered, SinkError
+from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
 from edge.sources.source import open_source
@@ -67,9 +67,9 @@ def _columns(height: int, width: int, colours: tuple[tuple[int, int, int], ...])
     return picture
 
 
-def _answered(picture: npt.NDArray[np.uint8], time_ms: int) -> Answered:
+def _answered(picture: npt.NDArray[np.uint8], time_ms: int) -> FrameResult:
     height, width = picture.shape[:2]
-    return Answered(
+    return FrameResult(
         camera="/cam",
         sequence=time_ms,
         frame_index=time_ms,
@@ -81,7 +81,7 @@ def _answered(picture: npt.NDArray[np.uint8], time_ms: int) -> Answered:
     )
 
 
-def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[Answered]) -> Path:
+def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[FrameResult]) -> Path:
     sink = VideoSink(folder, card, video_codec=codec)
     for frame in frames:
         sink.write(frame)

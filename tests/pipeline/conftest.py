@@ -1,4 +1,4 @@
-"""A tiny model and pictures for the whole journey; every test ends what it started."""
+"""A tiny model and pictures for the whole record; every test ends what it started."""
 
 import signal
 import threading

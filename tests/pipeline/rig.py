@@ -1,4 +1,4 @@
-"""What the tests of the whole journey are made of: a tiny model, a worker, a vehicle, and what every log must hold."""
+"""What the tests of the whole record are made of: a tiny model, a worker, a vehicle, and what every log must hold."""
 
 import subprocess
 import sys
@@ -22,8 +22,8 @@ from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
 from edge import cli
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, PlaySettings
-from edge.pacing.replay import Pace, Schedule
+from edge.node import EdgeNode, RunSettings
+from edge.pacing.replay import Pace, ReplaySettings
 from edge.pipeline import Preparation
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
@@ -46,7 +46,7 @@ def noise(seed: int, shape: tuple[int, ...]) -> Any:
 
 
 def direct(model: Model, rgb: Any) -> Mask:
-    """The model's own mask of an RGB picture, called without any journey."""
+    """The model's own mask of an RGB picture, called without any record."""
     mask: Mask = model.predict(np.ascontiguousarray(rgb)[None])[0]
     return mask
 
@@ -120,16 +120,16 @@ class Vehicle:
             self._transport,
             self._log,
             sinks,
-            PlaySettings(
+            RunSettings(
                 vehicle=out.name,
                 session="s1",
-                schedule=Schedule(pace=pace, **settings),
+                schedule=ReplaySettings(pace=pace, **settings),
                 preparation=Preparation(card, codec="raw", want=Want("zstd"), version=asked["version"]),
                 **play,
             ),
         )
         self.stop = self._node.stop
-        self.tally = self._node.tally
+        self.counts = self._node.counts
         self.clocks = self._node._clocks
         self.reconnected = self._transport.reconnected
         self.online = self._transport.online
@@ -145,7 +145,7 @@ class Vehicle:
         assert not self._node.faults
         rows = list(read_rows(self.out))
         check(rows)
-        assert len(rows) == self.tally().read
+        assert len(rows) == self.counts().read
         return rows
 
     def rows(self) -> Rows:
@@ -154,7 +154,7 @@ class Vehicle:
 
     def answered(self) -> int:
         """How many frames were answered so far."""
-        return self.tally().outcomes.get(Outcome.ANSWERED, 0)
+        return self.counts().outcomes.get(Outcome.ANSWERED, 0)
 
 
 def check(rows: Sequence[Mapping[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""The whole journey on real parts: every mask comes back as the model made it."""
+"""The whole record on real parts: every mask comes back as the model made it."""
 
 import threading
 from collections import Counter

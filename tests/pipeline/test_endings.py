@@ -36,7 +36,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_silently(
             if vehicle.answered() >= 10 and not killed.is_set():
                 os.kill(worker.pid, signal.SIGKILL)
                 killed.set()
-            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+            if vehicle.counts().outcomes.get(Outcome.DROPPED):
                 vehicle.stop()
 
         rows = vehicle.play(tick)
@@ -56,7 +56,7 @@ def test_a_worker_that_is_asked_to_end_answers_what_it_holds(
         def tick() -> None:
             if vehicle.answered() >= 10:
                 node.stop()
-            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+            if vehicle.counts().outcomes.get(Outcome.DROPPED):
                 vehicle.stop()
 
         rows = vehicle.play(tick)

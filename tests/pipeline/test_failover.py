@@ -86,9 +86,9 @@ def test_no_frame_is_lost_with_a_worker_among_others(
             Vehicle(connect(mosquitto_url), source, tmp_path / f"car-{n}-{model}", model=model, window=3, loop=True)
             for n in range(2)
         ]
-        found = played(vehicles, processes[0], how, lambda: any(vehicle.tally().retry_won for vehicle in vehicles))
-        retried = sum(vehicle.tally().retried for vehicle in vehicles)
-        won = sum(vehicle.tally().retry_won for vehicle in vehicles)
+        found = played(vehicles, processes[0], how, lambda: any(vehicle.counts().retry_won for vehicle in vehicles))
+        retried = sum(vehicle.counts().retried for vehicle in vehicles)
+        won = sum(vehicle.counts().retry_won for vehicle in vehicles)
     for rows in found:
         assert set(count_outcomes(rows)) <= {("answered", ""), ("dropped", "stopped")}
     twice = [row for rows in found for row in rows if row["attempts"] == "2"]
@@ -109,20 +109,20 @@ def test_what_a_worker_answers_that_stood_still_is_not_taken_twice(
         stopped_at: list[int] = []
 
         def tick() -> None:
-            tally = vehicle.tally()
+            counts = vehicle.counts()
             if not stopped_at and vehicle.answered() >= 10:
                 os.kill(frozen, signal.SIGSTOP)
                 stopped_at.append(vehicle.answered())
-            elif stopped_at and tally.retry_won >= 2:
+            elif stopped_at and counts.retry_won >= 2:
                 os.kill(frozen, signal.SIGCONT)
-            if tally.ignored_answers.get("duplicate"):
+            if counts.ignored_answers.get("duplicate"):
                 vehicle.stop()
 
         rows = vehicle.play(tick)
     outcomes = count_outcomes(rows)
     assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped"}
     assert {reason for outcome, reason in outcomes if outcome == "dropped"} <= {"stopped"}
-    assert vehicle.tally().ignored_answers["duplicate"] >= 1
+    assert vehicle.counts().ignored_answers["duplicate"] >= 1
 
 
 def test_without_retries_what_a_dead_worker_held_is_lost(
@@ -135,7 +135,7 @@ def test_without_retries_what_a_dead_worker_held_is_lost(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retries=False,
             answer_timeout_s=2.0, loop=True,
         )  # fmt: skip
-        (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.tally().outcomes)
+        (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.counts().outcomes)
     outcomes = count_outcomes(rows)
     assert outcomes["lost", "no answer"] > 0
     assert set(outcomes) <= {("answered", ""), ("lost", "no answer"), ("dropped", "stopped")}
@@ -151,16 +151,16 @@ def test_the_log_of_a_run_with_retries_is_sound(
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, loop=True
         )
-        played([vehicle], processes[0], signal.SIGKILL, lambda: vehicle.tally().retry_won > 0)
-    tally = vehicle.tally()
-    assert tally.retried > 0
+        played([vehicle], processes[0], signal.SIGKILL, lambda: vehicle.counts().retry_won > 0)
+    counts = vehicle.counts()
+    assert counts.retried > 0
     card = vehicle.card
     begun = run_record.begun(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
-    write_manifest(vehicle.out, run_record.ended(begun, tally, 0))
+    write_manifest(vehicle.out, run_record.ended(begun, counts, 0))
     assert audit(vehicle.out) == ()
-    told = run_record.ended(begun, tally, 0)
-    assert told["retries"] == {"retried": tally.retried, "won": tally.retry_won}
-    assert sum(by["frames"] for by in told["answered_by"]) == tally.outcomes[Outcome.ANSWERED]
+    told = run_record.ended(begun, counts, 0)
+    assert told["retries"] == {"retried": counts.retried, "won": counts.retry_won}
+    assert sum(by["frames"] for by in told["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
     assert {by["sha256"] for by in told["answered_by"]} == {card.sha256}
 
 

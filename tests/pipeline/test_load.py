@@ -76,7 +76,7 @@ def stalled(
                 bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,
                 arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
             )  # fmt: skip
-            rows = vehicle.play(lambda: go_on() if vehicle.tally().read >= STALL_TO else None)
+            rows = vehicle.play(lambda: go_on() if vehicle.counts().read >= STALL_TO else None)
         rows.sort(key=lambda row: int(row["sequence"]))
         due = [int(row["t_due_ns"]) for row in rows]
         assert [at_ns - due[0] for at_ns in due] == [round(index * 1e9 / RATE_HZ) for index in range(FRAMES)]

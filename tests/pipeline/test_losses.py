@@ -36,7 +36,7 @@ def test_two_vehicles_share_a_worker_and_each_gets_its_own(
     for vehicle in (first, second):
         rows = found[vehicle.out.name]
         assert count_outcomes(rows) == {("answered", ""): 60}
-        assert not vehicle.tally().ignored_answers
+        assert not vehicle.counts().ignored_answers
 
 
 def test_frames_past_their_deadline_are_expired_on_either_side(
@@ -57,9 +57,9 @@ def test_frames_past_their_deadline_are_expired_on_either_side(
         vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retries=False)
 
         def tick() -> None:
-            if held.is_set() and vehicle.tally().in_flight == 6 and node._admission.depth:
+            if held.is_set() and vehicle.counts().in_flight == 6 and node._admission.depth:
                 passed.set()  # One is in the engine, and one at least waits to be decoded: an hour goes by.
-            if vehicle.tally().outcomes.get(Outcome.LOST):
+            if vehicle.counts().outcomes.get(Outcome.LOST):
                 gate.set()
 
         rows = vehicle.play(tick)
@@ -81,7 +81,7 @@ def test_an_overloaded_worker_says_so(
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model, max_frames=2):
         vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
-        rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.OVERLOADED) else None)
+        rows = vehicle.play(lambda: gate.set() if vehicle.counts().outcomes.get(Outcome.OVERLOADED) else None)
     outcomes = Counter(row["outcome"] for row in rows)
     assert outcomes["overloaded"] > 0
     assert outcomes["answered"] + outcomes["overloaded"] == 20

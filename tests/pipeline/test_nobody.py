@@ -45,8 +45,8 @@ def test_dead_workers_are_known_though_the_window_is_full(
         killed: list[int] = []
 
         def tick() -> None:
-            tally = vehicle.tally()
-            if not killed and vehicle.answered() >= 10 and tally.in_flight == WINDOW:
+            counts = vehicle.counts()
+            if not killed and vehicle.answered() >= 10 and counts.in_flight == WINDOW:
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
                 killed.append(vehicle.answered())
@@ -87,4 +87,4 @@ def test_workers_that_stand_still_are_nobody_until_one_goes_on(
     outcomes = count_outcomes(rows)
     assert outcomes["dropped", "no_worker"] > 0
     assert online == [2]
-    assert vehicle.tally().outcomes[Outcome.ANSWERED] >= resumed[0] + 20
+    assert vehicle.counts().outcomes[Outcome.ANSWERED] >= resumed[0] + 20

@@ -28,7 +28,7 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
-        rows = vehicle.play(lambda: gate.set() if vehicle.tally().read == count else None)
+        rows = vehicle.play(lambda: gate.set() if vehicle.counts().read == count else None)
     assert len(rows) == count
     answered = [int(row["sequence"]) for row in rows if row["outcome"] == "answered"]
     assert count - 1 in answered

@@ -1,4 +1,4 @@
-"""A whole journey behind certificates and a password, and all that it says and leaves behind, searched for both."""
+"""A whole record behind certificates and a password, and all that it says and leaves behind, searched for both."""
 
 import base64
 import getpass
@@ -72,7 +72,7 @@ def test_neither_password_nor_key_is_left_anywhere(
 ) -> None:
     """Logs are copied about, manifests are published, and every user of a machine reads its command lines."""
     url = broker.url.replace("mqtts://", f"mqtts://{USER}@")
-    left = tmp_path / "left"  # By the journey.
+    left = tmp_path / "left"  # By the record.
     left.mkdir()
     (tmp_path / "password").write_text(f"{password}\n", encoding="utf-8")
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))

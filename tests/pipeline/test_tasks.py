@@ -1,4 +1,4 @@
-"""The whole journey of every task: what the vehicle writes is what the model said, to the last bit."""
+"""The whole record of every task: what the vehicle writes is what the model said, to the last bit."""
 
 import json
 from collections import Counter
@@ -154,7 +154,7 @@ def _frame(index: int) -> Any:
 
 
 def _direct(model: Model, index: int, *, want: Want = Want(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
-    """The result of the model itself, called without any journey."""
+    """The result of the model itself, called without any record."""
     rgb, card = _frame(index), model.card
     height, width = rgb.shape[:2]
     plan = geometry.plan(Resize(resize or card.resize), height, width, HEIGHT, WIDTH)

@@ -16,10 +16,10 @@ from bench.peers.clients.client import PATIENCE_S, Answer, Client, PeerError
 from bench.peers.clients.plain_grpc import BareCall
 from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.transports.channel import Returned
-from edge.transports.protocols.skylane import Native
+from edge.transport_events import TransportEvents
+from edge.transports.channel import RpcReply
+from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock
 from shared.messages import results
@@ -40,7 +40,7 @@ class CallClient:
 
     def __init__(self, call: BareCall, vehicle: str, session: str, want: Want) -> None:
         self._call = call
-        self._dialect = Native()
+        self._dialect = SkylaneAdapter()
         self._vehicle, self._session, self._want = vehicle, session, want
         self._numbers = count()
 
@@ -49,7 +49,7 @@ class CallClient:
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, want=self._want, stamps=())
         body = self._call(self._dialect.pack(message).body)
-        return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
+        return answer_of(self._dialect.read(RpcReply(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
         """As `Client.close`."""
@@ -124,7 +124,7 @@ def _door(way: str) -> str:
 
 def _called(site: DoorSite, want: Want) -> Client:
     """A client of a name of its own at the gRPC door."""
-    return CallClient(BareCall(site.address(_CALL), Native.method), *_names(), want)
+    return CallClient(BareCall(site.address(_CALL), SkylaneAdapter.method), *_names(), want)
 
 
 def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
@@ -136,7 +136,7 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     vehicle, session = _names()
     where = {"broker": site.broker.url} if door == MQTT else {"worker_addresses": (site.address(door),)}
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
-    transport = load("transport", TRANSPORTS, door)(config, session, Hooks())
+    transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
     client = SkylaneClient(transport, vehicle, session, want)
     if not transport.wait_until_served(PATIENCE_S):
         client.close()

@@ -5,9 +5,18 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from edge.transports.channel import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.credentials import Security
-from edge.transports.transport import Parcel
+from edge.transports.channel import (
+    ChannelError,
+    Done,
+    Indeterminate,
+    NotDelivered,
+    Outcome,
+    ProtocolAdapter,
+    RpcRefusal,
+    RpcReply,
+)
+from edge.transports.credentials import WorkerCredentials
+from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
@@ -48,16 +57,16 @@ _BY_NAME = "dns:///"  # Before a host; without it gRPC would take one called `un
 _KIND_KEY = "skylane-refusal"  # The worker's own word, as against its library's and ours.
 
 
-class GrpcDialect(Dialect, Protocol):
+class GrpcAdapter(ProtocolAdapter, Protocol):
     """A dialect, and the method that takes it."""
 
     method: str  # With its service: /package.Service/Method.
 
 
-class GrpcLine:
+class GrpcChannel:
     """A worker's gRPC door. Frames have connections of their own, so that what is beside them does not wait for them."""
 
-    def __init__(self, address: Endpoint, dialect: GrpcDialect, security: Security, vehicle: str) -> None:
+    def __init__(self, address: Endpoint, dialect: GrpcAdapter, security: WorkerCredentials, vehicle: str) -> None:
         """Nothing is sent yet.
 
         Raises:
@@ -71,17 +80,17 @@ class GrpcLine:
         self._probe = self._channel.unary_unary("/skylane.v1.Worker/Probe", response_deserializer=_stamped)
         self._status = self._channel.unary_stream("/skylane.v1.Worker/Status")
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
-        """See Line. gRPC's own deadline carries the budget."""
+    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:  # noqa: ARG002 - as every line.
+        """See RpcChannel. gRPC's own deadline carries the budget."""
         try:
             asked = self._frames.future(parcel.body, timeout=timeout_s, metadata=(*self._metadata, *parcel.beside))
         except ValueError:  # The channel is closed.
-            done(Silent(is_broken=False))
+            done(Indeterminate(is_broken=False))
             return
         asked.add_done_callback(lambda future: done(_outcome(future)))
 
     def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
-        """See Line."""
+        """See RpcChannel."""
 
         def ended(future: Any) -> None:
             if future.code() is grpc.StatusCode.OK:
@@ -98,23 +107,23 @@ class GrpcLine:
         asked.add_done_callback(ended)
 
     def echo(self, payload: bytes) -> bytes:
-        """See Line."""
+        """See RpcChannel."""
         try:
             _, body = self._probe(pack(payload), timeout=_ASK_S, metadata=self._metadata)
             return bytes(unpack(body))
         except grpc.RpcError as error:
             raise _line_error(error) from error
         except PackedError as error:
-            raise LineError(str(error)) from error
+            raise ChannelError(str(error)) from error
         except ValueError as error:
-            raise LineError(_CLOSED) from error
+            raise ChannelError(_CLOSED) from error
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
-        """See Line."""
+        """See RpcChannel."""
         try:
             told = self._status(b"", metadata=self._metadata)
         except ValueError as error:
-            raise LineError(_CLOSED) from error
+            raise ChannelError(_CLOSED) from error
         over = threading.Thread(target=_cancel_when, args=(stop, told), name="grpc-status", daemon=True)
         over.start()
         try:
@@ -124,18 +133,18 @@ class GrpcLine:
             if not stop.is_set():
                 raise _line_error(error) from error
         except PackedError as error:
-            raise LineError(str(error)) from error
+            raise ChannelError(str(error)) from error
         finally:
             told.cancel()
             over.join()
 
     def close(self) -> None:
-        """See Line."""
+        """See RpcChannel."""
         self._frame_channel.close()
         self._channel.close()
 
 
-def _channel(address: str, security: Security) -> Any:
+def _channel(address: str, security: WorkerCredentials) -> Any:
     if security.authority is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(security.authority), options=_OPTIONS)
@@ -158,7 +167,7 @@ def _outcome(call: Any) -> Outcome:
     metadata = dict(call.trailing_metadata() or ())
     if call.code() is grpc.StatusCode.OK:
         returned_ns, body = call.result()
-        return Returned(body, metadata, returned_ns)
+        return RpcReply(body, metadata, returned_ns)
     return _refused(call.code().name, call.details(), metadata.get(_KIND_KEY))
 
 
@@ -168,25 +177,25 @@ def _refused(code: str, details: str | None, kind: str | bytes | None) -> Outcom
     match code:
         case "UNAVAILABLE":
             if kind is not None:
-                return Unsent(is_stopping=True)
-            return Unsent(is_stopping=False) if _NOT_CONNECTED in told else Silent(is_broken=True)
+                return NotDelivered(is_stopping=True)
+            return NotDelivered(is_stopping=False) if _NOT_CONNECTED in told else Indeterminate(is_broken=True)
         case "CANCELLED" | "DEADLINE_EXCEEDED":  # A server that was just ending cancels what came last.
-            return Silent(is_broken=code == "CANCELLED")
+            return Indeterminate(is_broken=code == "CANCELLED")
         case "RESOURCE_EXHAUSTED" if kind is None and any(limit in told for limit in _OUR_LIMITS):
-            return Refused(Status.FAILED, f"too_large: {told}", now_ns)
+            return RpcRefusal(Status.FAILED, f"too_large: {told}", now_ns)
         case "RESOURCE_EXHAUSTED" if kind == "too_large" or "larger than max" in told:
-            return Refused(Status.REJECTED, f"too_large: {told}", now_ns)
-    return Refused(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {told}", now_ns)
+            return RpcRefusal(Status.REJECTED, f"too_large: {told}", now_ns)
+    return RpcRefusal(_REFUSALS.get(code, Status.FAILED), f"{code.lower()}: {told}", now_ns)
 
 
-def _line_error(error: Any) -> LineError:
+def _line_error(error: Any) -> ChannelError:
     name, told = error.code().name, _told(error.details())
     if _NOT_CONNECTED in told:
         why = told.removesuffix(": OK").rpartition(": ")[
             2
         ]  # Of a certificate the library says so behind what is wrong.
-        return LineError(f"it cannot be reached ({why})")
-    return LineError(f"{name.lower()}: {told}", is_final=name in _FINAL)
+        return ChannelError(f"it cannot be reached ({why})")
+    return ChannelError(f"{name.lower()}: {told}", is_final=name in _FINAL)
 
 
 def _told(details: str | None) -> str:

@@ -10,10 +10,19 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from edge.transports.call_threads import CallThreads
-from edge.transports.channel import Dialect, Done, LineError, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.credentials import Security
+from edge.transports.channel import (
+    ChannelError,
+    Done,
+    Indeterminate,
+    NotDelivered,
+    Outcome,
+    ProtocolAdapter,
+    RpcRefusal,
+    RpcReply,
+)
+from edge.transports.credentials import WorkerCredentials
 from edge.transports.http.connection_pool import connections
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -39,18 +48,18 @@ _REFUSALS = {408: Status.EXPIRED, 429: Status.OVERLOADED, 504: Status.EXPIRED}
 _UNSENT = (NewConnectionError, ConnectTimeoutError, SSLError)
 
 
-class HttpDialect(Dialect, Protocol):
+class HttpAdapter(ProtocolAdapter, Protocol):
     """A dialect, and the path that takes it."""
 
     path: str
     content_type: str
 
 
-class HttpLine:
+class HttpChannel:
     """A worker's HTTP door."""
 
     def __init__(
-        self, address: Endpoint, dialect: HttpDialect, security: Security, vehicle: str, *, most_calls: int
+        self, address: Endpoint, dialect: HttpAdapter, security: WorkerCredentials, vehicle: str, *, most_calls: int
     ) -> None:
         """`most_calls`: under way at a time. Nothing is sent yet.
 
@@ -64,8 +73,8 @@ class HttpLine:
         self._probes = CallThreads("http-probe", 1)
         self._probing = threading.Semaphore(1)
 
-    def call(self, parcel: Parcel, budget_ms: int | None, timeout_s: float, done: Done) -> None:
-        """See Line."""
+    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:
+        """See RpcChannel."""
         headers = {**self._headers, **_texts(parcel.beside), "content-type": self._dialect.content_type}
         if budget_ms is not None:
             headers[TIMEOUT_HEADER] = str(budget_ms)
@@ -73,7 +82,7 @@ class HttpLine:
         self._calls.run(lambda: done(self._outcome(ask)))
 
     def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
-        """See Line. While one is unanswered the next is not sent: it would only wait behind it."""
+        """See RpcChannel. While one is unanswered the next is not sent: it would only wait behind it."""
         if not self._probing.acquire(blocking=False):
             return
 
@@ -82,17 +91,17 @@ class HttpLine:
                 outcome = self._outcome(self._ask_echo(payload, _PROBE_S))
             finally:
                 self._probing.release()
-            if isinstance(outcome, Returned):
+            if isinstance(outcome, RpcReply):
                 echoed(bytes(outcome.body), outcome.returned_ns)
 
         self._probes.run(probed)
 
     def echo(self, payload: bytes) -> bytes:
-        """See Line."""
+        """See RpcChannel."""
         return self._asked(self._ask_echo(payload, _ASK_S))
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
-        """See Line. It is asked for again and again."""
+        """See RpcChannel. It is asked for again and again."""
         ask = _Ask("GET", "/skylane/v1/status", b"", self._headers, _ASK_S, MAX_STATUS_BYTES)
         told = b""
         while not stop.is_set():
@@ -103,7 +112,7 @@ class HttpLine:
             stop.wait(_LOOK_S)
 
     def close(self) -> None:
-        """See Line."""
+        """See RpcChannel."""
         self._pool.close()
         self._calls.close()
         self._probes.close()
@@ -115,24 +124,26 @@ class HttpLine:
         try:
             answer = self._spoken(ask)
         except _UNSENT as error:
-            raise LineError(f"it cannot be reached ({told_of(error)})", is_final=isinstance(error, SSLError)) from error
+            raise ChannelError(
+                f"it cannot be reached ({told_of(error)})", is_final=isinstance(error, SSLError)
+            ) from error
         except HTTPError as error:
-            raise LineError(told_of(error)) from error
+            raise ChannelError(told_of(error)) from error
         if answer.body is None:
-            raise LineError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
+            raise ChannelError(f"its answer to {ask.path} is larger than {ask.most_bytes} bytes")
         if answer.status != _OK:
-            raise LineError(f"HTTP {answer.status}: {_told(answer.body)}", is_final=answer.status in _FINAL)
+            raise ChannelError(f"HTTP {answer.status}: {_told(answer.body)}", is_final=answer.status in _FINAL)
         return answer.body
 
     def _outcome(self, ask: "_Ask") -> Outcome:
         try:
             answer = self._spoken(ask)
         except _UNSENT:
-            return Unsent(is_stopping=False)
+            return NotDelivered(is_stopping=False)
         except ReadTimeoutError:
-            return Silent(is_broken=False)
+            return Indeterminate(is_broken=False)
         except (HTTPError, OSError):
-            return Silent(is_broken=True)
+            return Indeterminate(is_broken=True)
         return _read(answer, ask.most_bytes)
 
     def _spoken(self, ask: "_Ask") -> "_Answer":
@@ -212,13 +223,13 @@ def _body(response: urllib3.BaseHTTPResponse, ask: _Ask) -> bytes | None:
 def _read(answer: _Answer, most_bytes: int) -> Outcome:
     if answer.body is None:
         reason = f"too_large: the answer is larger than {most_bytes} bytes"
-        return Refused(Status.FAILED, reason, answer.returned_ns)
+        return RpcRefusal(Status.FAILED, reason, answer.returned_ns)
     if answer.status == _OK:
-        return Returned(answer.body, answer.headers, answer.returned_ns)
+        return RpcReply(answer.body, answer.headers, answer.returned_ns)
     if answer.status == _STOPPING:
-        return Unsent(is_stopping=True)
+        return NotDelivered(is_stopping=True)
     status = _REFUSALS.get(answer.status) or (Status.FAILED if answer.status >= _SERVERS_FAULT else Status.REJECTED)
-    return Refused(status, f"HTTP {answer.status}: {_told(answer.body)}", answer.returned_ns)
+    return RpcRefusal(status, f"HTTP {answer.status}: {_told(answer.body)}", answer.returned_ns)
 
 
 def _texts(beside: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:

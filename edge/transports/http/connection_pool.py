@@ -11,12 +11,12 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from edge.transports.credentials import Security
+from edge.transports.credentials import WorkerCredentials
 from shared.network.endpoint import Endpoint
 
 
 def connections(
-    address: Endpoint, security: Security, most: int, *, connect_s: float = 5.0
+    address: Endpoint, security: WorkerCredentials, most: int, *, connect_s: float = 5.0
 ) -> urllib3.HTTPConnectionPool:
     """At most so many to a worker; TLS where there is an authority. None is made before it is used.
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_directory import Workers
-from edge.transports.mqtt.clock_prober import MqttProber
-from edge.transports.transport import MOST_REPLIES, Parcel, Reply, Unreachable
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
+from edge.transport_events import TransportEvents
+from edge.transports.mqtt.clock_prober import MqttClockProber
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, RawReply, Unreachable
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
@@ -26,7 +26,7 @@ _LOG = RateLimitedLogger(get_logger("edge"))
 _FEW = 8  # Messages beside frames that may wait for the broker.
 
 
-def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
+def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTransport":
     """Connect to the broker as the vehicle.
 
     Raises:
@@ -49,7 +49,7 @@ def opened(config: EdgeConfig, session: str, hooks: Hooks) -> "MqttTransport":
         model=config.model,
         version=config.model_version,
         qos=config.qos,
-        most_replies=max(MOST_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        most_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
         give_up=hooks.give_up,
     )
     hooks.reconnected = transport.reconnected
@@ -73,14 +73,14 @@ class MqttTransport:
         model: str,
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
-        most_replies: int = MOST_REPLIES,
+        most_replies: int = MAX_QUEUED_REPLIES,
         give_up: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
         """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read.
 
         `give_up` is told, on the network thread, why the vehicle cannot go on under its name.
         """
-        self.replies: queue.Queue[Reply | None] = queue.Queue(most_replies)
+        self.replies: queue.Queue[RawReply | None] = queue.Queue(most_replies)
         self.replies_dropped = 0
         self._bus = bus
         self._vehicle = vehicle
@@ -88,8 +88,8 @@ class MqttTransport:
         self._model = topics.checked("model", model)
         self._version = version
         self._qos = qos
-        self._workers = Workers()
-        self._prober = MqttProber(bus, vehicle=vehicle, session=session, online=self.online)
+        self._workers = WorkerDirectory()
+        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Announcements; an outage may last for days.
         self._lock = threading.Lock()
@@ -158,20 +158,20 @@ class MqttTransport:
         """See Transport."""
         return self._workers.online(self._model, self._version)
 
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """See Transport."""
-        return self._workers.departed_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+        return self._workers.last_failure_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
 
     def unused(self) -> Mapping[str, str]:
         """See Transport: the broker finds the workers."""
         return {}
 
-    def pack(self, message: FrameMessage) -> Parcel:
+    def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return Parcel((pack_frame(message),))
+        return EncodedRequest((pack_frame(message),))
 
     def send(
-        self, message: FrameMessage, parcel: Parcel, unreachable: Unreachable, *, worker: str | None = None
+        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
     ) -> None:
         """See Transport."""
 
@@ -200,7 +200,7 @@ class MqttTransport:
             acknowledged=acknowledged if self._qos else None,
         )
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
         self._prober.run(clocks, stop)
 
@@ -219,7 +219,7 @@ class MqttTransport:
     def _returned(self, delivery: Delivery) -> None:
         try:
             self.replies.put_nowait(
-                Reply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
+                RawReply(partial(unpack_mask, delivery.payload), len(delivery.payload), delivery.received_ns)
             )
         except queue.Full:
             self.replies_dropped += 1  # By this thread alone.

@@ -4,9 +4,9 @@ import json
 import struct
 from functools import partial
 
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import MessageBytesError
 from shared.encoding.bounded_protobuf import parse as parse_message
@@ -21,27 +21,27 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 _LENGTH = struct.Struct("<I")  # Before each string.
 
 
-class GrpcInfer:
+class OipGrpcAdapter:
     """`inference.GRPCInferenceService.ModelInfer`."""
 
     method = "/inference.GRPCInferenceService/ModelInfer"
 
-    def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect."""
+    def pack(self, message: FrameMessage) -> EncodedRequest:
+        """See ProtocolAdapter."""
         request = message_class("inference.ModelInferRequest")(
             model_name=message.model,
             inputs=[{"name": IMAGE, "datatype": "BYTES", "shape": [1]}],
             outputs=[{"name": RESULT}],
             raw_input_contents=[_LENGTH.pack(len(message.data)) + message.data],
         )
-        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
+        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
-        """See Dialect."""
+    def read(self, returned: RpcReply) -> MaskMessage:
+        """See ProtocolAdapter."""
         return mask_of(returned.beside, partial(_raw, returned.body))
 
 
-class RestInfer:
+class OipRestAdapter:
     """`POST /v2/models/M/infer` with the binary tensor extension, both ways."""
 
     content_type = "application/octet-stream"
@@ -49,18 +49,18 @@ class RestInfer:
     def __init__(self, model: str) -> None:
         self.path = f"/v2/models/{model}/infer"
 
-    def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect. The picture is copied once, into its place."""
+    def pack(self, message: FrameMessage) -> EncodedRequest:
+        """See ProtocolAdapter. The picture is copied once, into its place."""
         size = len(message.data)
         parameters = {"binary_data_size": _LENGTH.size + size}
         tensor = {"name": IMAGE, "shape": [1], "datatype": "BYTES", "parameters": parameters}
         outputs = [{"name": RESULT, "parameters": {"binary_data": True}}]
         header = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
         beside = ((FRAME_HEADER, frame_header(message)), (LENGTH_HEADER, str(len(header))))
-        return Parcel((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
+        return EncodedRequest((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
 
-    def read(self, returned: Returned) -> MaskMessage:
-        """See Dialect."""
+    def read(self, returned: RpcReply) -> MaskMessage:
+        """See ProtocolAdapter."""
         return mask_of(returned.beside, partial(_binary, returned.body, returned.beside.get(LENGTH_HEADER, "")))
 
 

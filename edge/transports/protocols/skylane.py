@@ -1,23 +1,23 @@
 """Skylane's own gRPC service: the messages of MQTT, one call a frame."""
 
-from edge.transports.channel import Returned
-from edge.transports.transport import Parcel
+from edge.transports.channel import RpcReply
+from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
 from shared.messages.frame import FrameMessage, MaskMessage, pack_frame, unpack_mask
 
 
-class Native:
+class SkylaneAdapter:
     """`skylane.v1.Worker.Answer`."""
 
     method = "/skylane.v1.Worker/Answer"
 
-    def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect."""
-        return Parcel((pack(pack_frame(message)),))
+    def pack(self, message: FrameMessage) -> EncodedRequest:
+        """See ProtocolAdapter."""
+        return EncodedRequest((pack(pack_frame(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
-        """See Dialect."""
+    def read(self, returned: RpcReply) -> MaskMessage:
+        """See ProtocolAdapter."""
         try:
             packed = unpack(returned.body)
         except PackedError as error:

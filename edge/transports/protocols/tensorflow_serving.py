@@ -4,9 +4,9 @@ import base64
 import binascii
 from functools import partial
 
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
-from edge.transports.transport import Parcel
+from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import MessageBytesError
 from shared.encoding.bounded_protobuf import parse as parse_message
@@ -21,24 +21,24 @@ MAX_VALUES = 64  # Of an answer in JSON, which has one string.
 _SIGNATURE = "packed"
 
 
-class GrpcPredict:
+class TfServingGrpcAdapter:
     """`tensorflow.serving.PredictionService.Predict`."""
 
     method = "/tensorflow.serving.PredictionService/Predict"
 
-    def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect."""
+    def pack(self, message: FrameMessage) -> EncodedRequest:
+        """See ProtocolAdapter."""
         spec = {"name": message.model, "signature_name": _SIGNATURE}
         picture = {"dtype": STRING, "tensor_shape": {"dim": [{"size": 1}]}, "string_val": [bytes(message.data)]}
         request = message_class("tensorflow.serving.PredictRequest")(model_spec=spec, inputs={IMAGE: picture})
-        return Parcel((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
+        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
-        """See Dialect."""
+    def read(self, returned: RpcReply) -> MaskMessage:
+        """See ProtocolAdapter."""
         return mask_of(returned.beside, partial(_output, returned.body))
 
 
-class RestPredict:
+class TfServingRestAdapter:
     """`POST /v1/models/M:predict` in the row format, pictures and results in base64."""
 
     content_type = "application/json"
@@ -46,14 +46,14 @@ class RestPredict:
     def __init__(self, model: str) -> None:
         self.path = f"/v1/models/{model}:predict"
 
-    def pack(self, message: FrameMessage) -> Parcel:
-        """See Dialect."""
+    def pack(self, message: FrameMessage) -> EncodedRequest:
+        """See ProtocolAdapter."""
         before = b'{"signature_name":"%s","instances":[{"b64":"' % _SIGNATURE.encode()
         body = b"".join((before, base64.b64encode(message.data), b'"}]}'))
-        return Parcel((body,), ((FRAME_HEADER, frame_header(message)),))
+        return EncodedRequest((body,), ((FRAME_HEADER, frame_header(message)),))
 
-    def read(self, returned: Returned) -> MaskMessage:
-        """See Dialect."""
+    def read(self, returned: RpcReply) -> MaskMessage:
+        """See ProtocolAdapter."""
         return mask_of(returned.beside, partial(_prediction, returned.body))
 
 

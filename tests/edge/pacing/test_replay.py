@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from edge.pacing.arrivals import Arrivals, poisson_ns
-from edge.pacing.frame_queue import Slot
-from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
-from edge.reliability.ledger import Journey, Ledger
+from edge.pacing.frame_queue import FrameQueue
+from edge.pacing.replay import Pace, Pacer, ReadAhead, ReplaySettings
+from edge.reliability.ledger import FrameRecord, Ledger
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -49,7 +49,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield Ledger(log, vehicle="car", session="s1", model="tiny")
 
 
-def _read(source: Listed, schedule: Schedule) -> list[Frame | UnreadableFrame]:
+def _read(source: Listed, schedule: ReplaySettings) -> list[Frame | UnreadableFrame]:
     ahead = ReadAhead(source, schedule, threading.Event())
     reader = threading.Thread(target=ahead.run)
     reader.start()
@@ -62,13 +62,13 @@ def _read(source: Listed, schedule: Schedule) -> list[Frame | UnreadableFrame]:
 def test_a_source_is_read_once_in_order(frame: Make) -> None:
     """Through a queue smaller than the source."""
     frames = [frame(i) for i in range(20)]
-    assert _read(Listed(frames), Schedule(read_ahead=2)) == frames
+    assert _read(Listed(frames), ReplaySettings(read_ahead=2)) == frames
 
 
 def test_no_more_is_read_ahead_than_was_asked_for(frame: Make) -> None:
     """A bag of raw frames would fill the memory."""
     source, stop = Listed([frame(i) for i in range(100)]), threading.Event()
-    ahead = ReadAhead(source, Schedule(read_ahead=4), stop)
+    ahead = ReadAhead(source, ReplaySettings(read_ahead=4), stop)
     reader = threading.Thread(target=ahead.run)
     reader.start()
     next(iter(ahead))
@@ -81,29 +81,31 @@ def test_no_more_is_read_ahead_than_was_asked_for(frame: Make) -> None:
 def test_a_loop_goes_on_in_index_and_time(frame: Make) -> None:
     """Masks of round two must not overwrite those of round one; a gap in time must be the source's own period."""
     source = Listed([frame(i, source_ns=1000 + 10 * i) for i in range(3)])
-    read = _read(source, Schedule(loop=True, frames=8))
+    read = _read(source, ReplaySettings(loop=True, frames=8))
     assert [item.index for item in read] == list(range(8))
     assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
 
 
 def test_a_loop_over_one_frame_or_none_ends(frame: Make) -> None:
     """There is no period to go on with; an empty source would spin for ever."""
-    assert len(_read(Listed([frame()]), Schedule(loop=True, frames=3))) == 3
-    assert _read(Listed([]), Schedule(loop=True)) == []
+    assert len(_read(Listed([frame()]), ReplaySettings(loop=True, frames=3))) == 3
+    assert _read(Listed([]), ReplaySettings(loop=True)) == []
 
 
 def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
     """A truncated bag is played as far as it goes; the error is told at the end."""
-    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), Schedule(), threading.Event())
+    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), ReplaySettings(), threading.Event())
     ahead.run()
     assert len(list(ahead)) == 1
     assert str(ahead.fault) == "truncated"
 
 
-def _paced(source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None) -> list[Journey]:
+def _paced(
+    source: Listed, ledger: Ledger, schedule: ReplaySettings, stop: threading.Event | None = None
+) -> list[FrameRecord]:
     """Every frame that a taker as quick as can be gets from a paced source."""
     stop = stop or threading.Event()
-    slot = Slot()
+    slot = FrameQueue()
     ahead = ReadAhead(source, schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
@@ -122,8 +124,8 @@ def test_open_loop_frames_are_due_by_the_sources_own_times(ledger: Ledger, frame
     """At twice the rate in half the time, whether anybody takes them or not; never before their time."""
     source = Listed([frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
     begun_ns = clock.now_ns()
-    taken = _paced(source, ledger, Schedule(rate=2.0))
-    due = [journey.times[Stage.DUE] for journey in taken]
+    taken = _paced(source, ledger, ReplaySettings(rate=2.0))
+    due = [record.times[Stage.DUE] for record in taken]
     dropped = [row for row in read_rows(tmp_path) if row["reason"] == "window"]
     assert len(taken) + len(dropped) == 5
     every = sorted(due + [int(row["t_due_ns"]) for row in dropped])
@@ -134,24 +136,24 @@ def test_open_loop_frames_are_due_by_the_sources_own_times(ledger: Ledger, frame
 
 def test_closed_loop_takes_every_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """Deterministic: nothing is dropped, however slow the far side."""
-    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
-    assert [journey.frame_index for journey in taken] == list(range(50))
+    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    assert [record.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
 
 def test_uniform_arrivals_fall_due_on_their_own_schedule(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """The source's times play no part, however long its gaps."""
     source = Listed([frame(i, source_ns=i * 10**12) for i in range(5)])
-    taken = _paced(source, ledger, Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
-    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+    taken = _paced(source, ledger, ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
+    due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 4
 
 
 def test_poisson_arrivals_fall_due_as_their_seed_says(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """The intended times, settled before the run: nothing that happens in it moves them."""
-    schedule = Schedule(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
+    schedule = ReplaySettings(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
     taken = _paced(Listed([frame(i) for i in range(20)]), ledger, schedule)
-    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+    due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(500.0, 5), 20))
 
 
@@ -165,10 +167,10 @@ def test_lateness_moves_no_due_time(ledger: Ledger, frame: Make, monkeypatch: py
             yield frame(index)
             now_ns[0] += 3600 * 10**9
 
-    slot = Slot(5)
-    schedule = Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
+    slot = FrameQueue(5)
+    schedule = ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
     Pacer(late(), slot, ledger, schedule, threading.Event()).run()
-    due = [journey.times[Stage.DUE] for journey in slot.drain()]
+    due = [record.times[Stage.DUE] for record in slot.drain()]
     assert due == [10**18 + index * 10**6 for index in range(5)]
 
 
@@ -181,8 +183,8 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
     ledger: Ledger, frame: Make, tmp_path: Path, read_ahead: int
 ) -> None:
     """Its latency counts from that one instant; nothing of it is given up; a part of one ends the source."""
-    stop, slot = threading.Event(), Slot()
-    schedule = Schedule(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
+    stop, slot = threading.Event(), FrameQueue()
+    schedule = ReplaySettings(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
     frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken picture")
     ahead = ReadAhead(Listed(frames), schedule, stop)
@@ -191,14 +193,14 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
     for thread in threads:
         thread.start()
     ended_ns = []
-    held: list[Journey] = []
+    held: list[FrameRecord] = []
     while (item := slot.take()) is not None:
         held.append(item[0])
         if item[0].frame_index in (3, 7, 9):  # The last of a burst: only now do its frames end.
-            assert ledger.tally().read == item[0].frame_index + 1
+            assert ledger.counts().read == item[0].frame_index + 1
             ended_ns.append(clock.now_ns())
-            for journey in held:
-                ledger.drop(journey, "ended")
+            for record in held:
+                ledger.drop(record, "ended")
             held.clear()
     for thread in threads:
         thread.join(WAIT_S)
@@ -213,8 +215,8 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
 def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
     """They take no place and stop nothing."""
     broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken picture")
-    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
-    assert [journey.frame_index for journey in taken] == [0, 2]
+    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    assert [record.frame_index for record in taken] == [0, 2]
     assert [(row["outcome"], row["reason"]) for row in read_rows(tmp_path)] == [
         ("dropped", "undecodable: broken picture")
     ]
@@ -222,24 +224,24 @@ def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: 
 
 def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
     """Reading and decoding it are part of its latency."""
-    (journey,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, Schedule(pace=Pace.LIVE))
-    assert journey.times[Stage.DUE] == 12345
+    (record,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, ReplaySettings(pace=Pace.LIVE))
+    assert record.times[Stage.DUE] == 12345
 
 
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule(),
-        Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
-        Schedule(pace=Pace.CLOSED_LOOP),
-        Schedule(pace=Pace.CLOSED_LOOP, burst=2),
+        ReplaySettings(),
+        ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
+        ReplaySettings(pace=Pace.CLOSED_LOOP),
+        ReplaySettings(pace=Pace.CLOSED_LOOP, burst=2),
     ],
     ids=["source", "uniform", "window", "burst"],
 )
-def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: Schedule) -> None:
+def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: ReplaySettings) -> None:
     """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
     stop = threading.Event()
-    slot = Slot()
+    slot = FrameQueue()
     frames = [frame(0), frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), schedule, stop)
     pacer = Pacer(ahead, slot, ledger, schedule, stop)

@@ -10,9 +10,9 @@ import pytest
 
 from cloud.frontends.clock_responder import Echoes
 from cloud.serving.request_errors import RequestErrors
-from edge.reliability.clock_sync import Probes
-from edge.reliability.worker_clocks import Clocks
-from edge.transports.mqtt.clock_prober import MqttProber
+from edge.reliability.clock_sync import ProbeTracker
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.transports.mqtt.clock_prober import MqttClockProber
 from shared import clock
 from shared.clock import Exchange, Offset
 from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
@@ -27,7 +27,7 @@ AHEAD_NS = 3 * SECOND_NS
 
 
 def times_asked(
-    probes: Probes, online: list[tuple[str, str]], until_ms: int, since_ms: int = 0
+    probes: ProbeTracker, online: list[tuple[str, str]], until_ms: int, since_ms: int = 0
 ) -> dict[str, list[int]]:
     """When each worker is asked, in milliseconds, if the probing thread looks every millisecond."""
     asked: dict[str, list[int]] = {name: [] for name, _ in online}
@@ -43,29 +43,29 @@ def echo_of(probe: Probe, node: str = NODE, ahead_ns: int = AHEAD_NS) -> Echo:
     return Echo(probe.session, probe.sequence, probe.sent_ns, there_ns, there_ns, node)
 
 
-def known(clocks: Clocks, node: str = NODE) -> bool:
+def known(clocks: WorkerClocks, node: str = NODE) -> bool:
     """Whether a probe has told of a node's clock."""
     return node in clocks._probed
 
 
 @pytest.fixture
-def clocks() -> Clocks:
+def clocks() -> WorkerClocks:
     """Nothing is known yet."""
-    return Clocks()
+    return WorkerClocks()
 
 
-def test_a_new_worker_is_asked_a_burst_and_then_twice_a_second(clocks: Clocks) -> None:
+def test_a_new_worker_is_asked_a_burst_and_then_twice_a_second(clocks: WorkerClocks) -> None:
     """The first frames need a bound; later ones need it fresh, and the link is theirs."""
-    (asked,) = times_asked(Probes("s1", clocks), [("w", "s9")], 60_000).values()
+    (asked,) = times_asked(ProbeTracker("s1", clocks), [("w", "s9")], 60_000).values()
     assert asked[:16] == list(range(0, 320, 20))
     gaps = [later - earlier for earlier, later in pairwise(asked[15:])]
     assert all(400 <= gap <= 601 for gap in gaps)
     assert len(set(gaps)) > 10, "an even pace could keep step with the frames"
 
 
-def test_a_worker_that_is_started_again_is_new(clocks: Clocks) -> None:
+def test_a_worker_that_is_started_again_is_new(clocks: WorkerClocks) -> None:
     """It has another clock. One that went is asked no more, and one that comes back is new as well."""
-    probes = Probes("s1", clocks)
+    probes = ProbeTracker("s1", clocks)
     assert len(times_asked(probes, [("w", "s9")], 1000)["w"]) < 20
     assert len(times_asked(probes, [("w", "s10")], 1320, since_ms=1000)["w"]) == 16
     times_asked(probes, [], 1400, since_ms=1320)
@@ -73,26 +73,26 @@ def test_a_worker_that_is_started_again_is_new(clocks: Clocks) -> None:
     assert len(times_asked(probes, [("w", "s10")], 1720, since_ms=1400)["w"]) == 16
 
 
-def test_another_connection_is_another_link(clocks: Clocks) -> None:
+def test_another_connection_is_another_link(clocks: WorkerClocks) -> None:
     """After a reconnect the old delays tell nothing of the new ones."""
-    probes = Probes("s1", clocks)
+    probes = ProbeTracker("s1", clocks)
     times_asked(probes, [("w", "s9")], 2000)
     probes.begin_anew()
     assert len(times_asked(probes, [("w", "s9")], 2320, since_ms=2000)["w"]) == 16
 
 
-def test_many_workers_share_what_one_vehicle_asks(clocks: Clocks) -> None:
+def test_many_workers_share_what_one_vehicle_asks(clocks: WorkerClocks) -> None:
     """Probing must not grow into a load."""
     online = [(f"w{number}", "s9") for number in range(200)]
-    asked = times_asked(Probes("s1", clocks), online, 21_000)
+    asked = times_asked(ProbeTracker("s1", clocks), online, 21_000)
     settled = sum(at_ms >= 1_000 for times in asked.values() for at_ms in times)
     assert 20 * 25 < settled < 20 * 40
     assert min(len(times) for times in asked.values()) >= 18
 
 
-def test_an_echo_tells_its_nodes_clock(clocks: Clocks) -> None:
+def test_an_echo_tells_its_nodes_clock(clocks: WorkerClocks) -> None:
     """Of the process that answered, as it names itself."""
-    probes = Probes("s1", clocks)
+    probes = ProbeTracker("s1", clocks)
     probe = probes.probe("w", 1000)
     probes.echoed("w", pack_echo(echo_of(probe)), 1000 + 2 * MS)
     exchange = Exchange(1000, 1000 + MS + AHEAD_NS, 1000 + MS + AHEAD_NS, 1000 + 2 * MS)
@@ -100,9 +100,9 @@ def test_an_echo_tells_its_nodes_clock(clocks: Clocks) -> None:
     assert not clocks.ignored
 
 
-def test_only_the_answer_to_an_own_probe_is_believed(clocks: Clocks) -> None:
+def test_only_the_answer_to_an_own_probe_is_believed(clocks: WorkerClocks) -> None:
     """Whoever may publish an echo must not be able to set a clock; all that is not believed is counted."""
-    probes = Probes("s1", clocks)
+    probes = ProbeTracker("s1", clocks)
     probe = probes.probe("w", SECOND_NS)
     echo = echo_of(probe)
     returned_ns = SECOND_NS + 2 * MS
@@ -125,9 +125,9 @@ def test_only_the_answer_to_an_own_probe_is_believed(clocks: Clocks) -> None:
     assert clocks.ignored["late_or_repeated"] == 5
 
 
-def test_what_is_never_answered_is_forgotten(clocks: Clocks) -> None:
+def test_what_is_never_answered_is_forgotten(clocks: WorkerClocks) -> None:
     """A worker may be silent for as long as the vehicle lives."""
-    probes = Probes("s1", clocks)
+    probes = ProbeTracker("s1", clocks)
     sent = [probes.probe("w", number) for number in range(2000)]
     assert len(probes._unanswered) == 512
     probes.echoed("w", pack_echo(echo_of(sent[0])), 3 * MS)
@@ -137,10 +137,10 @@ def test_what_is_never_answered_is_forgotten(clocks: Clocks) -> None:
 
 
 @contextmanager
-def probing(bus: Bus, clocks: Clocks, *online: tuple[str, str]) -> Iterator[MqttProber]:
+def probing(bus: Bus, clocks: WorkerClocks, *online: tuple[str, str]) -> Iterator[MqttClockProber]:
     """The thread, asking these workers."""
     stop = threading.Event()
-    prober = MqttProber(bus, vehicle="car", session="s1", online=lambda: online)
+    prober = MqttClockProber(bus, vehicle="car", session="s1", online=lambda: online)
     thread = threading.Thread(target=prober.run, args=(clocks, stop))
     thread.start()
     try:
@@ -151,7 +151,7 @@ def probing(bus: Bus, clocks: Clocks, *online: tuple[str, str]) -> Iterator[Mqtt
         assert not thread.is_alive()
 
 
-def offset_once_known(clocks: Clocks, node: str = NODE) -> Offset:
+def offset_once_known(clocks: WorkerClocks, node: str = NODE) -> Offset:
     """What is known of a node's clock, as soon as a probe has told it."""
     deadline_ns = clock.now_ns() + round(WAIT_S * SECOND_NS)
     pause = threading.Event()
@@ -162,7 +162,7 @@ def offset_once_known(clocks: Clocks, node: str = NODE) -> Offset:
     return clocks.offset(node, Exchange(now_ns - SECOND_NS, now_ns - SECOND_NS // 2, now_ns - SECOND_NS // 2, now_ns))
 
 
-def test_a_worker_echoes_and_the_vehicle_knows_its_clock(clocks: Clocks) -> None:
+def test_a_worker_echoes_and_the_vehicle_knows_its_clock(clocks: WorkerClocks) -> None:
     """Both ends, over a bus in memory; the worker's clock is the vehicle's own here."""
     with MemoryBus() as bus:
         Echoes("w", NODE).open(bus, RequestErrors())
@@ -172,7 +172,7 @@ def test_a_worker_echoes_and_the_vehicle_knows_its_clock(clocks: Clocks) -> None
     assert not clocks.ignored
 
 
-def test_after_a_reconnect_a_burst_is_sent_again(clocks: Clocks) -> None:
+def test_after_a_reconnect_a_burst_is_sent_again(clocks: WorkerClocks) -> None:
     """And told from the network thread, which must not wait."""
     asked: queue.SimpleQueue[Probe] = queue.SimpleQueue()
     with MemoryBus() as bus:
@@ -186,10 +186,10 @@ def test_after_a_reconnect_a_burst_is_sent_again(clocks: Clocks) -> None:
         assert 0 < min(gaps_ns) < 400 * MS, "no pace but a burst's is so quick, even once"
 
 
-def test_a_flood_of_echoes_stays_bounded(clocks: Clocks) -> None:
+def test_a_flood_of_echoes_stays_bounded(clocks: WorkerClocks) -> None:
     """And what it costs is counted."""
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         bus.subscribe(ECHOES.filter(vehicle="car"), 0, lambda delivery: prober._returned(clocks, delivery))
         done = threading.Event()
         for _ in range(1000):
@@ -200,18 +200,18 @@ def test_a_flood_of_echoes_stays_bounded(clocks: Clocks) -> None:
     assert clocks.ignored == {"too_many": 744}
 
 
-def test_an_echo_too_large_to_be_one_is_not_held(clocks: Clocks) -> None:
+def test_an_echo_too_large_to_be_one_is_not_held(clocks: WorkerClocks) -> None:
     """A queue full of the largest messages that a broker takes would be all the memory there is."""
     topic = ECHOES.of(vehicle="car", worker="w")
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         prober._returned(clocks, Delivery(topic, bytes(513), received_ns=1))
         prober._returned(clocks, Delivery(topic, bytes(512), received_ns=1))
     assert prober._prober._echoes.qsize() == 1
     assert clocks.ignored == {"unreadable": 1}
 
 
-def test_the_thread_leaves_its_topic_behind(clocks: Clocks) -> None:
+def test_the_thread_leaves_its_topic_behind(clocks: WorkerClocks) -> None:
     """A bus outlives a run in the tests of today and the fleets of tomorrow."""
     with MemoryBus() as bus:
         with probing(bus, clocks):
@@ -219,10 +219,10 @@ def test_the_thread_leaves_its_topic_behind(clocks: Clocks) -> None:
         assert not bus._subscriptions
 
 
-def test_an_echo_by_a_topic_that_names_no_worker_is_counted(clocks: Clocks) -> None:
+def test_an_echo_by_a_topic_that_names_no_worker_is_counted(clocks: WorkerClocks) -> None:
     """A subscription's wildcard takes in what no name may be."""
     with MemoryBus() as bus:
-        prober = MqttProber(bus, vehicle="car", session="s1", online=list)
+        prober = MqttClockProber(bus, vehicle="car", session="s1", online=list)
         prober._returned(clocks, Delivery("skylane/v1/echoes/car/a b", b"", received_ns=1))
     assert not prober._prober._echoes.qsize()
     assert clocks.ignored == {"topic": 1}

@@ -2,9 +2,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edge.reliability.liveness import Silence
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_stats import Pulse
+from edge.reliability.liveness import LivenessMonitor
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange
 
@@ -14,17 +14,17 @@ WORKERS = (("w", "s1"), ("x", "s2"))
 
 @dataclass
 class Scene:
-    """Workers, a broker, and a clock that stands until it is moved."""
+    """WorkerDirectory, a broker, and a clock that stands until it is moved."""
 
     now_ns: int = 1000 * S
     heard_ns: int = 1000 * S
     asked: int = 0
-    pulse: Pulse = field(default_factory=Pulse)
-    clocks: Clocks = field(default_factory=Clocks)
+    pulse: WorkerStats = field(default_factory=WorkerStats)
+    clocks: WorkerClocks = field(default_factory=WorkerClocks)
 
     def __post_init__(self) -> None:
         """Both workers have just echoed."""
-        self.silence = Silence(self.pulse, self.clocks, heard_ns=lambda: self.heard_ns, ask=self.ask)
+        self.silence = LivenessMonitor(self.pulse, self.clocks, heard_ns=lambda: self.heard_ns, ask=self.ask)
         for name, session in WORKERS:
             self.echo(name, session)
 

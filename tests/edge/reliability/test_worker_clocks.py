@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from shared.clock import Exchange
 
 MS = 10**6
@@ -18,7 +18,7 @@ def exchange(offset_ns: int, at_ms: float = 0.0, up_ms: float = 5.0, down_ms: fl
 
 def test_each_process_has_its_own_clock() -> None:
     """Several workers stand behind one subscription; and one that is started again begins anew."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     nodes = {"cloud/a/s1": SECOND_NS, "cloud/b/s1": -SECOND_NS, "cloud/a/s2": 7 * SECOND_NS}
     for node, offset_ns in nodes.items():
         clocks.probed(node, exchange(offset_ns))
@@ -28,7 +28,7 @@ def test_each_process_has_its_own_clock() -> None:
 
 def test_a_worker_that_answers_no_probes_is_known_by_its_frames() -> None:
     """An older one, or one behind a transport without a channel for them."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     first = clocks.offset("cloud/w/s9", exchange(SECOND_NS, up_ms=40, down_ms=20))
     assert first.offset_ns == SECOND_NS + 10 * MS
     assert first.error_ns == pytest.approx(30 * MS, rel=0.01)
@@ -39,7 +39,7 @@ def test_a_worker_that_answers_no_probes_is_known_by_its_frames() -> None:
 
 def test_probes_are_believed_rather_than_large_frames() -> None:
     """A frame of megabytes takes long one way only: halving its crossing would be wrong by half of that."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     large = exchange(0, up_ms=200, down_ms=2)
     assert clocks.offset("cloud/w/s9", large).offset_ns == 99 * MS
     clocks.probed("cloud/w/s9", exchange(0, up_ms=2, down_ms=2))
@@ -51,7 +51,7 @@ def test_probes_are_believed_rather_than_large_frames() -> None:
 
 def test_a_clock_that_was_changed_is_known_anew_at_once() -> None:
     """The row that shows it must not lie because the next probe is half a second away."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     clocks.probed("cloud/w/s9", exchange(0))
     for at_ms in (100, 200):
         offset = clocks.offset("cloud/w/s9", exchange(5 * SECOND_NS, at_ms))
@@ -60,7 +60,7 @@ def test_a_clock_that_was_changed_is_known_anew_at_once() -> None:
 
 def test_so_many_clocks_are_remembered_and_no_more() -> None:
     """A worker that lies about its name could claim any number of them."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     for number in range(1000):
         clocks.probed(f"cloud/w/s{number}", exchange(0))
         clocks.offset(f"cloud/v/s{number}", exchange(0))
@@ -70,7 +70,7 @@ def test_so_many_clocks_are_remembered_and_no_more() -> None:
 
 def test_clocks_are_asked_and_told_at_the_same_time() -> None:
     """The receiver asks while the prober tells."""
-    clocks = Clocks()
+    clocks = WorkerClocks()
     clocks.probed("cloud/w/s9", exchange(SECOND_NS))
     wrong: list[int] = []
 

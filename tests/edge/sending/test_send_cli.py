@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
-from edge.upload.client import NodeLostError
-from edge.upload.grpc_client import SendSettings
-from edge.upload.http_client import HttpCaller
+from edge.upload.client import WorkerLostError
+from edge.upload.grpc_client import UploadSettings
+from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
 from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
@@ -180,11 +180,14 @@ def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    settings = SendSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
+    settings = UploadSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
     with ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        with closing(HttpCaller(f"127.0.0.1:{server.server_port}", settings)) as caller, pytest.raises(NodeLostError):
+        with (
+            closing(HttpUploadClient(f"127.0.0.1:{server.server_port}", settings)) as caller,
+            pytest.raises(WorkerLostError),
+        ):
             caller.ask(folder / "0.png")
         over.set()
         server.shutdown()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.bus_events import Hooks
 from edge.config import EdgeConfig
+from edge.transport_events import TransportEvents
 from edge.transports.factory import open_transport
 from edge.transports.transport import Transport
 
@@ -21,7 +21,7 @@ Open = Callable[..., Transport]
 @pytest.fixture(name="reach")
 def _reach() -> Iterator[Open]:
     """Opens transports to addresses; a bug on one of their threads fails the test."""
-    hooks = Hooks()
+    hooks = TransportEvents()
     with ExitStack() as stack:
 
         def reach(transport: str, *addresses: str, vehicle: str = "car", model: str = "tiny", **more: Any) -> Transport:
@@ -49,4 +49,4 @@ def _threads() -> Iterator[None]:
 def await_problem(transport: Transport, address: str) -> None:
     """Return as soon as the transport knows why there is no worker at an address."""
     while transport.unused().get(address) == NOTHING_SAID:
-        transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+        transport.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from cloud.engines.engine import InferenceError
 from cloud.gateway.settings import GatewaySettings
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.transport import Reply, Transport
+from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.broker.certificate_authority import Authority
 from shared.imaging import mask_codecs
@@ -32,7 +32,7 @@ def door(doors: Doors, name: str) -> str:
     return doors.grpc if name.endswith("grpc") else doors.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, MaskMessage]:
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, MaskMessage]:
     """Send a frame and wait for what becomes of it."""
     unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
     transport.send(message, transport.pack(message), unreached.put)
@@ -149,7 +149,7 @@ def test_a_worker_that_is_full_overloads(name: str, reach: Open) -> None:
 @every_transport
 def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -> None:
     """Uplink and downlink can be told apart on every transport."""
-    clocks, stop = Clocks(), threading.Event()
+    clocks, stop = WorkerClocks(), threading.Event()
     with open_doors(model()) as doors:
         transport = reach(name, door(doors, name))
         transport.wait_for_card(WAIT_S)
@@ -245,10 +245,10 @@ def test_an_address_without_a_worker_that_serves_is_told_apart(name: str, reach:
         transport = reach(name, *addresses, "127.0.0.1:1")
         wanted = {addresses[2]: "it does not serve tiny"}
         while len(transport.online()) < 2 or transport.unused().get(addresses[2]) != wanted[addresses[2]]:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+            transport.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         answer_to(transport, frame(1))
         while "reached" not in transport.unused()["127.0.0.1:1"]:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+            transport.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         assert transport.unused().keys() == {addresses[2], "127.0.0.1:1"}
 
 
@@ -259,7 +259,7 @@ def test_frames_go_to_the_least_busy_worker(reach: Open) -> None:
     with open_doors(slow, worker="slow") as held, open_doors(model(), worker="quick") as free:
         transport = reach("grpc", held.grpc, free.grpc)
         while len(transport.online()) < 2:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+            transport.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         answers: list[str] = []
         for sequence in range(10):
             message = frame(sequence)

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.channel import Line, LineError, Outcome, Silent
-from edge.transports.credentials import Security
-from edge.transports.grpc.channel import GrpcLine
-from edge.transports.http.channel import HttpLine
+from edge.transports.channel import ChannelError, Indeterminate, Outcome, RpcChannel
+from edge.transports.credentials import WorkerCredentials
+from edge.transports.grpc.channel import GrpcChannel
+from edge.transports.http.channel import HttpChannel
 from edge.transports.http.connection_pool import connections
-from edge.transports.protocols.skylane import Native
-from edge.transports.protocols.tensorflow_serving import RestPredict
-from edge.transports.transport import Parcel, Transport
+from edge.transports.protocols.skylane import SkylaneAdapter
+from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
+from edge.transports.transport import EncodedRequest, Transport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
 from shared.messages.frame import MaskMessage, Status, pack_mask
@@ -108,7 +108,7 @@ def test_a_connection_that_breaks_leaves_the_frame_to_be_sent_again(name: str, r
         transport.wait_for_card(WAIT_S)
         message = frame(1)
         transport.send(message, transport.pack(message), lambda _: None)
-        assert transport.departed_ns(timeout_s=WAIT_S) > 0
+        assert transport.last_failure_ns(timeout_s=WAIT_S) > 0
         assert transport.replies.empty()
 
 
@@ -124,10 +124,12 @@ def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
     """Each piece is in time, and no body grows: the call would hold its thread and its place for ever."""
     over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     with http_server(lambda _: said) as address:
-        line = HttpLine(Endpoint.parse(address), RestPredict("tiny"), Security(), "car", most_calls=1)
+        line = HttpChannel(
+            Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car", most_calls=1
+        )
         with closing(line):
-            line.call(Parcel((b"",)), None, 0.3, over.put)
-            assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
+            line.call(EncodedRequest((b"",)), None, 0.3, over.put)
+            assert over.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
 
 
 def test_a_frame_may_take_longer_to_send_than_to_connect() -> None:
@@ -135,7 +137,7 @@ def test_a_frame_may_take_longer_to_send_than_to_connect() -> None:
     frame_bytes = bytes(1 << 24)  # More than the kernel takes by itself.
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
-        with connections(endpoint, Security(), 1, connect_s=0.2) as pool:
+        with connections(endpoint, WorkerCredentials(), 1, connect_s=0.2) as pool:
             sending = thread.submit(pool.urlopen, "POST", "/", frame_bytes, retries=False, timeout=WAIT_S)
             connection, _ = server.accept()
             with connection:
@@ -240,15 +242,15 @@ def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 def test_a_closed_line_says_so_to_whoever_is_just_about_to_ask(kind: str) -> None:
     """A vehicle that leaves while a thread of it turns to a worker must not end with that thread's traceback."""
-    where, security = Endpoint("127.0.0.1", 1), Security()
-    line: Line = (
-        GrpcLine(where, Native(), security, "car")
+    where, security = Endpoint("127.0.0.1", 1), WorkerCredentials()
+    line: RpcChannel = (
+        GrpcChannel(where, SkylaneAdapter(), security, "car")
         if kind == "grpc"
-        else HttpLine(where, RestPredict("tiny"), security, "car", most_calls=1)
+        else HttpChannel(where, TfServingRestAdapter("tiny"), security, "car", most_calls=1)
     )
     line.close()
-    with pytest.raises(LineError, match="closed"):
+    with pytest.raises(ChannelError, match="closed"):
         next(iter(line.statuses(threading.Event())))
-    with pytest.raises(LineError, match="closed"):
+    with pytest.raises(ChannelError, match="closed"):
         line.echo(b"")
     line.probe(b"", lambda *_: pytest.fail("nobody was there to echo it"))

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud.engines.remote.channel import RemoteError, parsed
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.frame_metadata import MASK_HEADER, MASK_KEY, RESULT
 from edge.transports.protocols import open_inference, tensorflow_serving
-from edge.transports.protocols.skylane import Native
+from edge.transports.protocols.skylane import SkylaneAdapter
 from shared.encoding.open_inference_tensors import from_contents, from_raw
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
@@ -45,7 +45,7 @@ class _Reader(NamedTuple):
 def _rest_infer(data: bytes) -> object:
     """The first byte tells how long the JSON is."""
     beside = {MASK_HEADER: _HEADER, open_inference.LENGTH_HEADER: str(data[0] if data else 0)}
-    return open_inference.RestInfer("net").read(Returned(data[1:], beside, 0))
+    return open_inference.OipRestAdapter("net").read(RpcReply(data[1:], beside, 0))
 
 
 def _rest_infer_seeds() -> Iterator[bytes]:
@@ -103,12 +103,14 @@ def _rest_predict_seeds() -> Iterator[bytes]:
 
 
 _READERS = (
-    _Reader(lambda data: Native().read(Returned(data, {}, 0)), lambda: iter([pack(_MASK)])),
-    _Reader(lambda data: open_inference.GrpcInfer().read(Returned(data, _METADATA, 0)), _infer_answer_seeds),
-    _Reader(lambda data: tensorflow_serving.GrpcPredict().read(Returned(data, _METADATA, 0)), _predict_answer_seeds),
+    _Reader(lambda data: SkylaneAdapter().read(RpcReply(data, {}, 0)), lambda: iter([pack(_MASK)])),
+    _Reader(lambda data: open_inference.OipGrpcAdapter().read(RpcReply(data, _METADATA, 0)), _infer_answer_seeds),
+    _Reader(
+        lambda data: tensorflow_serving.TfServingGrpcAdapter().read(RpcReply(data, _METADATA, 0)), _predict_answer_seeds
+    ),
     _Reader(_rest_infer, _rest_infer_seeds),
     _Reader(
-        lambda data: tensorflow_serving.RestPredict("net").read(Returned(data, {MASK_HEADER: _HEADER}, 0)),
+        lambda data: tensorflow_serving.TfServingRestAdapter("net").read(RpcReply(data, {MASK_HEADER: _HEADER}, 0)),
         _rest_predict_seeds,
     ),
     _Reader(_triton, _triton_seeds),
