@@ -1,59 +1,83 @@
-"""`skylane edge`: the vehicle node."""
+"""The command `skylane edge play`: its options and its exit code."""
 
-import os
-import signal
 import sys
-import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.console import Console
 
-from edge import run_record as run_manifest
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, RunSettings
-from edge.pacing.arrivals import Arrivals
-from edge.progress import run_with_progress
-from edge.run_summary import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
-from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
+from edge.pacing.replay import Arrivals
+from edge.run import run
+from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
-from edge.sources.source import is_camera, open_source
-from edge.transport_events import TransportEvents
-from edge.transports.factory import open_transport
-from edge.transports.transport import TRANSPORTS, Transport
+from edge.sources.source import is_camera
+from edge.transports.transport import TRANSPORTS
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import number, override
+from shared.imaging.geometry import Resize
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
-from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
 from shared.network.broker_options import broker_options
-from shared.registry import load
-from shared.resources.sampler import RESOURCES_NAME, Sampler
-from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
-from shared.runlog.repair import repair_all
-from shared.runlog.run_folder import contents, removed_unless_begun, run_folder
-from shared.runlog.run_manifest import keep_room, write_manifest
+from shared.option_groups import GroupedCommand
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_end_signals
+
+READY = "ready: waiting for a line on the standard input"
+OPTION_GROUPS = {
+    "Source": ("topics", "frames", "loop", "start_offset_s", "playback_duration_s", "read_ahead_queue_size"),
+    "Connection": (
+        "broker",
+        "model",
+        "model_version",
+        "vehicle",
+        "transport",
+        "worker_addresses",
+        "worker_tls_ca",
+        "connect_timeout_s",
+        "certs",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+        "qos",
+        "min_bandwidth_mbps",
+    ),
+    "Timing": (
+        "rate",
+        "deadline_ms",
+        "window",
+        "queue",
+        "closed_loop",
+        "burst",
+        "arrivals",
+        "arrival_rate_hz",
+        "seed",
+        "delay_s",
+        "answer_timeout_s",
+        "retry",
+        "retry_after_ms",
+    ),
+    "Encoding": ("codec", "quality", "resize", "resize_at", "demosaic", "mask_codec", "mask_size"),
+    "Results": ("out", "sinks", "no_sinks", "video_codec", "top_k", "outputs"),
+    "Advanced": ("log_level", "log_format", "health_file", "sample_containers", "wait_for_go"),
+}
 
 _LOG = get_logger("edge")
 _number = partial(number, EdgeConfig)
 
-READY = "ready: waiting for a line on the standard input"
+
+def _choice(key: str) -> "click.Choice[str]":
+    """Returns the type of a flag for a configuration key whose values are listed in its type."""
+    return click.Choice(get_args(EdgeConfig.model_fields[key].annotation))
 
 
 @click.group()
 def edge() -> None:
-    """The vehicle node: send frames, take masks, log every stage."""
+    """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 
 
-@edge.command()
+@edge.command(cls=GroupedCommand, option_groups=OPTION_GROUPS)
 @click.argument("source")
 @click.option(
     "--config",
@@ -67,8 +91,8 @@ def edge() -> None:
     "worker_addresses",
     multiple=True,
     metavar="HOST:PORT",
-    help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport but mqtt. Each frame goes to the "
-    "worker with the fewest frames in flight.",
+    help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes to "
+    "the worker with the fewest frames in flight.",
 )
 @click.option(
     "--worker-tls-ca",
@@ -116,7 +140,7 @@ def edge() -> None:
 )
 @click.option(
     "--arrivals",
-    type=click.Choice(["source", "uniform", "poisson"]),
+    type=click.Choice([*map(str, Arrivals)]),
     help="When frames are due in an open loop: at the source's times, or at --arrival-rate. [source]",
 )
 @click.option(
@@ -133,34 +157,28 @@ def edge() -> None:
 @click.option(
     "--queue",
     type=_number("queue"),
-    help="Number of due frames per camera that may wait; beyond it the oldest is dropped. [1]",
+    help="Number of due frames per camera that may wait; if more are due, the oldest is dropped. [1]",
 )
 @click.option(
     "--burst",
     type=_number("burst"),
     help="Closed loop: number of frames that are due together; the next ones when all have ended. [1]",
 )
-@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Encoding of frames. [jpeg]")
+@click.option("--codec", type=_choice("codec"), help="Encoding of frames. [jpeg]")
 @click.option("--quality", type=_number("quality"), help="JPEG quality. [85]")
 @click.option(
     "--demosaic",
-    type=click.Choice(["auto", "bilinear", "edge-aware", "vng", "binning"]),
+    type=_choice("demosaic"),
     help="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough. [auto]",
 )
 @click.option(
     "--resize",
-    type=click.Choice(["crop", "letterbox", "stretch"]),
-    help="How frames are brought to the model's size. [as the model's card says]",
+    type=click.Choice([*map(str, Resize)]),
+    help="How frames are resized to the model's input size. [as the model's card says]",
 )
-@click.option(
-    "--resize-at", type=click.Choice(["edge", "cloud"]), help="Node that resizes frames to the model's size. [edge]"
-)
-@click.option(
-    "--mask-codec",
-    type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]),
-    help="Encoding of results; all are lossless. [zstd]",
-)
-@click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that are returned. [model]")
+@click.option("--resize-at", type=_choice("resize_at"), help="Node that resizes frames. [edge]")
+@click.option("--mask-codec", type=_choice("mask_codec"), help="Encoding of results; all are lossless. [zstd]")
+@click.option("--mask-size", type=_choice("mask_size"), help="Size of the masks that are returned. [model]")
 @click.option("--window", type=_number("window"), help="Maximum number of unanswered frames. [4]")
 @click.option(
     "--deadline-ms", type=_number("deadline_ms"), help="Deadline of an answer, in ms after the frame was due. [none]"
@@ -199,7 +217,7 @@ def edge() -> None:
 @click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input.")
 @log_options
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
-    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's record.
+    """Play SOURCE (a bag, a video file, a folder of images, camera:0) to a worker and log every frame's latency.
 
     The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame was answered in time.
     """
@@ -224,147 +242,7 @@ def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool,
     sys.exit(code)
 
 
-def run(
-    source_name: str,
-    config: EdgeConfig,
-    console: Console,
-    *,
-    beside: Mapping[str, int] = MappingProxyType({}),
-    on_ready: Callable[[], None] = lambda: None,
-) -> int:
-    """Play a source as `config` says, print the tables; returns the exit code: 0, 1 for a fault, or `NOTHING_ANSWERED`.
-
-    `beside`: processes to sample beside this one, their numbers by node: `worker/<name>`, `broker` or `link`.
-    `on_ready` is called when all is connected and open; the first frame falls due after it has returned.
-
-    Raises:
-        SkylaneError: the run could not begin.
-    """
-    session = uuid.uuid4().hex[:12]
-    config = config.seeded()
-    folder = config.out or run_folder(config.vehicle)
-    with ExitStack() as stack:
-        source = open_source(
-            source_name,
-            topics=config.topics,
-            start_offset_s=config.start_offset_s,
-            duration_s=config.playback_duration_s,
-        )
-        stack.callback(source.close)
-        hooks = TransportEvents()
-        transport = stack.enter_context(closing(open_transport(config, session, hooks=hooks)))
-        card = _card(transport, config, hooks)
-        config = _with_sinks(config, card)
-        _close_killed_runs(folder)
-        before = contents(folder)
-        log = stack.enter_context(LogWriter(folder))
-        begin = stack.enter_context(removed_unless_begun(folder, before))
-        nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
-        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
-        manifest = run_manifest.begun(config, session, source.provenance, card)
-        write_manifest(folder, manifest)
-        keep_room(folder)
-        node = EdgeNode(
-            source,
-            transport,
-            log,
-            _sinks(config, folder, card),
-            RunSettings.of(config, session, card, is_live=is_camera(source_name)),
-        )
-        hooks.attach(node)
-        on_ready()
-        begin()
-        _LOG.info(
-            "run started",
-            session=session,
-            source=source_name,
-            model=f"{card.name} {card.version}",
-            transport=config.transport,
-            folder=str(folder.resolve()),
-        )
-        _stop_on_signals(node)
-        faults: list[SkylaneError] = []
-        try:
-            run_with_progress(node, _expected(config, source.frame_count), Console(stderr=True))
-        except SkylaneError as error:
-            faults.append(error)
-        faults += node.faults
-        if node.overtaken:
-            console.print(f"{node.overtaken} results came too late for their place: they are in no video and no bag")
-        counts = node.counts()
-        _LOG.info("run ended", read=counts.read, **{outcome.value: count for outcome, count in counts.outcomes.items()})
-        manifest["source"] = source.provenance  # Reading it may have told more.
-        manifest["sampling"] = sampler.account()
-        try:
-            write_manifest(folder, run_manifest.ended(manifest, counts, log.rows_lost))
-        except LogError as error:
-            faults.append(error)
-        said = [
-            *retries_told(counts),
-            *answerers_told(counts, card),
-            *unused_told(transport.unused()),
-        ]
-        if log.rows_lost:
-            faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    for line in sampler.told():
-        console.print(line, markup=False, highlight=False)
-    rows = print_report(folder, console, said)
-    faults += common_faults(rows, source_name, config.model)
-    return exit_code(rows, faults, config.log_format)
-
-
 def _wait_for_go() -> None:
-    """Whoever starts several vehicles has them begin together."""
+    """Waits for a line on standard input, so that several vehicles can start at the same time."""
     click.echo(READY)
     sys.stdin.readline()
-
-
-def _card(transport: Transport, config: EdgeConfig, hooks: TransportEvents) -> ModelCard:
-    """The card of the model to play to, once it is sure that it can answer as is wished."""
-    try:
-        card = transport.wait_for_card(config.connect_timeout_s)
-    finally:
-        hooks.check()
-    check_want(config.want, card)
-    return card
-
-
-def _close_killed_runs(folder: Path) -> None:
-    """Closes what earlier runs beside this one left open when they were killed."""
-    for killed, aborted in repair_all(folder.parent).items():
-        _LOG.warning("killed run closed", folder=str(killed.resolve()), frames_aborted=aborted)
-
-
-def _with_sinks(config: EdgeConfig, card: ModelCard) -> EdgeConfig:
-    """The same, with the sinks of the model's task where none are named; each holds what the model answers."""
-    names = default_sinks(card.task) if config.sinks is None else config.sinks
-    check_sinks(names, card)
-    return config.model_copy(update={"sinks": tuple(dict.fromkeys(names))})
-
-
-def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
-    with ExitStack() as opened:  # Where one cannot be opened, the others are closed.
-        sinks: list[Sink] = []
-        for name in config.sinks or ():
-            settings = {setting: getattr(config, setting) for setting in SINKS[name].settings}
-            sinks.append(load("sink", SINKS, name)(folder, card, **settings))
-            opened.callback(sinks[-1].close)
-        opened.pop_all()
-    return sinks
-
-
-def _stop_on_signals(node: EdgeNode) -> None:
-    """The first Ctrl-C drains; the second is the user's last word."""
-
-    def stop(*_: object) -> None:
-        node.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    on_end_signals(stop)
-
-
-def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:
-    """How many frames the run will see, as far as that is known."""
-    if config.loop or frame_count is None:
-        return config.frames
-    return min(frame_count, config.frames or frame_count)

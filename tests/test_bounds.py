@@ -21,7 +21,7 @@ BROKERS = ("mosquitto/development.conf", "mosquitto/secured.conf")
 # Constants named like bounds against which nothing outside can push.
 NO_BOUNDS = {
     "cloud.models.engine_cache:_MOST": "what this host measured of its own engines",
-    "edge.reliability.worker_stats:_MOST_CAUTION": "a factor by which a vehicle waits longer itself",
+    "edge.reliability.worker_stats:_MAX_SILENCE_MULTIPLIER": "a factor by which a vehicle waits longer itself",
     "shared.clock:MAX_DRIFT_PPM": "a fact about clocks",
     "shared.messages.control:_MAX_MS": "the range of a number",
     "shared.messages.frame_header:_MAX_MS": "the range of a number",

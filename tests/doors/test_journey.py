@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cloud.control_cli import control
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.broker.broker import Broker
 from shared.imaging.opencv import cv2
 from shared.network.broker_options import Connection
@@ -46,7 +46,7 @@ def test_a_drive_is_answered_and_an_operator_looks_on(secured: Broker, certs: Pa
             sinks=(),
             out=tmp_path / "run",
         )
-        assert cli.run(str(pictures), config, Console(file=StringIO())) == 0
+        assert run(str(pictures), config, Console(file=StringIO())) == 0
         name = worker._settings.worker
         flags = ["--broker", secured.url, "--certs", str(certs), "--operator", "anna", "--json"]
         told = CliRunner().invoke(control, [name, "list", *flags])

@@ -20,11 +20,11 @@ from rich.console import Console
 from cloud.frontends.mqtt import worker_will
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from edge import cli
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.pacing.replay import Pace, ReplaySettings
 from edge.pipeline import Preparation
+from edge.run import run
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
 from shared.messages.frame import Want
@@ -109,7 +109,15 @@ class Vehicle:
         asked = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
         self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **asked)
         self.card = card = self._transport.wait_for_card(WAIT_S)
-        of_play = ["window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms", "silence_s"]
+        of_play = [
+            "window",
+            "queue",
+            "deadline_ms",
+            "answer_timeout_s",
+            "retries",
+            "retry_after_ms",
+            "unresponsive_after_s",
+        ]
         of_play += ["health_file"]
         play = {key: settings.pop(key) for key in of_play if key in settings}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
@@ -123,7 +131,7 @@ class Vehicle:
             RunSettings(
                 vehicle=out.name,
                 session="s1",
-                schedule=ReplaySettings(pace=pace, **settings),
+                replay=ReplaySettings(pace=pace, **settings),
                 preparation=Preparation(card, codec="raw", want=Want("zstd"), version=asked["version"]),
                 **play,
             ),
@@ -186,7 +194,7 @@ def play(source: Path, url: str, out: Path, **settings: Any) -> tuple[int, str]:
     """`skylane edge play`: its exit code and what it printed."""
     printed = StringIO()
     config = EdgeConfig(broker=url, vehicle=out.name, model="tiny", out=out, **settings)
-    return cli.run(str(source), config, Console(file=printed, width=160)), printed.getvalue()
+    return run(str(source), config, Console(file=printed, width=160)), printed.getvalue()
 
 
 def skylane(*arguments: str) -> str:

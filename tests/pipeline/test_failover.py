@@ -155,10 +155,10 @@ def test_the_log_of_a_run_with_retries_is_sound(
     counts = vehicle.counts()
     assert counts.retried > 0
     card = vehicle.card
-    begun = run_record.begun(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
-    write_manifest(vehicle.out, run_record.ended(begun, counts, 0))
+    started = run_record.started(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
+    write_manifest(vehicle.out, run_record.ended(started, counts, 0))
     assert audit(vehicle.out) == ()
-    told = run_record.ended(begun, counts, 0)
+    told = run_record.ended(started, counts, 0)
     assert told["retries"] == {"retried": counts.retried, "won": counts.retry_won}
     assert sum(by["frames"] for by in told["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
     assert {by["sha256"] for by in told["answered_by"]} == {card.sha256}

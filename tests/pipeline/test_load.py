@@ -14,8 +14,7 @@ import yaml
 from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from edge.pacing.arrivals import Arrivals, poisson_ns
-from edge.pacing.replay import Pace
+from edge.pacing.replay import Arrivals, Pace, poisson_ns
 from shared import clock
 from shared.hashing import tree_sha256
 from shared.imaging import geometry

@@ -8,8 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from bench.load.null_worker import InstantProcess, InstantSettings
-from edge.pacing.arrivals import Arrivals
-from edge.pacing.replay import Pace
+from edge.pacing.replay import Arrivals, Pace
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes
 
@@ -65,7 +64,7 @@ def test_workers_that_stand_still_are_nobody_until_one_goes_on(
     """The broker has them online for 22 seconds more; and what goes on is sent frames again at once."""
     model = f"instant-{uuid4().hex[:6]}"
     with _workers(mosquitto_url, model) as pids:
-        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, silence_s=0.5)
+        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, unresponsive_after_s=0.5)
         stopped: list[int] = []
         resumed: list[int] = []
         online: list[int] = []

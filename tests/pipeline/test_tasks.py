@@ -20,8 +20,8 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from cloud.tasks.task import TASKS
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging import geometry
@@ -132,7 +132,7 @@ class Road:
             broker=self.url, vehicle=out.name, model=name, out=out, closed_loop=True, codec="raw", **settings
         )
         with worker(self.url, self.models[name]):
-            assert cli.run(str(self.frames), config, Console(file=printed, width=160)) == code, printed.getvalue()
+            assert run(str(self.frames), config, Console(file=printed, width=160)) == code, printed.getvalue()
         check(list(read_rows(out)))
         return out
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.model import Model
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.doors_worker import doors_worker
@@ -48,7 +48,7 @@ def played(
         }
     )
     printed = StringIO()
-    code = cli.run(str(source), config, Console(file=printed, width=160), on_ready=on_ready)
+    code = run(str(source), config, Console(file=printed, width=160), on_ready=on_ready)
     rows = list(read_rows(out))
     check(rows)
     manifest = read_manifest(out)

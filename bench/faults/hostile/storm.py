@@ -21,7 +21,7 @@ from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, 
 from bench.load.null_worker import MODEL, InstantSettings, instant_model
 from cloud.node import CloudNode, WorkerSettings
 from edge.receiver import Receiver
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
@@ -157,7 +157,7 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
     transport = MqttTransport(bus, vehicle="car", session="s1", model=MODEL)
     with LogWriter(folder) as log:
         clocks = WorkerClocks()
-        ledger = Ledger(log, vehicle="car", session="s1", model=MODEL, clocks=clocks)
+        ledger = Ledger(log, LedgerSettings("car", "s1", MODEL), clocks=clocks)
         receiver = Receiver(transport, ledger, lambda *_: None, stop, Task.SEGMENTATION)
 
         def accounted() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Skylane's own gRPC service: the messages of MQTT, one call a frame."""
+"""Skylane's own gRPC service: the message bodies are the same as over MQTT."""
 
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
@@ -8,7 +8,7 @@ from shared.messages.frame import FrameMessage, MaskMessage, pack_frame, unpack_
 
 
 class SkylaneAdapter:
-    """`skylane.v1.Worker.Answer`."""
+    """Encodes frames for `skylane.v1.Worker.Answer`."""
 
     method = "/skylane.v1.Worker/Answer"
 
@@ -16,10 +16,10 @@ class SkylaneAdapter:
         """See ProtocolAdapter."""
         return EncodedRequest((pack(pack_frame(message)),))
 
-    def read(self, returned: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""
         try:
-            packed = unpack(returned.body)
+            packed = unpack(reply.body)
         except PackedError as error:
             raise MessageError(str(error)) from error
         return unpack_mask(packed)

@@ -156,7 +156,7 @@ def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
         probing.start()
         until_ns = clock.now_ns() + round(WAIT_S * 1e9)
-        while not clocks.echoed_ns("cloud/w/s9"):
+        while not clocks.last_echo_ns("cloud/w/s9"):
             assert clock.now_ns() < until_ns
             stop.wait(0.01)
         stop.set()

@@ -1,4 +1,4 @@
-"""`skylane send` to real workers."""
+"""`skylane send` with real workers."""
 
 import json
 import socket
@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
-from edge.upload.client import WorkerLostError
-from edge.upload.grpc_client import UploadSettings
+from edge.upload.client import UploadSettings, WorkerLostError
 from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
 from tests.cloud.channel import HEIGHT, WIDTH, model
@@ -25,7 +24,7 @@ from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     for number in range(6):
         write_png(folder / f"{number}.png", np.full((2 * HEIGHT, 2 * WIDTH, 3), 0, np.uint8))
     whole = (folder / "0.png").read_bytes()
@@ -35,19 +34,19 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def sent(folder: Path, lines: Path, *arguments: str) -> Result:
-    """Run the command."""
+    """Runs the command."""
     words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "60", *arguments]
     return CliRunner().invoke(send, words)
 
 
 def where(doors: Doors, transport: str) -> str:
-    """A node, as the command is told of it."""
+    """Returns the address of a worker."""
     return doors.grpc if transport == "grpc" else doors.http
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folder: Path, tmp_path: Path) -> None:
-    """One that is damaged must not end a run of thousands, nor be overlooked."""
+def test_valid_images_are_answered_and_corrupt_ones_reported(transport: str, folder: Path, tmp_path: Path) -> None:
+    """A corrupt file must neither end the run nor go unnoticed."""
     lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
     with open_doors(model(), worker="one") as one, open_doors(model(), worker="two") as two:
         nodes = f"{where(one, transport)},{where(two, transport)}"
@@ -59,17 +58,17 @@ def test_whole_pictures_are_answered_and_corrupt_ones_told(transport: str, folde
     assert {each["node"] for each in told} <= {*nodes.split(",")}
     assert {each["task"] for each in told} == {"segmentation"}
     assert len(list(output.glob("*.jpg"))) == 6
-    assert f"The annotated pictures are in {output}\n" in done.output
+    assert f"The annotated images are in {output}\n" in done.output
     assert "cut.png" in done.output
     assert "no.jpg" in done.output
     assert "2 corrupt" in done.output
 
 
 @pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])
-def test_a_disk_that_takes_no_answer_ends_the_run_with_the_flag_to_mend(
+def test_a_write_error_ends_the_run_and_names_the_option(
     lines: str, output: str | None, folder: Path, tmp_path: Path
 ) -> None:
-    """Not with a traceback, in the middle of a folder of thousands."""
+    """The user gets a message instead of a traceback."""
     with open_doors(model()) as doors:
         more = () if output is None else ("--output", output)
         done = sent(folder, tmp_path / lines, "--nodes", doors.grpc, *more)
@@ -77,57 +76,55 @@ def test_a_disk_that_takes_no_answer_ends_the_run_with_the_flag_to_mend(
     flag = "--json" if output is None else "--output"
     assert f"{output or lines} cannot be written: " in str(done.exception)
     advice = f"make room or choose another {flag}" if output is None else f": choose another {flag}"
-    assert str(done.exception).endswith(advice)  # Only on a full disk does it help to make room.
+    assert str(done.exception).endswith(advice)  # Only a full disk needs room.
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_node_that_is_not_there_leaves_all_to_the_others(transport: str, folder: Path, tmp_path: Path) -> None:
-    """And is named."""
+def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str, folder: Path, tmp_path: Path) -> None:
+    """The warning names its address."""
     for name in ("cut.png", "no.jpg"):
         (folder / name).unlink()
     with open_doors(model()) as doors:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
         done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
-    assert "worker gets no more pictures node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
+    assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_node_that_does_not_come_is_waited_for_no_longer_than_there_is_work(
-    transport: str, folder: Path, tmp_path: Path
-) -> None:
-    """A minute may be right for a node that starts, and not for a run of six pictures that others have answered."""
+def test_the_run_does_not_wait_for_a_missing_worker_without_work(transport: str, folder: Path, tmp_path: Path) -> None:
+    """The connection timeout applies only while images wait."""
     with open_doors(model()) as doors, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "3600")
         done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
     assert "6 answered" in done.output
-    assert "worker gets no more pictures node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
+    assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_node_that_comes_late_is_taken_in(transport: str, folder: Path, tmp_path: Path) -> None:
-    """Workers take seconds to start; whoever is there already begins."""
-    begun, come = threading.Event(), threading.Event()
+def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_path: Path) -> None:
+    """Workers take seconds to start; the others begin at once."""
+    started, late_used = threading.Event(), threading.Event()
     lines = tmp_path / "lines.jsonl"
 
     def wait() -> None:
-        begun.set()
-        assert come.wait(WAIT_S)
+        started.set()
+        assert late_used.wait(WAIT_S)
 
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
     with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "3600", "--places", "1")
         done = thread.submit(sent, folder, lines, *nodes, "--transport", transport)
-        assert begun.wait(WAIT_S)
+        assert started.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
-        with open_doors(model(come.set), worker="late", gateway=gateway):
+        with open_doors(model(late_used.set), worker="late", gateway=gateway):
             assert "6 answered" in done.result(WAIT_S).output
     assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, where(early, transport)}
 
 
-def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path) -> None:
-    """The reason is the node's."""
+def test_an_unknown_model_fails_all_images(folder: Path, tmp_path: Path) -> None:
+    """The message contains the worker's reason."""
     with open_doors(model()) as doors:
         done = sent(folder, tmp_path / "lines.jsonl", "--nodes", doors.http, "--transport", "http", "--model", "huge")
     assert done.exit_code == NOTHING_ANSWERED
@@ -135,10 +132,10 @@ def test_a_model_that_nobody_serves_fails_them_all(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (200, b"{}"), (404, b"no such page"), (502, b"")])
-def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, folder: Path, tmp_path: Path) -> None:
-    """Nonsense comes quickly: by load alone it would get nearly all of them, and fail them."""
+def test_a_server_that_is_no_worker_gets_no_more_images(status: int, body: bytes, folder: Path, tmp_path: Path) -> None:
+    """Invalid replies are fast, so balancing by load alone would send it most of the images."""
 
-    class Nonsense(BaseHTTPRequestHandler):
+    class NoWorker(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(status)
@@ -150,7 +147,7 @@ def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, 
             pass
 
     lines = tmp_path / "lines.jsonl"
-    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         nodes = f"127.0.0.1:{server.server_port},{doors.http}"
@@ -163,11 +160,11 @@ def test_a_server_that_is_no_worker_takes_no_pictures(status: int, body: bytes, 
     assert not any("error" in each for each in told)
 
 
-def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path) -> None:
-    """Each drop is in time, and the whole would never be."""
+def test_a_reply_that_arrives_byte_by_byte_times_out(folder: Path) -> None:
+    """Every byte is in time, but the whole reply would never be complete."""
     over = threading.Event()
 
-    class Drops(BaseHTTPRequestHandler):
+    class SlowServer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(200)
@@ -181,24 +178,24 @@ def test_a_node_that_answers_drop_by_drop_is_given_up(folder: Path) -> None:
             pass
 
     settings = UploadSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Drops) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowServer) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         with (
-            closing(HttpUploadClient(f"127.0.0.1:{server.server_port}", settings)) as caller,
+            closing(HttpUploadClient(f"127.0.0.1:{server.server_port}", settings)) as client,
             pytest.raises(WorkerLostError),
         ):
-            caller.ask(folder / "0.png")
+            client.upload(folder / "0.png")
         over.set()
         server.shutdown()
         serving.join()
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_token_is_sent_by_its_name(
+def test_the_vehicle_name_must_match_the_token(
     transport: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another name a worker would let nobody send who has not the token for all names."""
+    """A worker accepts a token only with the name that it was issued for."""
     token, tokens = "t" * 32, tmp_path / "tokens"
     tokens.write_text(f"car-1 {token}\n")
     monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
