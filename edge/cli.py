@@ -1,9 +1,10 @@
 """The command `skylane edge play`: its options and its exit code."""
 
 import sys
-from functools import partial
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from rich.console import Console
@@ -12,64 +13,45 @@ from edge.config import EdgeConfig
 from edge.pacing.replay import Arrivals
 from edge.run import run
 from edge.sinks.sink import SINKS
-from edge.sinks.video_codec import VideoCodec
 from edge.sources.source import is_camera
 from edge.transports.transport import TRANSPORTS
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import number, override
-from shared.imaging.geometry import Resize
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
 from shared.network.broker_options import broker_options
-from shared.option_groups import GroupedCommand
+from shared.option_groups import GroupedCommand, option_group
 from shared.runtime.health_file import health_file_option
 
 READY = "ready: waiting for a line on the standard input"
-OPTION_GROUPS = {
-    "Source": ("topics", "frames", "loop", "start_offset_s", "playback_duration_s", "read_ahead_queue_size"),
-    "Connection": (
-        "broker",
-        "model",
-        "model_version",
-        "vehicle",
-        "transport",
-        "worker_addresses",
-        "worker_tls_ca",
-        "connect_timeout_s",
-        "certs",
-        "tls_ca",
-        "tls_cert",
-        "tls_key",
-        "qos",
-        "min_bandwidth_mbps",
-    ),
-    "Timing": (
-        "rate",
-        "deadline_ms",
-        "window",
-        "queue",
-        "closed_loop",
-        "burst",
-        "arrivals",
-        "arrival_rate_hz",
-        "seed",
-        "delay_s",
-        "answer_timeout_s",
-        "retry",
-        "retry_after_ms",
-    ),
-    "Encoding": ("codec", "quality", "resize", "resize_at", "demosaic", "mask_codec", "mask_size"),
-    "Results": ("out", "sinks", "no_sinks", "video_codec", "top_k", "outputs"),
-    "Advanced": ("log_level", "log_format", "health_file", "sample_containers", "wait_for_go"),
-}
 
 _LOG = get_logger("edge")
-_number = partial(number, EdgeConfig)
 
 
-def _choice(key: str) -> "click.Choice[str]":
-    """Returns the type of a flag for a configuration key whose values are listed in its type."""
-    return click.Choice(get_args(EdgeConfig.model_fields[key].annotation))
+def _option(*names: str, text: str, shown: str = "", **attributes: Any) -> Callable[[Any], Any]:
+    """Returns the option of a configuration key, with the type and the default of the key.
+
+    Args:
+        names: Flags, and the key if it differs from the flag.
+        text: The help text.
+        shown: What the help shows as the default if the key's default says too little.
+        attributes: Further arguments of `click.option`.
+    """
+    key = next((name for name in names if not name.startswith("-")), names[-1].lstrip("-").replace("-", "_"))
+    default = EdgeConfig.model_fields[key].default
+    shown = shown or (f"{default:g}" if isinstance(default, float) else str(default))
+    return click.option(*names, help=f"{text} [{shown}]", **{"type": _type(key), **attributes})
+
+
+def _type(key: str) -> "click.ParamType[Any] | None":
+    """Returns the type of the option of a key: a number with its range, a choice, or None for text."""
+    annotation = EdgeConfig.model_fields[key].annotation
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    kind = (*get_args(annotation), annotation)[0]
+    if kind in (int, float):
+        return number(EdgeConfig, key)
+    return click.Choice([*map(str, kind)]) if isinstance(kind, type) and issubclass(kind, StrEnum) else None
 
 
 @click.group()
@@ -77,145 +59,124 @@ def edge() -> None:
     """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 
 
-@edge.command(cls=GroupedCommand, option_groups=OPTION_GROUPS)
+@edge.command(cls=GroupedCommand)
 @click.argument("source")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Configuration file (YAML); flags override it.",
 )
-@broker_options
-@click.option("--transport", type=click.Choice([*TRANSPORTS]), help="Protocol between vehicle and worker. [mqtt]")
-@click.option(
-    "--worker-address",
-    "worker_addresses",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes to "
-    "the worker with the fewest frames in flight.",
+@option_group(
+    "Source",
+    _option("--topics", multiple=True, text="Image topic of the bag to play (repeatable).", shown="all"),
+    _option("--frames", text="Number of frames to play.", shown="all"),
+    click.option("-l", "--loop", is_flag=True, default=None, help="Repeat the source until Ctrl-C."),
+    _option("--start-offset", "start_offset_s", text="Seconds of the source to skip at its start."),
+    _option("--playback-duration", "playback_duration_s", text="Seconds of the source to play.", shown="all"),
+    _option("--read-ahead-queue-size", text="Number of frames read in advance."),
 )
-@click.option(
-    "--worker-tls-ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
+@option_group(
+    "Connection",
+    _option("--model", metavar="NAME", text="Model that answers the frames."),
+    _option("--model-version", text="Version of the model, for the whole run.", shown="the worker's current one"),
+    _option("--vehicle", metavar="NAME", text="Name of this vehicle."),
+    broker_options,
+    _option("--transport", type=click.Choice([*TRANSPORTS]), text="Protocol between vehicle and worker."),
+    click.option(
+        "--worker-address",
+        "worker_addresses",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes "
+        "to the worker with the fewest frames in flight.",
+    ),
+    click.option(
+        "--worker-tls-ca",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
+    ),
+    _option("--qos", text="MQTT quality of service of frames and results."),
+    _option(
+        "--min-bandwidth",
+        "min_bandwidth_mbps",
+        text="Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped.",
+        shown="none",
+    ),
 )
-@click.option("--vehicle", metavar="NAME", help="Name of this vehicle. [vehicle]")
-@click.option(
-    "--min-bandwidth",
-    "min_bandwidth_mbps",
-    type=_number("min_bandwidth_mbps"),
-    help="Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped. [none]",
+@option_group(
+    "Timing",
+    _option("-r", "--rate", text="Playback speed, relative to the source."),
+    _option("--deadline-ms", text="Deadline of an answer, in ms after the frame was due.", shown="none"),
+    _option("--window", text="Maximum number of unanswered frames."),
+    _option("--queue", text="Number of due frames per camera that may wait; if more are due, the oldest is dropped."),
+    click.option(
+        "--closed-loop", is_flag=True, default=None, help="Send every frame, the next one when an answer arrives."
+    ),
+    _option("--burst", text="Closed loop: number of frames that are due together; the next ones when all have ended."),
+    _option("--arrivals", text="When frames are due in an open loop: at the source's times, or at --arrival-rate."),
+    _option(
+        "--arrival-rate", "arrival_rate_hz", text="Frames per second of uniform or Poisson arrivals.", shown="none"
+    ),
+    _option(
+        "--seed",
+        text="Seed of Poisson arrivals; the same seed gives the same schedule.",
+        shown="random, in the manifest",
+    ),
+    _option("-d", "--delay", "delay_s", text="Seconds to wait before the first frame."),
+    _option("--answer-timeout", "answer_timeout_s", text="Seconds after which a frame without an answer is lost."),
+    click.option("--retry/--no-retry", default=None, help="Send a frame a second time if it gets no answer. [on]"),
+    _option(
+        "--retry-after-ms",
+        text="Time without an answer after which it is sent again.",
+        shown="from recent answer times",
+    ),
 )
-@click.option("--model", metavar="NAME", help="Model that answers the frames. [road-small]")
-@click.option("--model-version", help="Version of the model, for the whole run. [the worker's current one]")
-@click.option(
-    "--output", "outputs", multiple=True, help="Output tensor to return (repeatable), for models of raw tensors. [all]"
+@option_group(
+    "Encoding",
+    _option("--codec", text="Encoding of frames."),
+    _option("--quality", text="JPEG quality."),
+    _option("--resize", text="How frames are resized to the model's input size.", shown="as the model's card says"),
+    _option("--resize-at", text="Node that resizes frames."),
+    _option("--demosaic", text="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough."),
+    _option("--mask-codec", text="Encoding of results; all are lossless."),
+    _option("--mask-size", text="Size of the masks that are returned."),
 )
-@click.option(
-    "--top-k", type=_number("top_k"), help="Number of classes that a classification returns. [as the model says]"
+@option_group(
+    "Results",
+    click.option(
+        "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<UTC time>-<vehicle>]"
+    ),
+    _option(
+        "--sink",
+        "sinks",
+        multiple=True,
+        type=click.Choice([*SINKS]),
+        text="Format in which results are written (repeatable).",
+        shown="by the task",
+    ),
+    click.option("--no-sinks", is_flag=True, help="Write the log only, no results."),
+    _option("--video-codec", text="Codec of --sink video."),
+    _option("--top-k", text="Number of classes that a classification returns.", shown="as the model says"),
+    _option(
+        "--output",
+        "outputs",
+        multiple=True,
+        text="Output tensor to return (repeatable), for models of raw tensors.",
+        shown="all",
+    ),
 )
-@click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and results. [1]")
-@click.option("--topics", multiple=True, help="Image topic of the bag to play (repeatable). [all]")
-@click.option("-r", "--rate", type=_number("rate"), help="Playback speed, relative to the source. [1]")
-@click.option("-l", "--loop", is_flag=True, default=None, help="Repeat the source until Ctrl-C.")
-@click.option("-d", "--delay", "delay_s", type=_number("delay_s"), help="Seconds to wait before the first frame. [0]")
-@click.option(
-    "--start-offset",
-    "start_offset_s",
-    type=_number("start_offset_s"),
-    help="Seconds of the source to skip at its start. [0]",
+@option_group(
+    "Advanced",
+    log_options,
+    health_file_option,
+    click.option(
+        "--sample-container",
+        "sample_containers",
+        multiple=True,
+        help="Docker container whose resource use is sampled (repeatable).",
+    ),
+    click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input."),
 )
-@click.option(
-    "--playback-duration",
-    "playback_duration_s",
-    type=_number("playback_duration_s"),
-    help="Seconds of the source to play. [all]",
-)
-@click.option("--frames", type=_number("frames"), help="Number of frames to play. [all]")
-@click.option(
-    "--read-ahead-queue-size", type=_number("read_ahead_queue_size"), help="Number of frames read in advance. [16]"
-)
-@click.option(
-    "--closed-loop", is_flag=True, default=None, help="Send every frame, the next one when an answer arrives."
-)
-@click.option(
-    "--arrivals",
-    type=click.Choice([*map(str, Arrivals)]),
-    help="When frames are due in an open loop: at the source's times, or at --arrival-rate. [source]",
-)
-@click.option(
-    "--arrival-rate",
-    "arrival_rate_hz",
-    type=_number("arrival_rate_hz"),
-    help="Frames per second of uniform or Poisson arrivals.",
-)
-@click.option(
-    "--seed",
-    type=_number("seed"),
-    help="Seed of Poisson arrivals; the same seed gives the same schedule. [random, in the manifest]",
-)
-@click.option(
-    "--queue",
-    type=_number("queue"),
-    help="Number of due frames per camera that may wait; if more are due, the oldest is dropped. [1]",
-)
-@click.option(
-    "--burst",
-    type=_number("burst"),
-    help="Closed loop: number of frames that are due together; the next ones when all have ended. [1]",
-)
-@click.option("--codec", type=_choice("codec"), help="Encoding of frames. [jpeg]")
-@click.option("--quality", type=_number("quality"), help="JPEG quality. [85]")
-@click.option(
-    "--demosaic",
-    type=_choice("demosaic"),
-    help="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough. [auto]",
-)
-@click.option(
-    "--resize",
-    type=click.Choice([*map(str, Resize)]),
-    help="How frames are resized to the model's input size. [as the model's card says]",
-)
-@click.option("--resize-at", type=_choice("resize_at"), help="Node that resizes frames. [edge]")
-@click.option("--mask-codec", type=_choice("mask_codec"), help="Encoding of results; all are lossless. [zstd]")
-@click.option("--mask-size", type=_choice("mask_size"), help="Size of the masks that are returned. [model]")
-@click.option("--window", type=_number("window"), help="Maximum number of unanswered frames. [4]")
-@click.option(
-    "--deadline-ms", type=_number("deadline_ms"), help="Deadline of an answer, in ms after the frame was due. [none]"
-)
-@click.option(
-    "--answer-timeout",
-    "answer_timeout_s",
-    type=_number("answer_timeout_s"),
-    help="Seconds after which a frame without an answer is lost. [30]",
-)
-@click.option("--retry/--no-retry", default=None, help="Send a frame a second time if it gets no answer. [on]")
-@click.option(
-    "--retry-after-ms",
-    type=_number("retry_after_ms"),
-    help="Time without an answer after which it is sent again. [from recent answer times]",
-)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<UTC time>-<vehicle>]"
-)
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    type=click.Choice([*SINKS]),
-    help="Format in which results are written (repeatable). [by the task]",
-)
-@click.option("--video-codec", type=click.Choice([*map(str, VideoCodec)]), help="Codec of --sink video. [vp9]")
-@health_file_option
-@click.option(
-    "--sample-container",
-    "sample_containers",
-    multiple=True,
-    help="Docker container whose resource use is sampled (repeatable).",
-)
-@click.option("--no-sinks", is_flag=True, help="Write the log only, no results.")
-@click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input.")
-@log_options
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
     """Play SOURCE (a bag, a video file, a folder of images, camera:0) to a worker and log every frame's latency.
 

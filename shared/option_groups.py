@@ -1,35 +1,42 @@
 """Command-line help with the options in groups."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+_HEADINGS = "__option_headings__"
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings instead of in one long list.
 
-    Usage: `@click.command(cls=GroupedCommand, option_groups={"Source": ("topics", "frames")})`.
+def option_group(heading: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds options to a `GroupedCommand` and lists them under `heading` in its help.
+
+    `options`: decorators such as `click.option(...)`; one decorator may add several options.
     """
 
-    def __init__(self, *args: Any, option_groups: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
-        """`option_groups`: names of parameters by heading, in the order of the help.
+    def decorate(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        params: list[click.Parameter] = getattr(function, "__click_params__")  # noqa: B009  Untyped in click.
+        headings: dict[str | None, str] = getattr(function, _HEADINGS, {})
+        setattr(function, _HEADINGS, {param.name: heading for param in params} | headings)
+        return function
 
-        Options in no group come first, under "Options".
-        """
-        super().__init__(*args, **kwargs)
-        self._option_groups = option_groups
-        unknown = {name for names in option_groups.values() for name in names} - {param.name for param in self.params}
-        assert not unknown, f"no such options: {unknown}"
+    return decorate
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists the options of each `option_group` under a heading, and the others before them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Command."""
-        rows = {param.name: row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))}
-        groups = {
-            heading: [rows.pop(name) for name in names if name in rows]
-            for heading, names in self._option_groups.items()
-        }
-        for heading, group in {"Options": list(rows.values()), **groups}.items():
-            if group:
+        headings: dict[str | None, str] = getattr(self.callback, _HEADINGS, {})
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
+                sections.setdefault(headings.get(param.name, "Options"), []).append(row)
+        for heading, rows in sections.items():
+            if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(group)
+                    formatter.write_dl(rows)

@@ -4,7 +4,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from edge.config import EdgeConfig
@@ -21,7 +21,6 @@ from edge.transports.channel import (
     RpcRefusal,
     RpcReply,
 )
-from edge.transports.credentials import WorkerCredentials
 from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUndelivered, RawReply
 from edge.transports.worker_connection import WorkerConnection
 from shared import clock
@@ -36,49 +35,34 @@ _JOIN_TIMEOUT_S = 10.0
 _POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class RpcSettings:
-    """Addresses of the workers, identity of the vehicle, and limits of calls."""
-
-    addresses: tuple[str, ...]  # HOST:PORT each.
-    vehicle: str
-    session: str
-    model: str
-    on_fault: Callable[[BaseException], None]  # Called with unexpected exceptions, on any thread.
-    version: str | None = None  # Version of the model; None: the worker's current one.
-    max_calls: int = 8
-    answer_timeout_s: float = 30.0
-    credentials: WorkerCredentials = field(default_factory=WorkerCredentials)
-
-    @classmethod
-    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "RpcSettings":
-        """Builds the settings from the vehicle's configuration; the token comes from the environment.
-
-        Raises:
-            WorkerAddressError: the certificate authority cannot be read.
-        """
-        return cls(
-            addresses=config.worker_addresses,
-            vehicle=config.vehicle,
-            session=session,
-            model=config.model,
-            version=config.model_version,
-            max_calls=2 * config.window,  # A retry runs at the same time as its first attempt.
-            answer_timeout_s=config.answer_timeout_s,
-            credentials=WorkerCredentials.read(config.worker_tls_ca),
-            on_fault=on_fault,
-        )
-
-
 class RpcTransport:
     """Sends each frame to the worker with the fewest frames in flight. See Transport."""
 
-    def __init__(self, adapter: ProtocolAdapter, channels: Mapping[str, RpcChannel], settings: RpcSettings) -> None:
-        """`channels`: one per address; the transport closes them."""
-        self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, settings.max_calls))
+    def __init__(
+        self,
+        adapter: ProtocolAdapter,
+        channels: Mapping[str, RpcChannel],
+        config: EdgeConfig,
+        session: str,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        """Connects to the workers in the background.
+
+        Args:
+            adapter: Translates frames and results.
+            channels: One channel per address; the transport closes them.
+            config: The vehicle's configuration.
+            session: Session of the vehicle.
+            on_fault: Called with unexpected exceptions, on any thread.
+        """
+        self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, 2 * config.window))
         self.replies_dropped = 0
         self._adapter = adapter
-        self._settings = settings
+        self._model = config.model
+        self._version = config.model_version
+        self._answer_timeout_s = config.answer_timeout_s
+        self._session = session
+        self._on_fault = on_fault
         self._directory = WorkerDirectory()
         self._connections = [WorkerConnection(address, channel) for address, channel in channels.items()]
         self._lock = threading.Lock()
@@ -87,7 +71,7 @@ class RpcTransport:
         self._threads = ThreadGroup(self._on_thread_failure)
         for connection in self._connections:
             on_status, on_lost = partial(self._on_status, connection), self._directory.left
-            follow = partial(connection.follow, settings.session, on_status, on_lost, self._stop)
+            follow = partial(connection.follow, session, on_status, on_lost, self._stop)
             self._threads.start(f"status {connection.address}", follow)
 
     @property
@@ -115,7 +99,7 @@ class RpcTransport:
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        model, version = self._settings.model, self._settings.version
+        model, version = self._model, self._version
         deadline_ns = clock.now_ns() + round(timeout_s * 1e9)
         while True:
             self._threads.check()
@@ -132,16 +116,15 @@ class RpcTransport:
 
     def wait_until_served(self, timeout_s: float) -> bool:
         """See Transport."""
-        return self._directory.wait_until_serves(self._settings.model, timeout_s, self._settings.version)
+        return self._directory.wait_until_serves(self._model, timeout_s, self._version)
 
     def online(self) -> Sequence[tuple[str, str]]:
         """See Transport."""
-        return self._directory.online(self._settings.model, self._settings.version)
+        return self._directory.online(self._model, self._version)
 
     def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
         """See Transport."""
-        model, version = self._settings.model, self._settings.version
-        return self._directory.last_failure_ns(model, version, after_ns=after_ns, timeout_s=timeout_s)
+        return self._directory.last_failure_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
 
     def unused(self) -> Mapping[str, str]:
         """See Transport. Leaves out workers that serve the model but were not needed."""
@@ -178,7 +161,7 @@ class RpcTransport:
             elif not prober.echoed(worker, payload, returned_ns):
                 clocks.ignore("too_many")
 
-        prober = ClockProber(self._settings.session, online=self.online, probe=probe)
+        prober = ClockProber(self._session, online=self.online, probe=probe)
         prober.run(clocks, stop)
 
     def close(self) -> None:
@@ -204,7 +187,7 @@ class RpcTransport:
             call.on_undelivered("no_worker")
             return
         budget_ms = call.message.budget_ms
-        timeout_s = self._settings.answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
+        timeout_s = self._answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
         connection.channel.call(call.request, budget_ms, timeout_s, partial(self._on_outcome, connection, call, tried))
 
     def _on_outcome(
@@ -215,7 +198,7 @@ class RpcTransport:
                 connection.in_flight -= 1
             self._handle(connection, call, tried, outcome)
         except BaseException as error:  # noqa: BLE001  grpcio would swallow it; the node raises it.
-            self._settings.on_fault(error)
+            self._on_fault(error)
 
     def _handle(self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome) -> None:
         name = connection.name or "unknown"
@@ -254,7 +237,7 @@ class RpcTransport:
 
     def _problem(self, connection: WorkerConnection) -> str:
         if connection.name is not None:
-            return f"it does not serve {self._settings.model}"
+            return f"it does not serve {self._model}"
         return str(connection.problem or "no status received yet")
 
     def _on_status(self, connection: WorkerConnection, name: str, packed: bytes) -> None:
@@ -270,7 +253,7 @@ class RpcTransport:
         try:
             self._threads.check()
         except BaseException as error:  # noqa: BLE001  The node raises it.
-            self._settings.on_fault(error)
+            self._on_fault(error)
 
 
 @dataclass(frozen=True, slots=True)

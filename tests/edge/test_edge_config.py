@@ -77,3 +77,14 @@ def test_the_shipped_configuration_contains_every_key_with_its_default() -> None
     assert read_yaml(path, EdgeConfig) == EdgeConfig()
     keys = {line.removeprefix("# ").partition(":")[0] for line in path.read_text().splitlines() if ":" in line}
     assert EdgeConfig.model_fields.keys() <= keys
+
+
+def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only `--config` and `--help` stand outside of a group."""
+    with pytest.raises(SystemExit):
+        skylane.main(["edge", "play", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", "Source:", "Connection:", "Timing:", "Encoding:", "Results:", "Advanced:"]
+    ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
+    assert [line.split()[0] for line in ungrouped if line.startswith("  -")] == ["--config", "-h,"]
