@@ -110,7 +110,7 @@ class EdgeNode:
         self._threads = ThreadGroup(self._on_thread_failure)
         self._settings = settings
         self._transport = transport
-        self._clocks = WorkerClocks()
+        self.clocks = WorkerClocks()
         window = InFlightWindow(settings.window, self._stopped)
         stats = WorkerStats()
         card = settings.preparation.card
@@ -123,7 +123,7 @@ class EdgeNode:
                 deadline_ms=settings.deadline_ms,
                 answer_timeout_s=settings.answer_timeout_s,
             ),
-            clocks=self._clocks,
+            clocks=self.clocks,
             stats=stats,
             on_closed=window.release,
         )
@@ -132,7 +132,7 @@ class EdgeNode:
         self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, settings.replay, self._stopped)
         liveness = LivenessMonitor(
             stats,
-            self._clocks,
+            self.clocks,
             last_received_ns=lambda: transport.last_received_ns,
             ping=transport.ping,
             unresponsive_after_s=settings.unresponsive_after_s,
@@ -147,7 +147,7 @@ class EdgeNode:
             keep_messages=settings.retries,
         )
         policy = RetryPolicy(stats, window=settings.window, after_ms=settings.retry_after_ms)
-        self._retrier = Retrier(transport, self._ledger, policy, stats, self._clocks)
+        self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
         self._pipeline = Pipeline(self._queue, window, sender, self._ledger, settings.preparation)
         self._feed = SinkFeed(sinks, card)
         self._health = HealthFile(settings.health_file)
@@ -193,7 +193,7 @@ class EdgeNode:
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
-        self._threads.start("clocks", partial(self._transport.probe_clocks, self._clocks, self._finished))
+        self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
         if self._settings.retries:
             self._threads.start("retrier", partial(self._retrier.run, self._finished))
         self._threads.start("pacer", self._pacer.run)

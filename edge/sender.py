@@ -90,9 +90,9 @@ class Sender:
 
     def no_worker_alive(self) -> bool:
         """Returns whether no worker serves the model, or all that do are unresponsive."""
-        if not self._transport.wait_until_served(0.0):
+        if not self._transport.workers.wait_until_served(0.0):
             return True
-        return self._liveness is not None and self._liveness.all_unresponsive(self._transport.online())
+        return self._liveness is not None and self._liveness.all_unresponsive(self._transport.workers.online())
 
     def refusal(self, record: FrameRecord) -> str | None:
         """Returns the reason why a frame is not worth sending, or None."""
@@ -102,7 +102,7 @@ class Sender:
             return None
         wait_until_ns = clock.now_ns() + self._worker_wait_ns
         while clock.now_ns() < wait_until_ns and not self._window.is_stopped:
-            if not self._transport.wait_until_served(_POLL_S):
+            if not self._transport.workers.wait_until_served(_POLL_S):
                 continue
             if not self.no_worker_alive():
                 return None

@@ -40,17 +40,17 @@ class Retrier:
 
     def run(self, stop: threading.Event) -> None:
         """Checks the frames in flight until stopped; the body of a thread."""
-        last_failure_ns = self._transport.last_failure_ns()
+        last_failure_ns = self._transport.workers.last_failure_ns()
         while not stop.is_set():
             wait_s = self.retry_due(last_failure_ns)
-            last_failure_ns = self._transport.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
+            last_failure_ns = self._transport.workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
 
     def retry_due(self, last_failure_ns: int) -> float:
         """Sends the retries that are due; returns the seconds to wait until the next check."""
         records = self._ledger.in_flight()
         if not records:
             return _CHECK_INTERVAL_S
-        workers = self._transport.online()
+        workers = self._transport.workers.online()
         now_ns = clock.now_ns()
         responsive = [worker for worker in workers if not self._is_unresponsive(worker, len(workers), now_ns)]
         # If no worker responds, the cause may be the connection or this process.

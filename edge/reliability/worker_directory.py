@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared import clock
@@ -34,10 +33,6 @@ class KnownWorker:
     name: str
     status: NodeStatus
 
-    def card(self, model: str, version: str | None = None) -> ModelCard | None:
-        """Returns the card of a model that the worker serves; without a version, its current one, which is the first."""
-        return next((card for card in self.cards if card.name == model and version in (None, card.version)), None)
-
     @property
     def cards(self) -> tuple[ModelCard, ...]:
         """Cards of the models that the worker serves; none unless it is online."""
@@ -53,9 +48,12 @@ class KnownWorker:
 
 
 class WorkerDirectory:
-    """Follows the workers' statuses, and logs which workers join, leave or change their models."""
+    """The workers that serve a model. Logs which workers join, leave or change their models. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str, version: str | None = None) -> None:
+        """`version`: version of the model; None: any."""
+        self.model = model
+        self._version = version
         self._condition = threading.Condition()
         self._workers: dict[str, KnownWorker] = {}
         self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
@@ -114,48 +112,42 @@ class WorkerDirectory:
             self._reconnected_ns = clock.now_ns()
             self._condition.notify_all()
 
-    def serves(self, model: str, version: str | None = None) -> bool:
-        """Returns whether any worker serves the model."""
-        return self._card(model, version) is not None
-
-    def online(self, model: str, version: str | None = None) -> list[tuple[str, str]]:
+    def online(self) -> list[tuple[str, str]]:
         """Returns name and process session of each worker that serves the model."""
         with self._condition:
-            return [(worker.name, worker.status.session) for worker in self._serving(model, version)]
+            return [(each.name, each.status.session) for each in self._workers.values() if self._card_of(each)]
 
-    def last_failure_ns(
-        self, model: str, version: str | None = None, *, after_ns: int = 0, timeout_s: float = 0.0
-    ) -> int:
-        """Returns when a worker of the model, or the connection, last failed; 0 if that never happened.
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """Returns when a worker of the model, or the connection, was last lost with its frames; 0 if never.
 
         Waits up to `timeout_s` for a failure later than `after_ns`.
         """
 
         def last_ns() -> int:
-            failures_ns = (at_ns for worker, at_ns in self._failed.values() if worker.card(model, version))
+            failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
             return max(self._reconnected_ns, *failures_ns, 0)
 
         with self._condition:
             self._condition.wait_for(lambda: last_ns() > after_ns, timeout_s)
             return last_ns()
 
-    def wait_for_card(self, model: str, timeout_s: float, version: str | None = None) -> ModelCard:
-        """Returns the card of a model, as soon as a worker serves it.
+    def wait_for_card(self, timeout_s: float) -> ModelCard:
+        """Returns the card of the model, as soon as a worker serves it.
 
         Raises:
             NoWorkerError: no worker serves it in time; the message names the models that are served.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: self._card(model, version), timeout_s):
-                raise NoWorkerError(self._why_none(model, version, timeout_s))
-            card = self._card(model, version)
+            if not self._condition.wait_for(self._card, timeout_s):
+                raise NoWorkerError(self._why_none(timeout_s))
+            card = self._card()
         assert card is not None
         return card
 
-    def wait_until_serves(self, model: str, timeout_s: float, version: str | None = None) -> bool:
+    def wait_until_served(self, timeout_s: float) -> bool:
         """Waits until a worker serves the model; returns False if none does in time."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._card(model, version) is not None, timeout_s)
+            return self._condition.wait_for(lambda: self._card() is not None, timeout_s)
 
     def _add_failure(self, worker: KnownWorker) -> None:
         self._failed.pop(worker.name, None)
@@ -163,19 +155,23 @@ class WorkerDirectory:
             del self._failed[next(iter(self._failed))]  # The oldest failure.
         self._failed[worker.name] = (worker, clock.now_ns())
 
-    def _serving(self, model: str, version: str | None) -> Iterator[KnownWorker]:
-        return (worker for worker in list(self._workers.values()) if worker.card(model, version))
+    def _card_of(self, worker: KnownWorker) -> ModelCard | None:
+        """Returns a worker's card of the model; without a version, its current one, which is the first."""
+        cards = (each for each in worker.cards if each.name == self.model and self._version in (None, each.version))
+        return next(cards, None)
 
-    def _card(self, model: str, version: str | None) -> ModelCard | None:
-        return next((worker.card(model, version) for worker in self._serving(model, version)), None)
+    def _card(self) -> ModelCard | None:
+        return next(filter(None, map(self._card_of, self._workers.values())), None)
 
-    def _why_none(self, model: str, version: str | None, timeout_s: float) -> str:
+    def _why_none(self, timeout_s: float) -> str:
         cards = [card for worker in self._workers.values() for card in worker.cards]
-        versions = sorted({card.version for card in cards if card.name == model})
+        versions = sorted({card.version for card in cards if card.name == self.model})
         if versions:
-            return f"no worker serves version {version!r} of model {model!r}: ask for {' or '.join(versions)}"
+            return (
+                f"no worker serves version {self._version!r} of model {self.model!r}: ask for {' or '.join(versions)}"
+            )
         if cards:
-            return f"no worker serves model {model!r}{suggestion(model, {card.name for card in cards})}"
+            return f"no worker serves model {self.model!r}{suggestion(self.model, {card.name for card in cards})}"
         return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
 
 

@@ -3,7 +3,7 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,19 +58,17 @@ class RpcTransport:
         self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, 2 * config.window))
         self.replies_dropped = 0
         self._adapter = adapter
-        self._model = config.model
-        self._version = config.model_version
         self._answer_timeout_s = config.answer_timeout_s
         self._session = session
         self._on_fault = on_fault
-        self._directory = WorkerDirectory()
+        self.workers = WorkerDirectory(config.model, config.model_version)
         self._connections = [WorkerConnection(address, channel) for address, channel in channels.items()]
         self._lock = threading.Lock()
         self._frame_numbers = itertools.count(1)
         self._stop = threading.Event()
         self._threads = ThreadGroup(self._on_thread_failure)
         for connection in self._connections:
-            on_status, on_lost = partial(self._on_status, connection), self._directory.left
+            on_status, on_lost = partial(self._on_status, connection), self.workers.left
             follow = partial(connection.follow, session, on_status, on_lost, self._stop)
             self._threads.start(f"status {connection.address}", follow)
 
@@ -87,7 +85,7 @@ class RpcTransport:
     @property
     def is_connected(self) -> bool:
         """See Transport."""
-        return bool(self.online())
+        return bool(self.workers.online())
 
     @property
     def last_received_ns(self) -> int:
@@ -99,36 +97,23 @@ class RpcTransport:
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        model, version = self._model, self._version
         deadline_ns = clock.now_ns() + round(timeout_s * 1e9)
         while True:
             self._threads.check()
             left_s = max(0.0, (deadline_ns - clock.now_ns()) / 1e9)
-            if self._directory.wait_until_serves(model, min(left_s, _POLL_S), version):
-                return self._directory.wait_for_card(model, left_s, version)
+            if self.workers.wait_until_served(min(left_s, _POLL_S)):
+                return self.workers.wait_for_card(left_s)
             problems = {each.address: each.problem for each in self._connections if each.problem}
             is_refused = len(problems) == len(self._connections) and all(each.is_final for each in problems.values())
             if is_refused or (not left_s and problems):
                 reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-                raise NoWorkerError(f"no worker serves {model!r}: {reasons}", is_final=is_refused)
+                raise NoWorkerError(f"no worker serves {self.workers.model!r}: {reasons}", is_final=is_refused)
             if not left_s:
-                return self._directory.wait_for_card(model, 0.0, version)  # Raises an error that names other models.
-
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """See Transport."""
-        return self._directory.wait_until_serves(self._model, timeout_s, self._version)
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """See Transport."""
-        return self._directory.online(self._model, self._version)
-
-    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """See Transport."""
-        return self._directory.last_failure_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+                return self.workers.wait_for_card(0.0)  # Raises an error that names other models.
 
     def unused(self) -> Mapping[str, str]:
         """See Transport. Leaves out workers that serve the model but were not needed."""
-        serving = {name for name, _ in self.online()}
+        serving = {name for name, _ in self.workers.online()}
         idle = [each for each in self._connections if not each.last_used and each.name not in serving]
         return {connection.address: self._problem(connection) for connection in idle}
 
@@ -161,7 +146,7 @@ class RpcTransport:
             elif not prober.echoed(worker, payload, returned_ns):
                 clocks.ignore("too_many")
 
-        prober = ClockProber(self._session, online=self.online, probe=probe)
+        prober = ClockProber(self._session, online=self.workers.online, probe=probe)
         prober.run(clocks, stop)
 
     def close(self) -> None:
@@ -174,7 +159,7 @@ class RpcTransport:
 
     def _send(self, call: "_Call", tried: frozenset[str]) -> None:
         """Sends a frame to the least busy worker whose address is not in `tried`."""
-        serving = {name for name, _ in self.online()}
+        serving = {name for name, _ in self.workers.online()}
         with self._lock:
             usable = [each for each in self._connections if each.name in serving and each.address not in tried]
             if call.worker:
@@ -212,11 +197,11 @@ class RpcTransport:
                 self._put(RawReply(lambda: refusal, 0, outcome.returned_ns))
             case NotDelivered():
                 if connection.name is not None:
-                    self._directory.left(connection.name, is_drained=outcome.is_stopping)
+                    self.workers.left(connection.name, is_drained=outcome.is_stopping)
                 connection.interrupted.set()
                 self._send(call, tried | {connection.address})
             case Indeterminate() if outcome.is_broken and connection.name is not None:
-                self._directory.connection_lost(connection.name)
+                self.workers.connection_lost(connection.name)
 
     def _put(self, reply: RawReply) -> None:
         try:
@@ -237,7 +222,7 @@ class RpcTransport:
 
     def _problem(self, connection: WorkerConnection) -> str:
         if connection.name is not None:
-            return f"it does not serve {self._model}"
+            return f"it does not serve {self.workers.model}"
         return str(connection.problem or "no status received yet")
 
     def _on_status(self, connection: WorkerConnection, name: str, packed: bytes) -> None:
@@ -247,7 +232,7 @@ class RpcTransport:
                 f"its worker is named {name}, as is the one at {other.address}: give one address per worker, and each "
                 "worker its own name (skylane cloud serve --worker)"
             )
-        self._directory.update(name, packed)
+        self.workers.update(name, packed)
 
     def _on_thread_failure(self) -> None:
         try:

@@ -2,14 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
-from shared.encoding.compression import Buffer
 from shared.messages.frame import FrameMessage, MaskMessage
 from shared.messages.model_card import ModelCard
 from shared.registry import Entry, load
@@ -30,18 +30,13 @@ TRANSPORTS = {  # Each is called as (EdgeConfig, session, TransportEvents).
 class EncodedRequest:
     """A frame encoded for a transport."""
 
-    parts: tuple[Buffer, ...]  # Parts of the body; an image among them is not copied.
+    body: bytes
     metadata: tuple[tuple[str, str | bytes], ...] = ()  # gRPC metadata or HTTP headers.
-
-    @property
-    def body(self) -> bytes:
-        """The joined parts; a single part of type bytes is not copied."""
-        return b"".join(self.parts)
 
     @property
     def size(self) -> int:
         """Size of body and metadata in bytes."""
-        return sum(map(len, self.parts)) + sum(len(value) for _, value in self.metadata)
+        return len(self.body) + sum(len(value) for _, value in self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +55,7 @@ class Transport(Protocol):
     """Carries frames to workers and puts their replies into `replies`."""
 
     replies: "queue.Queue[RawReply | None]"
+    workers: WorkerDirectory  # The workers that serve the configured model.
 
     @property
     def replies_dropped(self) -> int:
@@ -89,18 +85,6 @@ class Transport(Protocol):
 
         Raises:
             NoWorkerError: no worker serves the model in time.
-        """
-
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """Waits until a worker serves the model; returns False if none does in time."""
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """Returns name and process session of each worker that serves the model."""
-
-    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """Returns when a worker of the model, or the connection, was last lost together with the frames it had.
-
-        Returns 0 if that never happened. Waits up to `timeout_s` for a loss later than `after_ns`.
         """
 
     def unused(self) -> Mapping[str, str]:

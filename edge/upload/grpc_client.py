@@ -127,14 +127,14 @@ class GrpcUploadClient:
 
     def _send(self, message: FrameMessage, request: EncodedRequest) -> MaskMessage:
         replies = self._transport.replies
-        last_failure_ns = self._transport.last_failure_ns()
+        last_failure_ns = self._transport.workers.last_failure_ns()
         self._transport.send(message, request, lambda _: replies.put(None))
         deadline_ns = clock.now_ns() + round(self._settings.answer_timeout_s * 1e9)
         while clock.now_ns() < deadline_ns:
             try:
                 reply = replies.get(timeout=0.2)
             except queue.Empty:
-                if self._transport.last_failure_ns() > last_failure_ns:
+                if self._transport.workers.last_failure_ns() > last_failure_ns:
                     raise WorkerLostError("the connection broke") from None
                 continue
             if reply is None:

@@ -105,9 +105,9 @@ def test_a_malformed_message_is_rejected_and_the_next_frame_served(kind: str) ->
 def test_malformed_messages_are_rejected_over_a_real_broker(mosquitto_url: str) -> None:
     """The correlation data, which alone tells whose a broken message is, comes through Mosquitto."""
     with bus_of(mosquitto_url) as bus, working(bus_of(mosquitto_url)):
-        workers = WorkerDirectory()
+        workers = WorkerDirectory("tiny")
         bus.subscribe(WORKER_STATUS.filter(), WORKER_STATUS.qos, workers.announced)
-        assert workers.wait_until_serves("tiny", WAIT_S)  # Before, there may be nobody who hears the message.
+        assert workers.wait_until_served(WAIT_S)  # Before, there may be nobody who hears the message.
         vehicle = f"car-{uuid4().hex[:6]}"
         sender = Sender(bus, vehicle)
         sender.send(b"\xc1", correlation=f"{vehicle}/left/s1/5".encode())

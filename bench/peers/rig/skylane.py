@@ -138,7 +138,7 @@ def _connected(site: DoorSite, door: str, model: str, want: Want) -> Client:
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
     transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
     client = SkylaneClient(transport, vehicle, session, want)
-    if not transport.wait_until_served(PATIENCE_S):
+    if not transport.workers.wait_until_served(PATIENCE_S):
         client.close()
         raise PeerError(f"{door}: nobody serves {model}")
     return client

@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from edge.config import EdgeConfig
@@ -88,18 +88,16 @@ class MqttTransport:
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
-        self._model = topics.checked("model", model)
-        self._version = version
         self._qos = qos
-        self._directory = WorkerDirectory()
-        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.online)
+        self.workers = WorkerDirectory(topics.checked("model", model), version)
+        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.workers.online)
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
         self._lock = threading.Lock()
         self._announcing = threading.Lock()  # Keeps announcements in the order of their states.
         self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=on_name_lost)
         self._claim.open(bus)
-        bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._directory.announced)
+        bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._on_reply)
         self.announce()
 
@@ -145,25 +143,13 @@ class MqttTransport:
 
     def reconnected(self) -> None:
         """Starts over after a reconnect; runs on the network thread, before the broker's retained messages arrive."""
-        self._directory.forget()
+        self.workers.forget()
         self._prober.reconnected()
         self.announce()
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        return self._directory.wait_for_card(self._model, timeout_s, self._version)
-
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """See Transport."""
-        return self._directory.wait_until_serves(self._model, timeout_s, self._version)
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """See Transport."""
-        return self._directory.online(self._model, self._version)
-
-    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """See Transport."""
-        return self._directory.last_failure_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+        return self.workers.wait_for_card(timeout_s)
 
     def unused(self) -> Mapping[str, str]:
         """See Transport. There are no addresses of workers with a broker."""
@@ -171,7 +157,7 @@ class MqttTransport:
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return EncodedRequest((pack_frame(message),))
+        return EncodedRequest(pack_frame(message))
 
     def send(
         self,

@@ -4,16 +4,8 @@ import json
 import struct
 from functools import partial
 
+from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
-from edge.transports.frame_metadata import (
-    FRAME_HEADER,
-    FRAME_KEY,
-    IMAGE,
-    RESULT,
-    pack_header,
-    pack_metadata,
-    read_mask,
-)
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import MessageBytesError
@@ -38,15 +30,17 @@ class OipGrpcAdapter:
         """See ProtocolAdapter."""
         request = message_class("inference.ModelInferRequest")(
             model_name=message.model,
-            inputs=[{"name": IMAGE, "datatype": "BYTES", "shape": [1]}],
-            outputs=[{"name": RESULT}],
+            inputs=[{"name": frame_metadata.IMAGE, "datatype": "BYTES", "shape": [1]}],
+            outputs=[{"name": frame_metadata.RESULT}],
             raw_input_contents=[_LENGTH.pack(len(message.data)) + message.data],
         )
-        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, pack_metadata(message)),))
+        return EncodedRequest(
+            request.SerializeToString(), ((frame_metadata.FRAME_KEY, frame_metadata.pack_metadata(message)),)
+        )
 
     def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""
-        return read_mask(reply.metadata, partial(_result_of_message, reply.body))
+        return frame_metadata.read_mask(reply.metadata, partial(_result_of_message, reply.body))
 
 
 class OipRestAdapter:
@@ -61,15 +55,20 @@ class OipRestAdapter:
         """See ProtocolAdapter. Copies the image once."""
         size = len(message.data)
         parameters = {"binary_data_size": _LENGTH.size + size}
-        tensor = {"name": IMAGE, "shape": [1], "datatype": "BYTES", "parameters": parameters}
-        outputs = [{"name": RESULT, "parameters": {"binary_data": True}}]
+        tensor = {"name": frame_metadata.IMAGE, "shape": [1], "datatype": "BYTES", "parameters": parameters}
+        outputs = [{"name": frame_metadata.RESULT, "parameters": {"binary_data": True}}]
         header = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
-        metadata = ((FRAME_HEADER, pack_header(message)), (LENGTH_HEADER, str(len(header))))
-        return EncodedRequest((b"".join((header, _LENGTH.pack(size), message.data)),), metadata)
+        metadata = (
+            (frame_metadata.FRAME_HEADER, frame_metadata.pack_header(message)),
+            (LENGTH_HEADER, str(len(header))),
+        )
+        return EncodedRequest(b"".join((header, _LENGTH.pack(size), message.data)), metadata)
 
     def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""
-        return read_mask(reply.metadata, partial(_result_of_binary, reply.body, reply.metadata.get(LENGTH_HEADER, "")))
+        return frame_metadata.read_mask(
+            reply.metadata, partial(_result_of_binary, reply.body, reply.metadata.get(LENGTH_HEADER, ""))
+        )
 
 
 def _result_of_message(body: Buffer) -> Buffer | None:

@@ -14,7 +14,7 @@ class SkylaneAdapter:
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """See ProtocolAdapter."""
-        return EncodedRequest((pack(pack_frame(message)),))
+        return EncodedRequest(pack(pack_frame(message)))
 
     def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""

@@ -4,16 +4,8 @@ import base64
 import binascii
 from functools import partial
 
+from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
-from edge.transports.frame_metadata import (
-    FRAME_HEADER,
-    FRAME_KEY,
-    IMAGE,
-    RESULT,
-    pack_header,
-    pack_metadata,
-    read_mask,
-)
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import MessageBytesError
@@ -38,12 +30,16 @@ class TfServingGrpcAdapter:
         """See ProtocolAdapter."""
         spec = {"name": message.model, "signature_name": _SIGNATURE}
         image = {"dtype": STRING, "tensor_shape": {"dim": [{"size": 1}]}, "string_val": [bytes(message.data)]}
-        request = message_class("tensorflow.serving.PredictRequest")(model_spec=spec, inputs={IMAGE: image})
-        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, pack_metadata(message)),))
+        request = message_class("tensorflow.serving.PredictRequest")(
+            model_spec=spec, inputs={frame_metadata.IMAGE: image}
+        )
+        return EncodedRequest(
+            request.SerializeToString(), ((frame_metadata.FRAME_KEY, frame_metadata.pack_metadata(message)),)
+        )
 
     def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""
-        return read_mask(reply.metadata, partial(_result_of_message, reply.body))
+        return frame_metadata.read_mask(reply.metadata, partial(_result_of_message, reply.body))
 
 
 class TfServingRestAdapter:
@@ -58,11 +54,11 @@ class TfServingRestAdapter:
         """See ProtocolAdapter."""
         head = b'{"signature_name":"%s","instances":[{"b64":"' % _SIGNATURE.encode()
         body = b"".join((head, base64.b64encode(message.data), b'"}]}'))
-        return EncodedRequest((body,), ((FRAME_HEADER, pack_header(message)),))
+        return EncodedRequest(body, ((frame_metadata.FRAME_HEADER, frame_metadata.pack_header(message)),))
 
     def read(self, reply: RpcReply) -> MaskMessage:
         """See ProtocolAdapter."""
-        return read_mask(reply.metadata, partial(_result_of_json, reply.body))
+        return frame_metadata.read_mask(reply.metadata, partial(_result_of_json, reply.body))
 
 
 def _result_of_message(body: Buffer) -> Buffer | None:
@@ -71,7 +67,7 @@ def _result_of_message(body: Buffer) -> Buffer | None:
         outputs = parse_message(message_class("tensorflow.serving.PredictResponse"), body).outputs
     except MessageBytesError as error:
         raise MessageError(f"no PredictResponse: {error}") from error
-    strings = outputs[RESULT].string_val if RESULT in outputs else []
+    strings = outputs[frame_metadata.RESULT].string_val if frame_metadata.RESULT in outputs else []
     return strings[0] if len(strings) == 1 else None
 
 

@@ -228,7 +228,7 @@ def test_a_worker_that_drains_causes_no_retries(vehicle: Vehicle, frame: Make) -
     vehicle.send(frame())
     for state in (NodeState.STOPPING, NodeState.OFFLINE):
         vehicle.announce("a", state)
-    assert vehicle.transport.last_failure_ns() == 0
+    assert vehicle.transport.workers.last_failure_ns() == 0
 
 
 def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: Vehicle, frame: Make) -> None:

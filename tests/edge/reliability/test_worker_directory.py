@@ -26,84 +26,85 @@ def _status(state: NodeState, *cards: ModelCard) -> bytes:
 
 def test_a_worker_serves_its_models_while_it_is_online(card: ModelCard) -> None:
     """A stopping worker accepts no more frames."""
-    directory = WorkerDirectory()
-    assert not directory.serves("tiny")
+    directory = WorkerDirectory("tiny")
+    assert not directory.online()
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
-    assert directory.serves("tiny")
-    assert not directory.serves("huge")
+    assert directory.online()
     directory.announced(_message("w", _status(NodeState.STOPPING, card)))
-    assert not directory.serves("tiny")
+    assert not directory.online()
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
     directory.announced(_message("w", _status(NodeState.OFFLINE)))
-    assert not directory.serves("tiny")
+    assert not directory.online()
 
 
 def test_the_late_will_of_a_replaced_process_is_ignored(card: ModelCard) -> None:
     """Otherwise frames would be dropped until the new process announces itself again."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
     directory.announced(_message("w", pack_status(NodeStatus(NodeState.OFFLINE, "s8"))))
-    assert directory.serves("tiny")
-    assert not directory.last_failure_ns("tiny")
+    assert directory.online()
+    assert not directory.last_failure_ns()
     directory.announced(_message("w", _status(NodeState.OFFLINE)))
-    assert not directory.serves("tiny")
-    assert directory.last_failure_ns("tiny")
+    assert not directory.online()
+    assert directory.last_failure_ns()
 
 
 def test_a_reconnect_clears_the_directory(card: ModelCard) -> None:
     """A restarted broker does not know its former workers, and they may be gone."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
     directory.forget()
-    assert not directory.serves("tiny")
+    assert not directory.online()
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
-    assert directory.serves("tiny")
+    assert directory.online()
 
 
 def test_a_model_is_served_while_one_worker_is_left(card: ModelCard) -> None:
     """The broker chooses the worker of each frame."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     for name in ("a", "b"):
         directory.announced(_message(name, _status(NodeState.ONLINE, card)))
     directory.announced(_message("a", _status(NodeState.OFFLINE)))
-    assert directory.serves("tiny")
+    assert directory.online()
 
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"\x81\xa1v\x02"])
 def test_a_malformed_status_removes_the_worker(card: ModelCard, payload: bytes) -> None:
     """The handler runs on the network thread and must not raise; an empty payload deletes a retained status."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
     directory.announced(_message("w", payload))
-    assert not directory.serves("tiny")
+    assert not directory.online()
     directory.announced(Delivery("skylane/v1/status/worker/a/b", b"", 0))
 
 
 def test_the_number_of_workers_is_bounded(card: ModelCard) -> None:
     """A hostile client could announce millions."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     for number in range(300):
         directory.announced(_message(f"w{number}", _status(NodeState.ONLINE, card)))
-    assert len(directory.online("tiny")) == 256
+    assert len(directory.online()) == 256
 
 
 def test_offline_workers_do_not_count_against_the_limit(card: ModelCard) -> None:
     """The broker retains the last status of every worker name, and container names change with each start."""
-    directory = WorkerDirectory()
-    for number in range(257):
-        served = replace(card, name="first") if number == 0 else card
-        directory.announced(_message(f"old{number}", _status(NodeState.ONLINE, served)))
-        directory.announced(_message(f"old{number}", _status(NodeState.OFFLINE)))
-    directory.announced(_message("new", _status(NodeState.ONLINE, card)))
-    assert directory.online("tiny") == [("new", "s9")]
-    assert directory.last_failure_ns("tiny") > 0
-    assert directory.last_failure_ns("first") == 0  # The oldest failure is forgotten.
+    tiny, first = WorkerDirectory("tiny"), WorkerDirectory("first")
+    for directory in (tiny, first):
+        for number in range(257):
+            served = replace(card, name="first") if number == 0 else card
+            directory.announced(_message(f"old{number}", _status(NodeState.ONLINE, served)))
+            directory.announced(_message(f"old{number}", _status(NodeState.OFFLINE)))
+        directory.announced(_message("new", _status(NodeState.ONLINE, card)))
+    assert tiny.online() == [("new", "s9")]
+    assert not first.online()
+    assert tiny.last_failure_ns() > 0
+    assert first.last_failure_ns() == 0  # The oldest failure is forgotten.
 
 
 def test_a_vehicle_can_wait_for_a_card(card: ModelCard) -> None:
     """Vehicle and worker are often started at the same time."""
-    directory, found = WorkerDirectory(), []
-    waiting = threading.Thread(target=lambda: found.append(directory.wait_for_card("tiny", WAIT_S)))
+    directory, found = WorkerDirectory("tiny"), []
+    waiting = threading.Thread(target=lambda: found.append(directory.wait_for_card(WAIT_S)))
     waiting.start()
     directory.announced(_message("w", _status(NodeState.ONLINE, replace(card, name="other"))))
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
@@ -113,17 +114,18 @@ def test_a_vehicle_can_wait_for_a_card(card: ModelCard) -> None:
 
 def test_the_error_names_the_models_that_are_served(card: ModelCard) -> None:
     """The message says what to do."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     with pytest.raises(NoWorkerError, match="no worker is online after 0 s: start one with 'skylane cloud serve'"):
-        directory.wait_for_card("tiny", 0.0)
+        directory.wait_for_card(0.0)
+    directory = WorkerDirectory("tinny")
     directory.announced(_message("w", _status(NodeState.ONLINE, card)))
     with pytest.raises(NoWorkerError, match=r"no worker serves model 'tinny': did you mean tiny\?"):
-        directory.wait_for_card("tinny", 0.0)
+        directory.wait_for_card(0.0)
 
 
 def test_changes_of_workers_are_logged(card: ModelCard, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
     """An operator sees why frames find no worker or another model; a repeated status is not logged."""
-    directory = WorkerDirectory()
+    directory = WorkerDirectory("tiny")
     directory.announced(
         _message("w", pack_status(NodeStatus(NodeState.OFFLINE, "s8")))
     )  # Retained since an earlier run.

@@ -48,4 +48,4 @@ def _threads() -> Iterator[None]:
 def await_problem(transport: Transport, address: str) -> None:
     """Waits until the transport knows why there is no worker at an address."""
     while transport.unused().get(address) == NO_STATUS:
-        transport.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
+        transport.workers.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)

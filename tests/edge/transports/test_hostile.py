@@ -108,7 +108,7 @@ def test_a_broken_connection_counts_as_a_failure_of_the_worker(name: str, reach:
         transport.wait_for_card(WAIT_S)
         message = frame(1)
         transport.send(message, transport.pack(message), lambda _: None)
-        assert transport.last_failure_ns(timeout_s=WAIT_S) > 0
+        assert transport.workers.last_failure_ns(timeout_s=WAIT_S) > 0
         assert transport.replies.empty()
 
 
@@ -128,7 +128,7 @@ def test_an_endless_reply_times_out(reply: Http) -> None:
             Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car", max_calls=1
         )
         with closing(channel):
-            channel.call(EncodedRequest((b"",)), None, 0.3, outcomes.put)
+            channel.call(EncodedRequest(b""), None, 0.3, outcomes.put)
             assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
 
 

@@ -154,9 +154,9 @@ def _mask(payload: bytes) -> None:
 
 
 def _status(payload: bytes) -> None:
-    workers = WorkerDirectory()
+    workers = WorkerDirectory("tiny")
     workers.announced(Delivery(topics.WORKER_STATUS.of(worker="worker"), payload, clock.now_ns()))
-    workers.serves("tiny")
+    workers.online()
 
 
 def _probe(payload: bytes) -> None:
