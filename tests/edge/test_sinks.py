@@ -242,18 +242,18 @@ class Gated(Recorder):
     def __init__(self) -> None:
         super().__init__(in_order=False)
         self.may_write = threading.Semaphore(0)
-        self.asked = threading.Semaphore(0)  # Released once per frame and at the end, after the previous write.
+        self.ready = threading.Semaphore(0)  # Released once per frame and at the end, after the previous write.
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        self.asked.release()
+        self.ready.release()
         assert self.may_write.acquire(timeout=WAIT_S)
         super().write(frame)
 
     def close(self) -> None:
         """See Sink."""
         super().close()
-        self.asked.release()
+        self.ready.release()
 
 
 class Stepped(threading.Thread):
@@ -268,7 +268,7 @@ class Stepped(threading.Thread):
         if self.writes:
             self.writes -= 1
             self.sink.may_write.release()
-            assert self.sink.asked.acquire(timeout=timeout)
+            assert self.sink.ready.acquire(timeout=timeout)
         elif self.sink.is_closed:
             super().join(timeout)
 
@@ -283,7 +283,7 @@ def test_the_wait_for_sinks_lasts_as_long_as_they_make_progress(card: ModelCard,
     feed.end()
     thread = Stepped(feed, sink, writes)
     thread.start()
-    assert sink.asked.acquire(timeout=WAIT_S)
+    assert sink.ready.acquire(timeout=WAIT_S)
     feed.wait_until_written(thread, WAIT_S)
     assert (len(sink.got), thread.is_alive()) == (writes, writes < 5)
     sink.may_write.release(5)

@@ -27,9 +27,9 @@ from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
 
-def address_of(doors: Doors, name: str) -> str:
+def address_of(worker: Doors, name: str) -> str:
     """Returns the address of the worker for a transport."""
-    return doors.grpc if name.endswith("grpc") else doors.http
+    return worker.grpc if name.endswith("grpc") else worker.http
 
 
 def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, MaskMessage]:
@@ -56,8 +56,8 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage |
 @every_transport
 def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> None:
     """The reply has everything that a row of the latency log needs."""
-    with open_doors(model()) as doors:
-        transport = reach(name, address_of(doors, name))
+    with open_doors(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         assert transport.wait_for_card(WAIT_S).name == "tiny"
         assert transport.workers.online() == [("w", "s9")]
         for sequence in range(1, 5):
@@ -96,8 +96,8 @@ def test_a_refusal_contains_the_workers_reason(
     reason: str,
 ) -> None:
     """Every protocol carries it."""
-    with open_doors(model()) as doors:
-        transport = reach(name, address_of(doors, name))
+    with open_doors(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         while (answer := answer_in_time(transport, replace(frame(1), **changes))) is None:
             pass  # A busy machine may not reply to a budget of 0 in time.
@@ -116,8 +116,8 @@ def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) ->
         if broken.is_set():
             raise InferenceError("no memory")
 
-    with open_doors(model(act)) as doors:
-        transport = reach(name, address_of(doors, name))
+    with open_doors(model(act)) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         _, failed = answer_to(transport, frame(1))
         broken.clear()
@@ -130,8 +130,8 @@ def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) ->
 def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> None:
     """Some frames are refused at once, and every frame gets a reply."""
     release = threading.Event()
-    with open_doors(model(lambda: _wait(release)), max_frames=1) as doors:
-        transport = reach(name, address_of(doors, name), window=16)
+    with open_doors(model(lambda: _wait(release)), max_frames=1) as worker:
+        transport = reach(name, address_of(worker, name), window=16)
         transport.wait_for_card(WAIT_S)
         for sequence in range(16):
             message = frame(sequence)
@@ -150,8 +150,8 @@ def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> N
 def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
     """Every transport can split the network time into uplink and downlink."""
     clocks, stop = WorkerClocks(), threading.Event()
-    with open_doors(model()) as doors:
-        transport = reach(name, address_of(doors, name))
+    with open_doors(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
         probing.start()
@@ -170,9 +170,9 @@ def test_a_restarted_worker_is_found_again(
 ) -> None:
     """In between, frames are reported as undelivered; both events are logged."""
     settings = None
-    with open_doors(model()) as doors:
-        address = address_of(doors, name)
-        settings = GatewaySettings(grpc=doors.grpc, http=doors.http)
+    with open_doors(model()) as worker:
+        address = address_of(worker, name)
+        settings = GatewaySettings(grpc=worker.grpc, http=worker.http)
         transport = reach(name, address)
         transport.wait_for_card(WAIT_S)
     undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -200,15 +200,15 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens)
-    with open_doors(model(), gateway=gateway) as doors:
+    with open_doors(model(), gateway=gateway) as worker:
         with pytest.raises(NoWorkerError, match="no token"):
-            reach(name, address_of(doors, name)).wait_for_card(3600.0)
+            reach(name, address_of(worker, name)).wait_for_card(3600.0)
         monkeypatch.setenv("SKYLANE_WORKER_TOKEN", "0123456789abcdef")
-        transport = reach(name, address_of(doors, name))
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
         with pytest.raises(NoWorkerError, match="car's"):
-            reach(name, address_of(doors, name), vehicle="bus").wait_for_card(WAIT_S)
+            reach(name, address_of(worker, name), vehicle="bus").wait_for_card(WAIT_S)
 
 
 @every_transport
@@ -219,17 +219,17 @@ def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: 
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
     )
-    with open_doors(model(), gateway=gateway) as doors:
-        transport = reach(name, address_of(doors, name), worker_tls_ca=authority.certificate_file)
+    with open_doors(model(), gateway=gateway) as worker:
+        transport = reach(name, address_of(worker, name), worker_tls_ca=authority.certificate_file)
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
-        transport = reach(name, address_of(doors, name), worker_tls_ca=other.certificate_file)
-        await_problem(transport, address_of(doors, name))
-        with pytest.raises(NoWorkerError, match=f"{address_of(doors, name)}.*issuer certificate"):
+        transport = reach(name, address_of(worker, name), worker_tls_ca=other.certificate_file)
+        await_problem(transport, address_of(worker, name))
+        with pytest.raises(NoWorkerError, match=f"{address_of(worker, name)}.*issuer certificate"):
             transport.wait_for_card(0.0)
-        transport = reach(name, address_of(doors, name))
-        await_problem(transport, address_of(doors, name))
-        with pytest.raises(NoWorkerError, match=address_of(doors, name)):
+        transport = reach(name, address_of(worker, name))
+        await_problem(transport, address_of(worker, name))
+        with pytest.raises(NoWorkerError, match=address_of(worker, name)):
             transport.wait_for_card(0.0)
 
 

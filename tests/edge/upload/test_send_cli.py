@@ -33,15 +33,15 @@ def _folder(tmp_path: Path) -> Path:
     return folder
 
 
-def sent(folder: Path, lines: Path, *arguments: str) -> Result:
+def send_images(folder: Path, lines: Path, *arguments: str) -> Result:
     """Runs the command."""
     words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "60", *arguments]
     return CliRunner().invoke(send, words)
 
 
-def where(doors: Doors, transport: str) -> str:
+def address_of(worker: Doors, transport: str) -> str:
     """Returns the address of a worker."""
-    return doors.grpc if transport == "grpc" else doors.http
+    return worker.grpc if transport == "grpc" else worker.http
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
@@ -49,14 +49,14 @@ def test_valid_images_are_answered_and_corrupt_ones_reported(transport: str, fol
     """A corrupt file must neither end the run nor go unnoticed."""
     lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
     with open_doors(model(), worker="one") as one, open_doors(model(), worker="two") as two:
-        nodes = f"{where(one, transport)},{where(two, transport)}"
-        done = sent(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
+        nodes = f"{address_of(one, transport)},{address_of(two, transport)}"
+        done = send_images(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
         assert done.exit_code == 1, done.output
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert sorted(Path(each["picture"]).name for each in told) == [f"{number}.png" for number in range(6)]
-    assert all("error" not in each and each["total_ms"] > 0 and each["bytes_up"] > 0 for each in told)
-    assert {each["node"] for each in told} <= {*nodes.split(",")}
-    assert {each["task"] for each in told} == {"segmentation"}
+    results = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert sorted(Path(each["picture"]).name for each in results) == [f"{number}.png" for number in range(6)]
+    assert all("error" not in each and each["total_ms"] > 0 and each["bytes_up"] > 0 for each in results)
+    assert {each["node"] for each in results} <= {*nodes.split(",")}
+    assert {each["task"] for each in results} == {"segmentation"}
     assert len(list(output.glob("*.jpg"))) == 6
     assert f"The annotated images are in {output}\n" in done.output
     assert "cut.png" in done.output
@@ -69,9 +69,9 @@ def test_a_write_error_ends_the_run_and_names_the_option(
     lines: str, output: str | None, folder: Path, tmp_path: Path
 ) -> None:
     """The user gets a message instead of a traceback."""
-    with open_doors(model()) as doors:
+    with open_doors(model()) as worker:
         more = () if output is None else ("--output", output)
-        done = sent(folder, tmp_path / lines, "--nodes", doors.grpc, *more)
+        done = send_images(folder, tmp_path / lines, "--nodes", worker.grpc, *more)
     assert isinstance(done.exception, UnwritableError), done.exception
     flag = "--json" if output is None else "--output"
     assert f"{output or lines} cannot be written: " in str(done.exception)
@@ -84,9 +84,9 @@ def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str
     """The warning names its address."""
     for name in ("cut.png", "no.jpg"):
         (folder / name).unlink()
-    with open_doors(model()) as doors:
-        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport))
-        done = sent(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
+    with open_doors(model()) as worker:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport))
+        done = send_images(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
     assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
@@ -94,9 +94,11 @@ def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_the_run_does_not_wait_for_a_missing_worker_without_work(transport: str, folder: Path, tmp_path: Path) -> None:
     """The connection timeout applies only while images wait."""
-    with open_doors(model()) as doors, ThreadPoolExecutor(1) as thread:
-        nodes = ("--nodes", "127.0.0.1:1", "--nodes", where(doors, transport), "--connect-timeout", "3600")
-        done = thread.submit(sent, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(WAIT_S)
+    with open_doors(model()) as worker, ThreadPoolExecutor(1) as thread:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport), "--connect-timeout", "3600")
+        done = thread.submit(send_images, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(
+            WAIT_S
+        )
     assert "6 answered" in done.output
     assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
 
@@ -114,19 +116,21 @@ def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
     with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
-        nodes = ("--nodes", f"{late},{where(early, transport)}", "--connect-timeout", "3600", "--places", "1")
-        done = thread.submit(sent, folder, lines, *nodes, "--transport", transport)
+        nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--places", "1")
+        done = thread.submit(send_images, folder, lines, *nodes, "--transport", transport)
         assert started.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
         with open_doors(model(late_used.set), worker="late", gateway=gateway):
             assert "6 answered" in done.result(WAIT_S).output
-    assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, where(early, transport)}
+    assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, address_of(early, transport)}
 
 
 def test_an_unknown_model_fails_all_images(folder: Path, tmp_path: Path) -> None:
     """The message contains the worker's reason."""
-    with open_doors(model()) as doors:
-        done = sent(folder, tmp_path / "lines.jsonl", "--nodes", doors.http, "--transport", "http", "--model", "huge")
+    with open_doors(model()) as worker:
+        done = send_images(
+            folder, tmp_path / "lines.jsonl", "--nodes", worker.http, "--transport", "http", "--model", "huge"
+        )
     assert done.exit_code == NOTHING_ANSWERED
     assert "huge" in done.output
 
@@ -147,17 +151,17 @@ def test_a_server_that_is_no_worker_gets_no_more_images(status: int, body: bytes
             pass
 
     lines = tmp_path / "lines.jsonl"
-    with open_doors(model()) as doors, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
+    with open_doors(model()) as worker, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        nodes = f"127.0.0.1:{server.server_port},{doors.http}"
-        sent(folder, lines, "--nodes", nodes, "--transport", "http", "--places", "1")
+        nodes = f"127.0.0.1:{server.server_port},{worker.http}"
+        send_images(folder, lines, "--nodes", nodes, "--transport", "http", "--places", "1")
         server.shutdown()
         serving.join()
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(told) == 6
-    assert {each["node"] for each in told} == {doors.http}
-    assert not any("error" in each for each in told)
+    results = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(results) == 6
+    assert {each["node"] for each in results} == {worker.http}
+    assert not any("error" in each for each in results)
 
 
 def test_a_reply_that_arrives_byte_by_byte_times_out(folder: Path) -> None:
@@ -199,8 +203,11 @@ def test_the_vehicle_name_must_match_the_token(
     token, tokens = "t" * 32, tmp_path / "tokens"
     tokens.write_text(f"car-1 {token}\n")
     monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
-    with open_doors(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as doors:
-        way = ("--nodes", where(doors, transport), "--transport", transport)
-        own, others = sent(folder, tmp_path / "own", *way, "--vehicle", "car-1"), sent(folder, tmp_path / "send", *way)
+    with open_doors(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as worker:
+        target = ("--nodes", address_of(worker, transport), "--transport", transport)
+        own, others = (
+            send_images(folder, tmp_path / "own", *target, "--vehicle", "car-1"),
+            send_images(folder, tmp_path / "send", *target),
+        )
     assert "6 answered" in own.output
     assert "it cannot speak as send" in " ".join(others.output.split())
