@@ -1,8 +1,8 @@
 """The MQTT transport with a real broker."""
 
 import os
+import queue
 import signal
-import threading
 from uuid import uuid4
 
 import pytest
@@ -10,33 +10,43 @@ import pytest
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.broker.broker import Broker
+from shared.messages.topics import VEHICLE_STATUS
+from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 
 WAIT_S = 60.0
 
 
-def _wait_for_broker(bus: MqttBus) -> None:
-    """Waits until the broker has acknowledged all messages."""
-    known = threading.Event()
-    bus.publish("tests/known", b"", qos=1, acknowledged=lambda _: known.set())
-    assert known.wait(WAIT_S)
+def _connect(broker: Broker) -> MqttBus:
+    return MqttBus(Address.parse(broker.url), f"test-{uuid4().hex[:12]}")
+
+
+def _wait_for_broker(*buses: MqttBus) -> None:
+    """Waits until the broker has acknowledged all messages of each bus."""
+    for bus in buses:
+        acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+        bus.publish("tests/settled", b"", qos=1, acknowledged=acks.put)
+        assert acks.get(timeout=WAIT_S).accepted
 
 
 @pytest.mark.mosquitto
 def test_a_broker_that_hangs_is_pinged_once(mosquitto_broker: Broker) -> None:
     """Otherwise a long outage would queue one ping per second."""
-    with MqttBus(Address.parse(mosquitto_broker.url), f"test-{uuid4().hex[:12]}") as bus:
+    pings: list[Delivery] = []
+    with _connect(mosquitto_broker) as bus, _connect(mosquitto_broker) as observer:
         transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
-        _wait_for_broker(bus)
+        observer.subscribe(VEHICLE_STATUS.of(vehicle="car"), 1, pings.append)
+        _wait_for_broker(bus, observer)
+        pings.clear()
         os.kill(mosquitto_broker.pid, signal.SIGSTOP)
         try:
             for _ in range(100):
                 transport.ping()
-            assert len(bus._unacknowledged) == 1
         finally:
             os.kill(mosquitto_broker.pid, signal.SIGCONT)
-        _wait_for_broker(bus)
+        _wait_for_broker(bus, observer)
+        assert len(pings) == 1
         pinged_ns = clock.now_ns()
         transport.ping()
         _wait_for_broker(bus)
