@@ -18,7 +18,7 @@ from shared.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How frames are prepared for a model."""
+    """Settings for preparing frames for a model."""
 
     card: ModelCard
     codec: str = "jpeg"

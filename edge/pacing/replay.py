@@ -20,7 +20,7 @@ _STOP_POLL_S = 0.2
 
 
 class Pace(StrEnum):
-    """What decides when a frame is due."""
+    """Rule that decides when a frame is due."""
 
     OPEN_LOOP = "open_loop"  # A schedule. Frames that do not fit into the window are dropped.
     CLOSED_LOOP = "closed_loop"  # The answers: a frame is due when the window has room, and every frame is sent.
@@ -37,7 +37,7 @@ class Arrivals(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """How a source is replayed."""
+    """Settings of a replay."""
 
     pace: Pace = Pace.OPEN_LOOP
     arrivals: Arrivals = Arrivals.SOURCE  # Open loop only.
@@ -78,7 +78,7 @@ class ReadAhead:
         self._frames = settings.frames
         self._queue: queue.Queue[Frame | UnreadableFrame | None] = queue.Queue(settings.read_ahead)
         self._stop = stop
-        self.fault: SkylaneError | None = None  # Why the source ended early; earlier frames are still played.
+        self.fault: SkylaneError | None = None  # Error that ended the source early; earlier frames are still played.
 
     def run(self) -> None:
         """Reads until the end or until stopped; the body of a thread."""

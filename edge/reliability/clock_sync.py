@@ -18,7 +18,7 @@ _BURST = 16  # Probes in quick succession to a new process, so that its first fr
 _BURST_INTERVAL_NS = 20_000_000
 _INTERVAL_NS = 500_000_000  # The error bound grows by a quarter of a millisecond in this time.
 _JITTER = 0.2  # Share of the interval, so that probes do not run in step with frames.
-_MAX_PROBES_HZ = 32  # To all workers together, after their bursts.
+_MAX_PROBES_HZ = 32  # Limit for all workers together, after their bursts.
 _MAX_UNANSWERED = 512
 _MAX_WAITING = 256  # Echoes that wait to be processed.
 _STOP_POLL_S = 0.1
@@ -31,7 +31,7 @@ def probe_interval_ns(workers: int) -> int:
 
 @dataclass(slots=True)
 class _WorkerSchedule:
-    """When a worker is probed next."""
+    """Time of a worker's next probe."""
 
     session: str
     due_ns: int

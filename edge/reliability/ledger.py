@@ -43,11 +43,11 @@ class FrameRecord:
     attempts: int = 0
     bytes_up: int = 0
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
-    resent_ns: int = 0  # Send time of the second attempt; 0 if there is none.
+    resent_ns: int = 0  # Send time of the second attempt; 0 without one.
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
-    message: FrameMessage | None = None  # As sent; kept while a retry is possible.
+    message: FrameMessage | None = None  # The sent message; kept while a retry is possible.
     refusal: MaskMessage | None = None  # Refusal of one attempt while the other may still be answered.
-    image: Pixels | None = None  # As sent, in the colour order of the model; kept for the sinks.
+    image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
     geometry: Geometry | None = None
 
     def stamps_of(self, attempt: int) -> tuple[Stamp, ...]:

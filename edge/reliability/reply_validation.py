@@ -19,7 +19,7 @@ class ReplyOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValidatedReply:
-    """The validated contents of a reply; all fields are empty if there was none."""
+    """The validated contents of a reply; all fields are empty without a reply."""
 
     message: MaskMessage | None = None
     bytes_down: int = 0

@@ -29,7 +29,7 @@ class WorkerStats:
         self._durations_ns: deque[int] = deque(maxlen=_WINDOW)
         self._sent_ns: deque[int] = deque(maxlen=_WINDOW)
         self._times: ReplyTimes | None = ReplyTimes()  # None: outdated by a new reply.
-        self._last_reply_ns: OrderedDict[str, int] = OrderedDict()  # By worker; the latest reply is at the end.
+        self._last_reply_ns: OrderedDict[str, int] = OrderedDict()  # Time by worker; the latest reply is at the end.
         self._silence_multiplier = 1
         self._replies_since_retry = 0
 

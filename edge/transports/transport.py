@@ -44,7 +44,7 @@ class RawReply:
     """A reply that is not decoded yet."""
 
     read: Callable[[], MaskMessage]  # Raises MessageError if the reply is malformed.
-    size: int  # In bytes.
+    size: int  # Size in bytes.
     returned_ns: int
 
 

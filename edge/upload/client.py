@@ -24,7 +24,7 @@ class ImageRefusedError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class UploadSettings:
-    """What the workers are asked for."""
+    """Settings of an upload."""
 
     model: str
     version: str | None = None
@@ -44,7 +44,7 @@ class ImageResult:
     result: Mapping[str, Any]  # Fields of a JSON line.
     bytes_up: int
     inference_ms: float | None  # None: not reported.
-    total_ms: float  # From reading the file to the decoded result.
+    total_ms: float  # Time from reading the file to the decoded result.
     annotated: bytes | None = None  # A JPEG.
 
 

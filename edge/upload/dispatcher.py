@@ -13,13 +13,13 @@ from shared.errors import SkylaneError
 from shared.runtime.threads import ThreadGroup
 
 _MAX_ATTEMPTS = 3  # An image on which three workers failed may itself be the cause.
-_MAX_BUSY_REPLIES = 120  # In a row, after which a worker counts as lost.
+_MAX_BUSY_REPLIES = 120  # Consecutive replies after which a worker counts as lost.
 _JOIN_TIMEOUT_S = 120.0  # Per image.
 
 
 @dataclass(frozen=True, slots=True)
 class UploadOutcome:
-    """What happened to an image."""
+    """Result or failure of an image."""
 
     image: Path
     worker: str  # Address of the last worker that had it; empty: none had it.

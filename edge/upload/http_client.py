@@ -12,7 +12,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from edge.transports.credentials import WorkerCredentials, worker_address
-from edge.transports.http.client import HttpClient, describe_error
+from edge.transports.http.client import WorkerHttpClient, describe_error
 from edge.upload.client import (
     CONNECT_POLL_S,
     ImageRefusedError,
@@ -47,7 +47,7 @@ class HttpUploadClient:
         """
         self._timeout_s = settings.answer_timeout_s
         credentials = WorkerCredentials.read(settings.tls_ca)
-        self._client = HttpClient(worker_address(address), credentials, settings.sender, max_connections=1)
+        self._client = WorkerHttpClient(worker_address(address), credentials, settings.sender, max_connections=1)
         query = {"model": settings.model, "output": int(settings.annotate)}
         if settings.version is not None:
             query["version"] = settings.version

@@ -10,7 +10,7 @@ from shared.imaging.image_files import PictureFileError, read_picture
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-class NoImagesError(SkylaneError):
+class NothingToUploadError(SkylaneError):
     """There are no images to upload."""
 
 
@@ -25,14 +25,14 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     """Returns files as given, and the image files in folders and their subfolders, sorted by name.
 
     Raises:
-        NoImagesError: there are none.
+        NothingToUploadError: there are none.
     """
     files: list[Path] = []
     for path in paths:
         inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
         files += inside if path.is_dir() else [path]
     if not files:
-        raise NoImagesError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
+        raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
     return list(dict.fromkeys(files))
 
 

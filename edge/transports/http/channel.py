@@ -18,7 +18,7 @@ from edge.transports.channel import (
     RpcReply,
 )
 from edge.transports.credentials import WorkerCredentials
-from edge.transports.http.client import HttpClient, HttpReply, describe_error
+from edge.transports.http.client import HttpReply, WorkerHttpClient, describe_error
 from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -62,7 +62,7 @@ class HttpChannel:
         """
         self._adapter = adapter
         # The status and the probes have a connection each, so that they never wait for frames.
-        self._client = HttpClient(address, credentials, vehicle, max_connections=max_calls + 2)
+        self._client = WorkerHttpClient(address, credentials, vehicle, max_connections=max_calls + 2)
         self._calls = CallThreads("http-call", max_calls)
         self._probes = CallThreads("http-probe", 1)
         self._probe_slot = threading.Semaphore(1)

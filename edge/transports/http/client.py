@@ -41,7 +41,7 @@ class HttpReply:
         return printable((self.body or b"")[:_SHOWN_CHARACTERS].decode(errors="replace")).strip() or "empty reply"
 
 
-class HttpClient:
+class WorkerHttpClient:
     """Sends requests to one worker over pooled connections. Any thread may use it."""
 
     def __init__(

@@ -18,7 +18,7 @@ from edge.transports.channel import CallOutcome, ChannelError, Indeterminate, Rp
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.grpc.channel import GrpcChannel
 from edge.transports.http.channel import HttpChannel
-from edge.transports.http.client import HttpClient
+from edge.transports.http.client import WorkerHttpClient
 from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
@@ -137,7 +137,7 @@ def test_sending_a_frame_may_take_longer_than_the_connect_timeout() -> None:
     frame_bytes = bytes(1 << 24)  # More than the kernel's buffers hold.
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
-        client = HttpClient(endpoint, WorkerCredentials(), "car", max_connections=1, connect_timeout_s=0.2)
+        client = WorkerHttpClient(endpoint, WorkerCredentials(), "car", max_connections=1, connect_timeout_s=0.2)
         with closing(client):
             sending = thread.submit(client.request, "POST", "/", frame_bytes, timeout_s=WAIT_S, max_bytes=9)
             connection, _ = server.accept()
