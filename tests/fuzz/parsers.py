@@ -31,7 +31,7 @@ PARSERS = {
     "cloud/gateway/tf_serving/json_messages.py": "doors",
     "cloud/isolation/channel.py": f"({_OWN}: the parent's messages and the child's)",
     "cloud/isolation/shared_memory.py": f"({_OWN}: memory that parent and child share)",
-    "edge/upload/http_client.py": "(an answer of fixed keys: tests/edge/sending)",
+    "edge/upload/http_client.py": "(an answer of fixed keys: tests/edge/upload)",
     "edge/sinks/npz.py": f"({_OWN}: it writes)",
     "edge/sources/folder.py": "(hands pictures on to shared/imaging/image_files.py)",
     "edge/transports/frame_metadata.py": "servers",
