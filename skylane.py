@@ -28,7 +28,7 @@ COMMANDS = {  # Paths and not functions: `skylane --help` must load neither Tens
         "edge.cli:edge", "edge", "The vehicle node: sends frames, receives results, logs the latency of every stage."
     ),
     "health": Entry("shared.runtime.health:health", "edge", "Check that a worker or a vehicle is online."),
-    "model": Entry("modelling.cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
+    "model": Entry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": Entry("bench.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": Entry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
     "study": Entry("bench.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),

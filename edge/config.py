@@ -11,7 +11,7 @@ from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.imaging.geometry import Resize
 from shared.logs import LEVELS, LogFormat
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.messages.model_card import VERSION_NAME
 from shared.messages.topics import TopicNameError, checked
 from shared.network.broker_options import DEFAULT_BROKER
@@ -140,9 +140,9 @@ class EdgeConfig(Section):
         return self
 
     @property
-    def want(self) -> Want:
+    def want(self) -> RequestOptions:
         """The form of the results that the worker returns."""
-        return Want(self.mask_codec, self.mask_size, self.top_k, self.outputs)
+        return RequestOptions(self.mask_codec, self.mask_size, self.top_k, self.outputs)
 
     def seeded(self) -> Self:
         """Returns the configuration with a random seed if Poisson arrivals have none."""

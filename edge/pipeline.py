@@ -11,7 +11,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Geometry, Resize
-from shared.messages.frame import FrameMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
 
@@ -26,7 +26,7 @@ class Preparation:
     demosaic: str = "auto"  # "auto": binning if the frame is at least twice the model's input, else bilinear.
     resize: Resize | None = None  # None: as the model card says.
     resize_at: str = "edge"  # "cloud": the worker resizes the demosaiced frame.
-    want: Want = field(default_factory=Want)
+    want: RequestOptions = field(default_factory=RequestOptions)
     version: str | None = None  # Version of the model; None: the worker's current one.
 
 

@@ -9,13 +9,13 @@ from edge.reliability.reply_decoding import decode_result
 from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import Task
 from shared.messages.results import Result
 from shared.runlog.latency_log import Outcome
 from shared.stages import Stage
 
-OnResult = Callable[[FrameRecord, MaskMessage, Result], None]
+OnResult = Callable[[FrameRecord, ResultMessage, Result], None]
 
 
 class Receiver:

@@ -22,14 +22,14 @@ from edge.transports.transport import Transport, open_transport
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_want
+from shared.messages.request_options import check_request_options
 from shared.registry import load
-from shared.resources.sampler import RESOURCES_NAME, Sampler
+from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
 from shared.runlog.repair import repair_all
-from shared.runlog.run_folder import contents, removed_unless_begun, run_folder
-from shared.runlog.run_manifest import keep_room, write_manifest
-from shared.runtime.processes import on_end_signals
+from shared.runlog.run_folder import contents, discard_unless_started, run_folder
+from shared.runlog.run_manifest import reserve_space, write_manifest
+from shared.runtime.processes import on_termination_signals
 
 _LOG = get_logger("edge")
 
@@ -73,12 +73,14 @@ def run(
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
-        begin = stack.enter_context(removed_unless_begun(folder, before))
+        begin = stack.enter_context(discard_unless_started(folder, before))
         nodes = {f"vehicle/{config.vehicle}": os.getpid(), **sampled_processes}
-        sampler = stack.enter_context(Sampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers))
+        sampler = stack.enter_context(
+            ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
+        )
         manifest = run_record.started(config, session, source.provenance, card)
         write_manifest(folder, manifest)
-        keep_room(folder)
+        reserve_space(folder)
         sinks = open_sinks(config, folder, card)
         settings = RunSettings.of(config, session, card, is_live=is_camera(source_name))
         node = EdgeNode(source, transport, log, sinks, settings)
@@ -126,7 +128,7 @@ def _wait_for_card(transport: Transport, config: EdgeConfig, events: TransportEv
         card = transport.wait_for_card(config.connect_timeout_s)
     finally:
         events.check()
-    check_want(config.want, card)
+    check_request_options(config.want, card)
     return card
 
 
@@ -162,7 +164,7 @@ def _stop_on_signals(node: EdgeNode) -> None:
         node.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    on_end_signals(stop)
+    on_termination_signals(stop)
 
 
 def _expected_frames(config: EdgeConfig, frame_count: int | None) -> int | None:

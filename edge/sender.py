@@ -73,7 +73,7 @@ class Sender:
 
         Args:
             transport: Carries the frames.
-            ledger: Accounts for the frames.
+            ledger: FrameAccounts for the frames.
             window: Counts the frames in flight.
             node: Name of this process in stamps.
             liveness: Detects that all online workers hang; None: such frames time out.

@@ -16,8 +16,8 @@ import click
 import numpy as np
 from rich.console import Console
 
-from bench.harness.machine_line import machine_line
-from bench.harness.spread import spread, spread_table
+from bench.harness.output import machine_line
+from bench.harness.samples import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
@@ -27,7 +27,7 @@ from shared.clock import Exchange
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.frame import FrameMessage, MaskMessage, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.machine import machine
@@ -61,7 +61,7 @@ class _Desk:
         clocks = WorkerClocks()
         self._ledger = Ledger(log, LedgerSettings(_VEHICLE, "session", _MODEL), clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
-        self._answers: list[MaskMessage] = []
+        self._answers: list[ResultMessage] = []
         for _ in range(_SETTLING):
             now_ns = clock.now_ns()
             clocks.add_probe(_WORKER_NODE, Exchange(now_ns, now_ns, now_ns, now_ns + 1_000_000))
@@ -109,7 +109,7 @@ class _Desk:
             geometry=plan(Resize.CROP, 1, 1, 1, 1),
             frame_stamp_ns=0,
             data=b"",
-            want=Want("raw"),
+            want=RequestOptions("raw"),
             stamps=journey.stamps,
         )
         return Request(b"", _VEHICLE, "left", _MODEL, self._answers.append, {}, 1 << 20, message=message, batch_size=1)

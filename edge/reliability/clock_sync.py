@@ -93,7 +93,7 @@ class ProbeTracker:
             self._clocks.ignore("other_session")
         elif self._unanswered.get(echo.sequence) != (worker, echo.sent_ns):
             self._clocks.ignore("late_or_repeated")
-        elif not exchange.is_possible or not echo.node.startswith(f"cloud/{worker}/"):
+        elif not exchange.is_consistent or not echo.node.startswith(f"cloud/{worker}/"):
             self._clocks.ignore("untrue")
         else:
             del self._unanswered[echo.sequence]

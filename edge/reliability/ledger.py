@@ -13,7 +13,7 @@ from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import LogWriter, Outcome, Row
 from shared.stages import Stage, Stamp
@@ -46,7 +46,7 @@ class FrameRecord:
     resent_ns: int = 0  # Send time of the second attempt; 0 without one.
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
     message: FrameMessage | None = None  # The sent message; kept while a retry is possible.
-    refusal: MaskMessage | None = None  # Refusal of one attempt while the other may still be answered.
+    refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
     image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
     geometry: Geometry | None = None
 
@@ -187,7 +187,7 @@ class Ledger:
             record.message = None
         self._close(record, Outcome.DROPPED, reason)
 
-    def accept(self, message: MaskMessage) -> FrameRecord | None:
+    def accept(self, message: ResultMessage) -> FrameRecord | None:
         """Returns the record of the frame that a reply belongs to, and takes it out of flight.
 
         Returns None for a late, repeated or foreign reply, and for the refusal of one attempt while the other attempt
@@ -221,7 +221,7 @@ class Ledger:
         with self._lock:
             self._ignored[reason] += 1
 
-    def finish(self, record: FrameRecord, message: MaskMessage, bytes_down: int, fault: str = "") -> Outcome:
+    def finish(self, record: FrameRecord, message: ResultMessage, bytes_down: int, fault: str = "") -> Outcome:
         """Writes the row of an accepted reply. `fault`: why its result cannot be used."""
         outcome, reason = _OUTCOMES[message.status], message.reason
         if fault:
@@ -286,7 +286,7 @@ class Ledger:
                 origins=dict(self._origins),
             )
 
-    def _why_ignored(self, message: MaskMessage, record: FrameRecord | None) -> str:
+    def _why_ignored(self, message: ResultMessage, record: FrameRecord | None) -> str:
         if record:
             return "stamps_not_ours"
         if message.id.session != self._settings.session:
@@ -355,7 +355,7 @@ class Ledger:
         return self._clocks.offset(reply.node, exchange)
 
 
-def _is_second_refusal(message: MaskMessage, record: FrameRecord) -> bool:
+def _is_second_refusal(message: ResultMessage, record: FrameRecord) -> bool:
     """Returns whether both attempts are refused now. A worker that cannot decode the second reports attempt 1."""
     refusal = record.refusal
     return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)

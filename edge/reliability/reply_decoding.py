@@ -3,12 +3,12 @@
 from edge.reliability.ledger import FrameRecord
 from shared.errors import SkylaneError
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Detections, Result
 
 
-def decode_result(message: MaskMessage, record: FrameRecord, task: Task) -> tuple[Result | None, str]:
+def decode_result(message: ResultMessage, record: FrameRecord, task: Task) -> tuple[Result | None, str]:
     """Returns the result in a reply, or None and the problem with it. `task`: the task of the requested model.
 
     A reply without a result, because the worker refused the frame, is no problem: both are empty then.
@@ -27,7 +27,7 @@ def decode_result(message: MaskMessage, record: FrameRecord, task: Task) -> tupl
     return result, ""
 
 
-def _mismatch(message: MaskMessage, record: FrameRecord, task: Task) -> str:
+def _mismatch(message: ResultMessage, record: FrameRecord, task: Task) -> str:
     """Returns how the reply's task or mask size contradicts the request; empty if it does not."""
     if message.task is not task:
         return f"its model answers a {message.task}"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.messages.frame import MaskMessage, Status
-from shared.stages import CLOUD_STAGES, Stage, Stamp, times_of
+from shared.messages.frame import ResultMessage, Status
+from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
 
 class ReplyOrigin(NamedTuple):
@@ -21,28 +21,28 @@ class ReplyOrigin(NamedTuple):
 class ValidatedReply:
     """The validated contents of a reply; all fields are empty without a reply."""
 
-    message: MaskMessage | None = None
+    message: ResultMessage | None = None
     bytes_down: int = 0
     node: str = ""  # Process that received the frame: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
     origin: ReplyOrigin = field(default_factory=ReplyOrigin)
 
     @classmethod
-    def of(cls, message: MaskMessage, bytes_down: int, round_trip_ns: int) -> "ValidatedReply":
+    def of(cls, message: ResultMessage, bytes_down: int, round_trip_ns: int) -> "ValidatedReply":
         """Validates a message; times that do not fit into the round trip are left out."""
         node = _node(message)
         origin = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
         return cls(message, bytes_down, node, _cloud_times(message, node, round_trip_ns), origin)
 
 
-def matches_attempt(message: MaskMessage, stamps: tuple[Stamp, ...]) -> bool:
+def matches_attempt(message: ResultMessage, stamps: tuple[Stamp, ...]) -> bool:
     """Returns whether a reply repeats the stamps of an attempt; a refusal of an unreadable frame may lack them."""
     node = stamps[0].node
     ours = tuple(stamp for stamp in message.stamps if stamp.node == node)
     return ours == stamps or (not ours and message.status is not Status.ANSWERED)
 
 
-def _node(message: MaskMessage) -> str:
+def _node(message: ResultMessage) -> str:
     """Returns the process of the replying worker that received the frame; empty if no stamp names one.
 
     Processes of other workers do not count: their times would corrupt the clock offset of this one.
@@ -52,11 +52,11 @@ def _node(message: MaskMessage) -> str:
     return next((node for node in received if node.startswith(prefix)), "")
 
 
-def _cloud_times(message: MaskMessage, node: str, round_trip_ns: int) -> dict[Stage, int]:
+def _cloud_times(message: ResultMessage, node: str, round_trip_ns: int) -> dict[Stage, int]:
     """Returns the times of a node; empty if they are not in order or span more than the round trip."""
     if not node:
         return {}
-    times = times_of((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
+    times = stage_times((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
     is_consistent = values and values == sorted(values) and values[-1] - values[0] <= round_trip_ns
     return times if is_consistent else {}

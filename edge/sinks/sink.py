@@ -16,10 +16,10 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, apply
 from shared.imaging.opencv import cv2
-from shared.messages.frame import MaskMessage
+from shared.messages.frame import ResultMessage
 from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
-from shared.runtime.threads import Handover, step_back
+from shared.runtime.threads import BoundedQueue, lower_priority
 
 _REORDER = 16  # Frames held back so that a delayed answer still gets its place.
 _BACKLOG = 64
@@ -118,9 +118,9 @@ class SinkFeed:
         self.faults: list[SkylaneError] = []  # A sink that fails is removed; the run continues.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: Handover[FrameResult] = Handover(_BACKLOGS.get(card.task, _BACKLOG))
+        self._handover: BoundedQueue[FrameResult] = BoundedQueue(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, record: FrameRecord, message: MaskMessage, result: Result) -> None:
+    def put(self, record: FrameRecord, message: ResultMessage, result: Result) -> None:
         """Queues an answered frame; waits if the sinks are far behind, so that no result is lost."""
         if not self._sinks or record.image is None or record.geometry is None:
             return
@@ -157,7 +157,7 @@ class SinkFeed:
 
     def run(self) -> None:
         """Writes until the end; the body of a thread."""
-        step_back()
+        lower_priority()
         waiting: list[tuple[int, FrameResult]] = []
         last_sequence = -1
         with self._handover.reader() as get:

@@ -8,7 +8,7 @@ from typing import Protocol
 from edge.transports.transport import EncodedRequest
 from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 
 
 class ChannelError(SkylaneError):
@@ -61,7 +61,7 @@ class ProtocolAdapter(Protocol):
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """Encodes a frame as a request."""
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """Decodes a reply.
 
         Raises:

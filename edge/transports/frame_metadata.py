@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
-from shared.messages.frame import FrameMessage, MaskMessage, Status, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 
 FRAME_KEY, MASK_KEY = "skylane-frame-bin", "skylane-mask-bin"  # gRPC metadata, binary.
 FRAME_HEADER, MASK_HEADER = "Skylane-Frame", "Skylane-Mask"  # HTTP headers, base64url without padding.
@@ -29,7 +29,7 @@ def pack_header(message: FrameMessage) -> str:
     return base64.urlsafe_b64encode(pack_metadata(message)).decode().rstrip("=")
 
 
-def read_mask(metadata: Mapping[str, str | bytes], read_result: Callable[[], Buffer | None]) -> MaskMessage:
+def read_mask(metadata: Mapping[str, str | bytes], read_result: Callable[[], Buffer | None]) -> ResultMessage:
     """Decodes the result message in a reply's metadata and adds its data.
 
     Args:
@@ -42,7 +42,7 @@ def read_mask(metadata: Mapping[str, str | bytes], read_result: Callable[[], Buf
     packed = metadata.get(MASK_KEY) or _decode_header(metadata.get(MASK_HEADER, ""))
     if not isinstance(packed, bytes) or not packed:
         raise MessageError(f"the reply has no {MASK_HEADER}: the server is no Skylane worker")
-    message = unpack_mask(packed)
+    message = unpack_result(packed)
     if message.status is not Status.ANSWERED:
         return message
     data = read_result()

@@ -26,7 +26,7 @@ from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import ThreadGroup
 
@@ -210,7 +210,7 @@ class RpcTransport:
             with self._lock:
                 self.replies_dropped += 1
 
-    def _read(self, frame: FrameMessage, worker: str, reply: RpcReply) -> MaskMessage:
+    def _read(self, frame: FrameMessage, worker: str, reply: RpcReply) -> ResultMessage:
         """Decodes a reply. A malformed one counts as the failure of its frame, because no other reply will come."""
         try:
             message = self._adapter.read(reply)
@@ -251,6 +251,6 @@ class _Call:
     worker: str | None
 
 
-def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> MaskMessage:
+def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:
     """Returns the outcome of a frame in the form of a worker's message."""
-    return MaskMessage(frame.id, frame.attempt, status, worker, reason)
+    return ResultMessage(frame.id, frame.attempt, status, worker, reason)

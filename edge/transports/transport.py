@@ -10,7 +10,7 @@ from edge.config import EdgeConfig
 from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
 from shared.registry import Entry, load
 
@@ -43,7 +43,7 @@ class EncodedRequest:
 class RawReply:
     """A reply that is not decoded yet."""
 
-    read: Callable[[], MaskMessage]  # Raises MessageError if the reply is malformed.
+    read: Callable[[], ResultMessage]  # Raises MessageError if the reply is malformed.
     size: int  # Size in bytes.
     returned_ns: int
 

@@ -11,7 +11,7 @@ from shared.encoding.msgpack_reader import MessageError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.node_status import NodeStatus, unpack_status
-from shared.mqtt.backoff import BackOff
+from shared.mqtt.backoff import ExponentialBackoff
 
 _LOG = get_logger("edge")
 _NODE_PARTS = 3  # cloud/<worker>/<session>.
@@ -44,7 +44,7 @@ class WorkerConnection:
             on_lost: Called with the name of a worker that is no longer connected.
             stop: Ends the loop.
         """
-        back_off = BackOff()
+        back_off = ExponentialBackoff()
         limited = RateLimitedLogger(_LOG)
         while not stop.is_set():
             started_s = time.monotonic()

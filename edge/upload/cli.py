@@ -20,7 +20,7 @@ from edge.upload.dispatcher import Dispatcher, UploadOutcome
 from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import Checked, FiniteRange, check_version, topic_name
+from shared.flags import FiniteRange, ValidatedText, check_version, topic_name
 from shared.logs import configure_logging, get_logger, log_options
 from shared.registry import Entry, load
 from shared.terminal_table import Table
@@ -53,7 +53,7 @@ class UnwritableError(SkylaneError):
     "-n",
     multiple=True,
     required=True,
-    type=Checked("HOST:PORT[,…]", _addresses),
+    type=ValidatedText("HOST:PORT[,…]", _addresses),
     help="Address of a worker (repeatable).",
 )
 @click.option(

@@ -28,12 +28,12 @@ from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.drawing import draw
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.image_files import read_picture, stamp_untrained
+from shared.imaging.image_files import read_image_file, stamp_untrained
 from shared.messages import results
-from shared.messages.frame import FrameMessage, MaskMessage, Status
+from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.stages import CLOUD_STAGES, Stage, durations_ns, times_of
+from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 
 _CAMERA = "send"
 _OPACITY = 0.5
@@ -72,7 +72,7 @@ class GrpcUploadClient:
     def upload(self, image: Path) -> ImageResult:
         """See UploadClient."""
         started_ns = clock.now_ns()
-        frame = Frame(read_picture(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
+        frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
         frame_id = FrameId(self._settings.sender, _CAMERA, self._session, next(self._numbers))
         record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={}, deadline_ns=None)
         card = self._current_card()
@@ -125,7 +125,7 @@ class GrpcUploadClient:
         except NoWorkerError as error:
             raise WorkerLostError(str(error)) from error
 
-    def _send(self, message: FrameMessage, request: EncodedRequest) -> MaskMessage:
+    def _send(self, message: FrameMessage, request: EncodedRequest) -> ResultMessage:
         replies = self._transport.replies
         last_failure_ns = self._transport.workers.last_failure_ns()
         self._transport.send(message, request, lambda _: replies.put(None))
@@ -146,8 +146,8 @@ class GrpcUploadClient:
         raise WorkerLostError(f"no reply within {self._settings.answer_timeout_s:g} s")
 
 
-def _inference_ms(reply: MaskMessage) -> float | None:
-    times = times_of((stamp for stamp in reply.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
+def _inference_ms(reply: ResultMessage) -> float | None:
+    times = stage_times((stamp for stamp in reply.stamps if stamp.node.startswith("cloud/")), CLOUD_STAGES)
     inferred_ns = durations_ns(times).get(Stage.INFERRED)
     return None if inferred_ns is None else inferred_ns / 1e6
 

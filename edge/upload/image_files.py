@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.errors import SkylaneError
-from shared.imaging.image_files import PictureFileError, read_picture
+from shared.imaging.image_files import ImageFileError, read_image_file
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -18,7 +18,7 @@ class CheckedFiles(NamedTuple):
     """Valid image files, and the errors of the others."""
 
     valid: tuple[Path, ...]
-    corrupt: tuple[PictureFileError, ...]
+    corrupt: tuple[ImageFileError, ...]
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -41,9 +41,9 @@ def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> Check
     valid, corrupt = [], []
     for file in files:
         try:
-            read_picture(file)
+            read_image_file(file)
             valid.append(file)
-        except PictureFileError as error:
+        except ImageFileError as error:
             corrupt.append(error)
         on_checked()
     return CheckedFiles(tuple(valid), tuple(corrupt))

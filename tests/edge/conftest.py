@@ -12,7 +12,7 @@ from shared.imaging import mask_codecs
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard, Task
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
@@ -73,10 +73,10 @@ def send() -> Callable[[FrameRecord], FrameRecord]:
 
 
 @pytest.fixture
-def answer() -> Callable[..., MaskMessage]:
+def answer() -> Callable[..., ResultMessage]:
     """Makes a worker's reply to a sent frame; the worker's clock is ten seconds ahead."""
 
-    def make(record: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> MaskMessage:
+    def make(record: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> ResultMessage:
         base_ns = record.times[Stage.SENT] + 10**10
         cloud = tuple(Stamp(stage.value, "cloud/w/s9", base_ns + 100 * i) for i, stage in enumerate(CLOUD_STAGES))
         fields: dict[str, Any] = {
@@ -91,6 +91,6 @@ def answer() -> Callable[..., MaskMessage]:
             "batch_size": 1,
             "stamps": record.stamps + cloud,
         }
-        return MaskMessage(**fields | changes)
+        return ResultMessage(**fields | changes)
 
     return make

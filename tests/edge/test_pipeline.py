@@ -14,7 +14,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Resize
-from shared.imaging.image_codecs import PictureLimits
+from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogWriter
@@ -45,7 +45,7 @@ def _frame(height: int, width: int, layout: Layout) -> Frame:
 
 def _decoded(message: FrameMessage) -> Pixels:
     return image_codecs.decode(
-        message.data, message.codec, message.layout, message.shape, PictureLimits(), message.layout
+        message.data, message.codec, message.layout, message.shape, ImageLimits(), message.layout
     )
 
 

@@ -18,7 +18,7 @@ from edge.transports.transport import RawReply
 from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import Resize, plan
-from shared.messages.frame import pack_mask, unpack_mask
+from shared.messages.frame import pack_result, unpack_result
 from shared.messages.model_card import Task
 from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, read_rows
@@ -30,7 +30,7 @@ HEIGHT, WIDTH = 8, 12
 
 def reply_of(payload: bytes, arrived_ns: int) -> RawReply:
     """Returns a reply as the MQTT transport does."""
-    return RawReply(partial(unpack_mask, payload), len(payload), arrived_ns)
+    return RawReply(partial(unpack_result, payload), len(payload), arrived_ns)
 
 
 class Station:
@@ -87,7 +87,7 @@ def _sent(station: Station, frame: Make, send: Make, size: tuple[int, int] = (HE
 def test_a_mask_is_passed_on_once(station: Station, frame: Make, send: Make, answer: Make) -> None:
     """Repeated and malformed replies are counted."""
     record = _sent(station, frame, send)
-    reply = pack_mask(answer(record))
+    reply = pack_result(answer(record))
     (row,) = station.receive(b"garbage", reply, reply, b"", reply[:50])
     assert (row["outcome"], row["bytes_down"]) == ("answered", str(len(reply)))
     assert int(row["t_sent_ns"]) < int(row["t_returned_ns"]) <= int(row["t_mask_decoded_ns"])
@@ -112,7 +112,7 @@ def test_an_invalid_mask_is_a_failure(
     station: Station, record: FrameRecord, answer: Make, changes: dict[str, Any], reason: str
 ) -> None:
     """The sinks do not validate masks, so they must not get this one."""
-    (row,) = station.receive(pack_mask(answer(record, **changes)))
+    (row,) = station.receive(pack_result(answer(record, **changes)))
     assert row["outcome"] == "failed"
     assert row["reason"].startswith(reason)
     assert not station.masks
@@ -122,7 +122,7 @@ def test_a_mask_of_the_frames_size_is_accepted(station: Station, frame: Make, se
     """The configuration may request this size."""
     record = _sent(station, frame, send, (30, 40))
     data = mask_codecs.encode(np.zeros((30, 40), np.uint8), "rle")
-    (row,) = station.receive(pack_mask(answer(record, shape=(30, 40), data=data, codec="rle")))
+    (row,) = station.receive(pack_result(answer(record, shape=(30, 40), data=data, codec="rle")))
     assert row["outcome"] == "answered"
     assert station.masks[0][1].shape == (30, 40)
 
@@ -142,5 +142,5 @@ def test_a_reply_that_waits_for_a_slow_sink_is_not_lost(
 
     station.receiver = station.serve(slowly)
     for record in records[:2]:
-        station.transport.replies.put(reply_of(pack_mask(answer(record)), arrived_ns))
+        station.transport.replies.put(reply_of(pack_result(answer(record)), arrived_ns))
     assert [row["outcome"] for row in station.receive()] == ["answered", "answered", "lost"]

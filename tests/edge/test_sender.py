@@ -149,7 +149,7 @@ def test_a_message_above_the_brokers_limit_is_not_published(
     """The broker would close the connection, and again after every reconnect."""
     car = vehicle()
     car.listen()
-    car.bus.largest_payload = 200
+    car.bus.max_payload_bytes = 200
     car.send(frame())
     car.settle()
     ((outcome, reason),) = car.rows()

@@ -18,16 +18,16 @@ from edge.sinks.sink import FrameResult, SinkError, SinkFeed
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
-from shared.imaging.geometry import Resize, apply, lay_back, plan
+from shared.imaging.geometry import Resize, apply, plan, to_source
 from shared.imaging.labels import colourise
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
 HEIGHT, WIDTH = 48, 64
 WAIT_S = 60.0
-ANSWER = MaskMessage(
+ANSWER = ResultMessage(
     FrameId("car", "left", "s1", 0), 1, Status.ANSWERED, "w", model_version="3", engine="tensorflow fp32"
 )
 
@@ -115,7 +115,7 @@ def test_an_unwritable_overlay_is_an_error(card: ModelCard, tmp_path: Path) -> N
 def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(card: ModelCard, tmp_path: Path) -> None:
     """Otherwise the mask would not match the image."""
     small = _result(1, (2 * HEIGHT, 4 * WIDTH))
-    large = replace(small, result=lay_back(_mask(small), small.geometry, 255))
+    large = replace(small, result=to_source(_mask(small), small.geometry, 255))
     for name, frame in (("small", small), ("large", large)):
         OverlaySink(tmp_path / name, card).write(frame)
     one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
@@ -132,7 +132,7 @@ def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(card: ModelCard, 
     (frame,) = source.frames()
     source.close()
     assert isinstance(frame, Frame)
-    np.testing.assert_array_equal(frame.pixels, lay_back(_mask(answered), answered.geometry, 255))
+    np.testing.assert_array_equal(frame.pixels, to_source(_mask(answered), answered.geometry, 255))
     assert (frame.stamp_ns, frame.source_ns) == (answered.stamp_ns, answered.source_ns)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge.sources.source import SourceError, kind_of, open_source
-from rosbag_tools.drive.recording import Plan, record
+from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.extraction import extract
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -108,7 +108,7 @@ def test_a_part_of_a_folder_can_be_played(folder: Path) -> None:
 
 def test_the_folders_of_an_extracted_bag_are_cameras(tmp_path: Path) -> None:
     """`skylane bag extract` writes one folder per camera."""
-    record(tmp_path / "drive", Plan(frames=3, width=32, height=16))
+    record(tmp_path / "drive", DrivePlan(frames=3, width=32, height=16))
     extract(tmp_path / "drive", tmp_path / "png")
     (camera,) = (tmp_path / "png").iterdir()
     shutil.copytree(camera, tmp_path / "png" / "rear")

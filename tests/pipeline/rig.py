@@ -28,7 +28,7 @@ from edge.pipeline import Preparation
 from edge.run import run
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
-from shared.messages.frame import Want
+from shared.messages.frame import RequestOptions
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
@@ -87,7 +87,7 @@ def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> I
 def memory_bus() -> Iterator[MemoryBus]:
     """Yields an in-memory bus."""
     with MemoryBus() as bus:
-        bus.shares_subscriptions = True  # Spares the worker the check that it is the only one.
+        bus.supports_shared_subscriptions = True  # Spares the worker the check that it is the only one.
         yield bus
 
 
@@ -124,7 +124,7 @@ class Vehicle:
                 vehicle=out.name,
                 session="s1",
                 replay=ReplaySettings(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=Want("zstd"), version=model["version"]),
+                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=model["version"]),
                 **run_settings,
             ),
         )

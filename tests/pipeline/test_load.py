@@ -170,7 +170,7 @@ def test_the_worker_resizes_frames_exactly_like_the_vehicle(mosquitto_url: str, 
         mask = direct(model, geometry.apply(rgb, plan))
         for place in ("edge", "cloud"):
             np.testing.assert_array_equal(found[place, "model"][index], mask)
-            np.testing.assert_array_equal(found[place, "frame"][index], geometry.lay_back(mask, plan, 255))
+            np.testing.assert_array_equal(found[place, "frame"][index], geometry.to_source(mask, plan, 255))
 
 
 @pytest.fixture

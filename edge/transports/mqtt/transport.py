@@ -15,11 +15,11 @@ from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUnde
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
-from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_mask
+from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameClaim, client_id
+from shared.mqtt.name_guard import NameGuard, client_id
 from shared.network.broker_options import Connection
 
 _LOG = RateLimitedLogger(get_logger("edge"))
@@ -37,7 +37,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         name=config.vehicle,
-        most_waiting=2 * config.window + _CONTROL_MESSAGES,  # Each frame may be sent twice.
+        max_inflight=2 * config.window + _CONTROL_MESSAGES,  # Each frame may be sent twice.
         on_connected=events.connected,
         on_fault=events.fault,
         on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
@@ -95,7 +95,7 @@ class MqttTransport:
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
         self._lock = threading.Lock()
         self._announcing = threading.Lock()  # Keeps announcements in the order of their states.
-        self._claim = NameClaim("vehicle", vehicle, session, announce=self.announce, give_up=on_name_lost)
+        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=on_name_lost)
         self._claim.open(bus)
         bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
         bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._on_reply)
@@ -104,12 +104,12 @@ class MqttTransport:
     @property
     def max_request_bytes(self) -> int:
         """See Transport."""
-        return self._bus.largest_payload
+        return self._bus.max_payload_bytes
 
     @property
     def request_limit(self) -> str:
         """See Transport."""
-        return self._bus.largest_payload_told
+        return self._bus.payload_limit_reason
 
     @property
     def is_connected(self) -> bool:
@@ -119,7 +119,7 @@ class MqttTransport:
     @property
     def last_received_ns(self) -> int:
         """See Transport."""
-        return self._bus.heard_ns
+        return self._bus.last_received_ns
 
     def announce(self) -> None:
         """Publishes the vehicle's status, unless another process has taken over its name."""
@@ -211,7 +211,7 @@ class MqttTransport:
         self._claim.acknowledged(ack)
 
     def _on_reply(self, delivery: Delivery) -> None:
-        read = partial(unpack_mask, delivery.payload)
+        read = partial(unpack_result, delivery.payload)
         try:
             self.replies.put_nowait(RawReply(read, len(delivery.payload), delivery.received_ns))
         except queue.Full:

@@ -8,12 +8,12 @@ from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 
 MAX_VALUES = 256  # JSON values in the header of a binary reply.
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -38,7 +38,7 @@ class OipGrpcAdapter:
             request.SerializeToString(), ((frame_metadata.FRAME_KEY, frame_metadata.pack_metadata(message)),)
         )
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """See ProtocolAdapter."""
         return frame_metadata.read_mask(reply.metadata, partial(_result_of_message, reply.body))
 
@@ -64,7 +64,7 @@ class OipRestAdapter:
         )
         return EncodedRequest(b"".join((header, _LENGTH.pack(size), message.data)), metadata)
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """See ProtocolAdapter."""
         return frame_metadata.read_mask(
             reply.metadata, partial(_result_of_binary, reply.body, reply.metadata.get(LENGTH_HEADER, ""))
@@ -75,7 +75,7 @@ def _result_of_message(body: Buffer) -> Buffer | None:
     """Returns the result in a serialized ModelInferResponse."""
     try:
         raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
     return _only_string(memoryview(raw[0])) if len(raw) == 1 else None
 

@@ -4,7 +4,7 @@ from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
-from shared.messages.frame import FrameMessage, MaskMessage, pack_frame, unpack_mask
+from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpack_result
 
 
 class SkylaneAdapter:
@@ -16,10 +16,10 @@ class SkylaneAdapter:
         """See ProtocolAdapter."""
         return EncodedRequest(pack(pack_frame(message)))
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """See ProtocolAdapter."""
         try:
             packed = unpack(reply.body)
         except PackedError as error:
             raise MessageError(str(error)) from error
-        return unpack_mask(packed)
+        return unpack_result(packed)

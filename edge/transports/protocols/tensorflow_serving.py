@@ -8,13 +8,13 @@ from edge.transports import frame_metadata
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
-from shared.encoding.bounded_protobuf import MessageBytesError
+from shared.encoding.bounded_protobuf import ProtobufError
 from shared.encoding.bounded_protobuf import parse as parse_message
 from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
 from shared.encoding.tensorflow_tensors import STRING
-from shared.messages.frame import FrameMessage, MaskMessage
+from shared.messages.frame import FrameMessage, ResultMessage
 
 MAX_VALUES = 64  # JSON values in a reply, which has one string.
 
@@ -37,7 +37,7 @@ class TfServingGrpcAdapter:
             request.SerializeToString(), ((frame_metadata.FRAME_KEY, frame_metadata.pack_metadata(message)),)
         )
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """See ProtocolAdapter."""
         return frame_metadata.read_mask(reply.metadata, partial(_result_of_message, reply.body))
 
@@ -56,7 +56,7 @@ class TfServingRestAdapter:
         body = b"".join((head, base64.b64encode(message.data), b'"}]}'))
         return EncodedRequest(body, ((frame_metadata.FRAME_HEADER, frame_metadata.pack_header(message)),))
 
-    def read(self, reply: RpcReply) -> MaskMessage:
+    def read(self, reply: RpcReply) -> ResultMessage:
         """See ProtocolAdapter."""
         return frame_metadata.read_mask(reply.metadata, partial(_result_of_json, reply.body))
 
@@ -65,7 +65,7 @@ def _result_of_message(body: Buffer) -> Buffer | None:
     """Returns the result in a serialized PredictResponse, or None if it has none."""
     try:
         outputs = parse_message(message_class("tensorflow.serving.PredictResponse"), body).outputs
-    except MessageBytesError as error:
+    except ProtobufError as error:
         raise MessageError(f"no PredictResponse: {error}") from error
     strings = outputs[frame_metadata.RESULT].string_val if frame_metadata.RESULT in outputs else []
     return strings[0] if len(strings) == 1 else None

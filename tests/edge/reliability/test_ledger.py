@@ -14,7 +14,7 @@ from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
@@ -49,7 +49,7 @@ def book(tmp_path: Path) -> Iterator[Book]:
         yield made
 
 
-def _finish(ledger: Ledger, record: FrameRecord, message: MaskMessage) -> Outcome:
+def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outcome:
     assert ledger.accept(message) is record
     record.times[Stage.RETURNED] = record.times[Stage.SENT] + 5_000_000
     record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
@@ -319,7 +319,7 @@ def test_concurrent_ends_of_a_frame_produce_one_row(
     assert Counter(row["outcome"] for row in rows) == {key.value: n for key, n in counts.outcomes.items()}
 
 
-def _receive(ledger: Ledger, message: MaskMessage) -> None:
+def _receive(ledger: Ledger, message: ResultMessage) -> None:
     record = ledger.accept(message)
     if record:
         record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()

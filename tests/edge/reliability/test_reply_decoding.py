@@ -12,13 +12,13 @@ from edge.reliability.reply_decoding import decode_result
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.messages import results
-from shared.messages.frame import MaskMessage, Status
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import Task
 from shared.messages.results import Classification, Detections, Result, Tensors
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 
-MakeReply = Callable[..., MaskMessage]
+MakeReply = Callable[..., ResultMessage]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ RESULTS: dict[Task, Result] = {
 }
 
 
-def _reply(answer: MakeReply, record: FrameRecord, task: Task, result: Result) -> MaskMessage:
+def _reply(answer: MakeReply, record: FrameRecord, task: Task, result: Result) -> ResultMessage:
     shape = (result.shape[0], result.shape[1]) if isinstance(result, np.ndarray) else None
     return answer(record, task=task, shape=shape, data=results.encode(result, "zstd"))
 

@@ -17,7 +17,7 @@ from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.clock import Exchange
-from shared.messages.frame import MaskMessage, Status, unpack_frame
+from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import FRAMES, RETRIES, WORKER_STATUS
@@ -93,7 +93,7 @@ class Vehicle:
         fields = {"attempt": message.attempt, "stamps": message.stamps + cloud, "worker": "b", **changes}
         self.process(answer(record, **fields))
 
-    def process(self, message: MaskMessage) -> None:
+    def process(self, message: ResultMessage) -> None:
         """Processes a message like the receiver."""
         record = self.ledger.accept(message)
         if record:

@@ -24,21 +24,23 @@ from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.encoding.protobuf_wire import pack
-from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.topics import FrameId
 from shared.network.endpoint import Endpoint
-from tests.cloud.channel import HEIGHT, WIDTH, frame
 from tests.edge.transports.conftest import WAIT_S, Open, await_problem
 from tests.edge.transports.hostile import Http, grpc, grpc_server, http_server
+from tests.support.tiny_model import HEIGHT, WIDTH, frame
 
-ANSWER = MaskMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
-MASK = base64.urlsafe_b64encode(pack_mask(ANSWER)).decode().rstrip("=")
-FOREIGN = base64.urlsafe_b64encode(pack_mask(replace(ANSWER, id=FrameId("bus", "left", "s1", 7)))).decode().rstrip("=")
+ANSWER = ResultMessage(frame(1).id, 1, Status.ANSWERED, "w", model="tiny", shape=(HEIGHT, WIDTH), codec="raw")
+MASK = base64.urlsafe_b64encode(pack_result(ANSWER)).decode().rstrip("=")
+FOREIGN = (
+    base64.urlsafe_b64encode(pack_result(replace(ANSWER, id=FrameId("bus", "left", "s1", 7)))).decode().rstrip("=")
+)
 REST = ("oip-rest", "tfs-rest")
 GRPC = ("grpc", "oip-grpc", "tfs-grpc")
 
 
-def outcome(transport: Transport) -> MaskMessage | str:
+def outcome(transport: Transport) -> ResultMessage | str:
     """Sends a frame; returns its reply, or the reason why it was not delivered."""
     transport.wait_for_card(WAIT_S)
     undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -82,7 +84,7 @@ def test_an_invalid_http_reply_fails_the_frame(
     """Each has its outcome and reason, and takes no more memory than the largest valid reply."""
     with http_server(lambda _: reply) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is status, answer.reason
     assert reason in answer.reason
     assert answer.id == frame(1).id
@@ -164,7 +166,7 @@ def test_an_invalid_grpc_reply_fails_the_frame(name: str, reach: Open, body: byt
     """The server is no Skylane worker, or a faulty one."""
     with grpc_server(lambda *_: body) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert (answer.status, reason in answer.reason) == (Status.FAILED, True), answer.reason
 
 
@@ -188,7 +190,7 @@ def test_grpc_status_codes_become_outcomes(name: str, reach: Open, code: str, st
 
     with grpc_server(refuse) as address:
         answer = outcome(reach(name, address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 
 
@@ -197,7 +199,7 @@ def test_an_oversized_grpc_reply_is_rejected(reach: Open, compression: Any) -> N
     """It would fill the memory; compressed, it has only kilobytes."""
     with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20)), compression=compression) as address:
         answer = outcome(reach("grpc", address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.FAILED
     assert answer.reason.startswith("too_large: ")
 
@@ -205,9 +207,9 @@ def test_an_oversized_grpc_reply_is_rejected(reach: Open, compression: Any) -> N
 def test_a_reply_to_another_frame_fails_the_frame(reach: Open) -> None:
     """The mask must not be used for the wrong frame, and the frame must not stay open."""
     foreign = replace(ANSWER, id=FrameId("car", "left", "s1", 7), data=bytes(HEIGHT * WIDTH))
-    with grpc_server(lambda *_: pack(pack_mask(foreign))) as address:
+    with grpc_server(lambda *_: pack(pack_result(foreign))) as address:
         answer = outcome(reach("grpc", address))
-    assert isinstance(answer, MaskMessage)
+    assert isinstance(answer, ResultMessage)
     assert answer.status is Status.FAILED
     assert "car/left/s1/7" in answer.reason
 

@@ -16,13 +16,13 @@ from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
 from edge.transports.transport import RawReply, Transport
 from shared import clock
-from shared.broker.certificate_authority import Authority
+from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
-from shared.messages.frame import FrameMessage, MaskMessage, Status, Want
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.stages import Stage, Stamp
-from tests.cloud.channel import HEIGHT, WIDTH, frame, model
-from tests.cloud.gateway.rig import Doors, open_doors
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
+from tests.support.gateway import Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
@@ -32,7 +32,7 @@ def address_of(worker: Doors, name: str) -> str:
     return worker.grpc if name.endswith("grpc") else worker.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, MaskMessage]:
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, ResultMessage]:
     """Sends a frame and returns its reply, encoded and decoded."""
     undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
     transport.send(message, transport.pack(message), undelivered.put)
@@ -42,7 +42,7 @@ def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, Ma
     return reply, reply.read()
 
 
-def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage | None:
+def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage | None:
     """Sends a frame and returns its reply, or None if there is none within a second."""
     transport.send(message, transport.pack(message), lambda _: None)
     try:
@@ -56,13 +56,13 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> MaskMessage |
 @every_transport
 def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> None:
     """The reply has everything that a row of the latency log needs."""
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         transport = reach(name, address_of(worker, name))
         assert transport.wait_for_card(WAIT_S).name == "tiny"
         assert transport.workers.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
-            message = replace(frame(sequence), stamps=(sent,), want=Want("zstd"))
+            message = replace(frame(sequence), stamps=(sent,), want=RequestOptions("zstd"))
             reply, answer = answer_to(transport, message)
             assert answer.status is Status.ANSWERED, answer.reason
             assert answer.id == message.id
@@ -81,7 +81,7 @@ def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> Non
     ("changes", "status", "reason"),
     [
         ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"want": Want("jpeg")}, Status.REJECTED, "codec"),
+        ({"want": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
         ({"version": "9"}, Status.REJECTED, "9"),
         ({"budget_ms": 0}, Status.EXPIRED, "budget"),
     ],
@@ -96,7 +96,7 @@ def test_a_refusal_contains_the_workers_reason(
     reason: str,
 ) -> None:
     """Every protocol carries it."""
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         while (answer := answer_in_time(transport, replace(frame(1), **changes))) is None:
@@ -116,7 +116,7 @@ def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) ->
         if broken.is_set():
             raise InferenceError("no memory")
 
-    with open_doors(model(act)) as worker:
+    with open_gateway(model(act)) as worker:
         transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         _, failed = answer_to(transport, frame(1))
@@ -130,7 +130,7 @@ def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) ->
 def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> None:
     """Some frames are refused at once, and every frame gets a reply."""
     release = threading.Event()
-    with open_doors(model(lambda: _wait(release)), max_frames=1) as worker:
+    with open_gateway(model(lambda: _wait(release)), max_frames=1) as worker:
         transport = reach(name, address_of(worker, name), window=16)
         transport.wait_for_card(WAIT_S)
         for sequence in range(16):
@@ -150,7 +150,7 @@ def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> N
 def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
     """Every transport can split the network time into uplink and downlink."""
     clocks, stop = WorkerClocks(), threading.Event()
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
@@ -170,7 +170,7 @@ def test_a_restarted_worker_is_found_again(
 ) -> None:
     """In between, frames are reported as undelivered; both events are logged."""
     settings = None
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         address = address_of(worker, name)
         settings = GatewaySettings(grpc=worker.grpc, http=worker.http)
         transport = reach(name, address)
@@ -180,7 +180,7 @@ def test_a_restarted_worker_is_found_again(
     transport.send(message, transport.pack(message), undelivered.put)
     assert undelivered.get(timeout=WAIT_S) == "no_worker"
     assert not transport.workers.wait_until_served(0.0)
-    with open_doors(model(), gateway=settings):
+    with open_gateway(model(), gateway=settings):
         assert transport.workers.wait_until_served(WAIT_S)
         _, answer = answer_to(transport, message)
         assert answer.status is Status.ANSWERED
@@ -200,7 +200,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens)
-    with open_doors(model(), gateway=gateway) as worker:
+    with open_gateway(model(), gateway=gateway) as worker:
         with pytest.raises(NoWorkerError, match="no token"):
             reach(name, address_of(worker, name)).wait_for_card(3600.0)
         monkeypatch.setenv("SKYLANE_WORKER_TOKEN", "0123456789abcdef")
@@ -214,12 +214,12 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
 @every_transport
 def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: Path) -> None:
     """Another authority, or none, leads to an error that names the address."""
-    authority, other = Authority(tmp_path / "own"), Authority(tmp_path / "other")
+    authority, other = CertificateAuthority(tmp_path / "own"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
     )
-    with open_doors(model(), gateway=gateway) as worker:
+    with open_gateway(model(), gateway=gateway) as worker:
         transport = reach(name, address_of(worker, name), worker_tls_ca=authority.certificate_file)
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
@@ -237,9 +237,9 @@ def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: 
 def test_unused_addresses_are_listed_with_the_reason(name: str, reach: Open) -> None:
     """Workers that serve the model are not listed, whether they had frames or were not needed."""
     with (
-        open_doors(model(), worker="one") as used,
-        open_doors(model(), worker="idle") as idle,
-        open_doors(model(name="other"), worker="two") as other,
+        open_gateway(model(), worker="one") as used,
+        open_gateway(model(), worker="idle") as idle,
+        open_gateway(model(name="other"), worker="two") as other,
     ):
         addresses = [address_of(each, name) for each in (used, idle, other)]
         transport = reach(name, *addresses, "127.0.0.1:1")
@@ -256,7 +256,7 @@ def test_frames_go_to_the_least_busy_worker(reach: Open) -> None:
     """With a fixed rotation, a slow worker would delay every other frame."""
     release = threading.Event()
     slow = model(lambda: _wait(release))
-    with open_doors(slow, worker="slow") as held, open_doors(model(), worker="quick") as free:
+    with open_gateway(slow, worker="slow") as held, open_gateway(model(), worker="quick") as free:
         transport = reach("grpc", held.grpc, free.grpc)
         while len(transport.workers.online()) < 2:
             transport.workers.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
@@ -276,7 +276,7 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(WAIT_S)
 
 
-def _next(transport: Transport) -> MaskMessage:
+def _next(transport: Transport) -> ResultMessage:
     reply = transport.replies.get(timeout=WAIT_S)
     assert reply is not None
     return reply.read()

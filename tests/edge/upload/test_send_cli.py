@@ -18,8 +18,8 @@ from edge.upload.cli import UnwritableError, send
 from edge.upload.client import UploadSettings, WorkerLostError
 from edge.upload.http_client import HttpUploadClient
 from shared.imaging.image_files import write_png
-from tests.cloud.channel import HEIGHT, WIDTH, model
-from tests.cloud.gateway.rig import WAIT_S, Doors, open_doors
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, model
 
 
 @pytest.fixture(name="folder")
@@ -48,7 +48,7 @@ def address_of(worker: Doors, transport: str) -> str:
 def test_valid_images_are_answered_and_corrupt_ones_reported(transport: str, folder: Path, tmp_path: Path) -> None:
     """A corrupt file must neither end the run nor go unnoticed."""
     lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
-    with open_doors(model(), worker="one") as one, open_doors(model(), worker="two") as two:
+    with open_gateway(model(), worker="one") as one, open_gateway(model(), worker="two") as two:
         nodes = f"{address_of(one, transport)},{address_of(two, transport)}"
         done = send_images(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
         assert done.exit_code == 1, done.output
@@ -69,7 +69,7 @@ def test_a_write_error_ends_the_run_and_names_the_option(
     lines: str, output: str | None, folder: Path, tmp_path: Path
 ) -> None:
     """The user gets a message instead of a traceback."""
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         more = () if output is None else ("--output", output)
         done = send_images(folder, tmp_path / lines, "--nodes", worker.grpc, *more)
     assert isinstance(done.exception, UnwritableError), done.exception
@@ -84,7 +84,7 @@ def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str
     """The warning names its address."""
     for name in ("cut.png", "no.jpg"):
         (folder / name).unlink()
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport))
         done = send_images(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
     assert done.exit_code == 0, done.output
@@ -94,7 +94,7 @@ def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_the_run_does_not_wait_for_a_missing_worker_without_work(transport: str, folder: Path, tmp_path: Path) -> None:
     """The connection timeout applies only while images wait."""
-    with open_doors(model()) as worker, ThreadPoolExecutor(1) as thread:
+    with open_gateway(model()) as worker, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport), "--connect-timeout", "3600")
         done = thread.submit(send_images, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(
             WAIT_S
@@ -115,19 +115,19 @@ def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_pat
 
     with socket.create_server(("127.0.0.1", 0)) as holder:
         late = f"127.0.0.1:{holder.getsockname()[1]}"
-    with open_doors(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
+    with open_gateway(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
         nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--places", "1")
         done = thread.submit(send_images, folder, lines, *nodes, "--transport", transport)
         assert started.wait(WAIT_S)
         gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
-        with open_doors(model(late_used.set), worker="late", gateway=gateway):
+        with open_gateway(model(late_used.set), worker="late", gateway=gateway):
             assert "6 answered" in done.result(WAIT_S).output
     assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, address_of(early, transport)}
 
 
 def test_an_unknown_model_fails_all_images(folder: Path, tmp_path: Path) -> None:
     """The message contains the worker's reason."""
-    with open_doors(model()) as worker:
+    with open_gateway(model()) as worker:
         done = send_images(
             folder, tmp_path / "lines.jsonl", "--nodes", worker.http, "--transport", "http", "--model", "huge"
         )
@@ -151,7 +151,7 @@ def test_a_server_that_is_no_worker_gets_no_more_images(status: int, body: bytes
             pass
 
     lines = tmp_path / "lines.jsonl"
-    with open_doors(model()) as worker, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
+    with open_gateway(model()) as worker, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         nodes = f"127.0.0.1:{server.server_port},{worker.http}"
@@ -203,7 +203,7 @@ def test_the_vehicle_name_must_match_the_token(
     token, tokens = "t" * 32, tmp_path / "tokens"
     tokens.write_text(f"car-1 {token}\n")
     monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
-    with open_doors(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as worker:
+    with open_gateway(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as worker:
         target = ("--nodes", address_of(worker, transport), "--transport", transport)
         own, others = (
             send_images(folder, tmp_path / "own", *target, "--vehicle", "car-1"),

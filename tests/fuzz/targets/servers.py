@@ -21,7 +21,7 @@ from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_wire import pack
 from shared.encoding.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.errors import SkylaneError
-from shared.messages.frame import MaskMessage, Status, pack_mask
+from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.model_card import Task
 from shared.messages.tensors import TensorsError
 from shared.messages.topics import FrameId
@@ -29,8 +29,8 @@ from shared.messages.topics import FrameId
 MAX_BYTES = 1 << 13
 
 _NUMBERS = np.arange(6, dtype=np.float32).reshape(1, 6)
-_MASK = pack_mask(
-    MaskMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task=Task.SEGMENTATION, shape=(1, 2))
+_MASK = pack_result(
+    ResultMessage(FrameId("car", "left", "s1", 7), 1, Status.ANSWERED, "worker", task=Task.SEGMENTATION, shape=(1, 2))
 )
 _METADATA: Mapping[str, str | bytes] = {MASK_KEY: _MASK}
 _HEADER = base64.urlsafe_b64encode(_MASK).decode().rstrip("=")
