@@ -15,8 +15,8 @@ from bench.harness.sample_bag import sample_bag
 from bench.load.worker_process import Worker
 from bench.report.document import write_report
 from cloud.models.repository import default_root
-from edge.cli import run
 from edge.config import EdgeConfig
+from edge.run import run
 from edge.sinks.video_codec import VIDEO_FORMATS
 from shared.broker.broker import Broker
 from shared.errors import SkylaneError
@@ -68,7 +68,7 @@ def demo(out: Path | None, models: Path | None, model: str, frames: int, broker_
                 sinks=("png", "video", "overlay", "jsonl"),
             )
             beside = {f"worker/{worker.name}": worker.pid, "broker": broker.pid}
-            if code := run(str(bag), config, console, beside=beside):
+            if code := run(str(bag), config, console, sampled_processes=beside):
                 raise DemoError(f"the run in {folder} did not end well (code {code})")
     with console.status("writing the report"):
         report = write_report([folder])

@@ -1,205 +1,184 @@
-"""`skylane edge`: the vehicle node."""
+"""The command `skylane edge play`: its options and its exit code."""
 
-import os
-import signal
 import sys
-import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from rich.console import Console
 
-from edge import run_record as run_manifest
 from edge.config import EdgeConfig
-from edge.node import EdgeNode, RunSettings
-from edge.pacing.arrivals import Arrivals
-from edge.progress import run_with_progress
-from edge.run_summary import answerers_told, common_faults, exit_code, print_report, retries_told, unused_told
-from edge.sinks.sink import SINKS, Sink, check_sinks, default_sinks
-from edge.sinks.video_codec import VideoCodec
-from edge.sources.source import is_camera, open_source
-from edge.transport_events import TransportEvents
-from edge.transports.factory import open_transport
-from edge.transports.transport import TRANSPORTS, Transport
+from edge.pacing.replay import Arrivals
+from edge.run import run
+from edge.sinks.sink import SINKS
+from edge.sources.source import is_camera
+from edge.transports.transport import TRANSPORTS
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import number, override
 from shared.logs import LogFormat, configure_logging, get_logger, log_options
-from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_request_options
 from shared.network.broker_options import broker_options
-from shared.registry import load
-from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
-from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter
-from shared.runlog.repair import repair_all
-from shared.runlog.run_folder import contents, discard_unless_started, run_folder
-from shared.runlog.run_manifest import reserve_space, write_manifest
+from shared.option_groups import GroupedCommand, option_group
 from shared.runtime.health_file import health_file_option
-from shared.runtime.processes import on_termination_signals
-
-_LOG = get_logger("edge")
-_number = partial(number, EdgeConfig)
 
 READY = "ready: waiting for a line on the standard input"
+
+_LOG = get_logger("edge")
+
+
+def _option(*names: str, text: str, shown: str = "", **attributes: Any) -> Callable[[Any], Any]:
+    """Returns the option of a configuration key, with the type and the default of the key.
+
+    Args:
+        names: Flags, and the key if it differs from the flag.
+        text: The help text.
+        shown: What the help shows as the default if the key's default says too little.
+        attributes: Further arguments of `click.option`.
+    """
+    key = next((name for name in names if not name.startswith("-")), names[-1].lstrip("-").replace("-", "_"))
+    default = EdgeConfig.model_fields[key].default
+    shown = shown or (f"{default:g}" if isinstance(default, float) else str(default))
+    return click.option(*names, help=f"{text} [{shown}]", **{"type": _type(key), **attributes})
+
+
+def _type(key: str) -> "click.ParamType[Any] | None":
+    """Returns the type of the option of a key: a number with its range, a choice, or None for text."""
+    annotation = EdgeConfig.model_fields[key].annotation
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    kind = (*get_args(annotation), annotation)[0]
+    if kind in (int, float):
+        return number(EdgeConfig, key)
+    return click.Choice([*map(str, kind)]) if isinstance(kind, type) and issubclass(kind, StrEnum) else None
 
 
 @click.group()
 def edge() -> None:
-    """The vehicle node: send frames, take masks, log every stage."""
+    """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 
 
-@edge.command()
+@edge.command(cls=GroupedCommand)
 @click.argument("source")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Configuration file (YAML); flags override it.",
 )
-@broker_options
-@click.option("--transport", type=click.Choice([*TRANSPORTS]), help="Protocol between vehicle and worker. [mqtt]")
-@click.option(
-    "--worker-address",
-    "worker_addresses",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport but mqtt. Each frame goes to the "
-    "worker with the fewest frames in flight.",
+@option_group(
+    "Source",
+    _option("--topics", multiple=True, text="Image topic of the bag to play (repeatable).", shown="all"),
+    _option("--frames", text="Number of frames to play.", shown="all"),
+    click.option("-l", "--loop", is_flag=True, default=None, help="Repeat the source until Ctrl-C."),
+    _option("--start-offset", "start_offset_s", text="Seconds of the source to skip at its start."),
+    _option("--playback-duration", "playback_duration_s", text="Seconds of the source to play.", shown="all"),
+    _option("--read-ahead-queue-size", text="Number of frames read in advance."),
 )
-@click.option(
-    "--worker-tls-ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
+@option_group(
+    "Connection",
+    _option("--model", metavar="NAME", text="Model that answers the frames."),
+    _option("--model-version", text="Version of the model, for the whole run.", shown="the worker's current one"),
+    _option("--vehicle", metavar="NAME", text="Name of this vehicle."),
+    broker_options,
+    _option("--transport", type=click.Choice([*TRANSPORTS]), text="Protocol between vehicle and worker."),
+    click.option(
+        "--worker-address",
+        "worker_addresses",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="Address of a worker's gRPC or HTTP endpoint (repeatable), for every transport except mqtt. Each frame goes "
+        "to the worker with the fewest frames in flight.",
+    ),
+    click.option(
+        "--worker-tls-ca",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
+    ),
+    _option("--qos", text="MQTT quality of service of frames and results."),
+    _option(
+        "--min-bandwidth",
+        "min_bandwidth_mbps",
+        text="Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped.",
+        shown="none",
+    ),
 )
-@click.option("--vehicle", metavar="NAME", help="Name of this vehicle. [vehicle]")
-@click.option(
-    "--min-bandwidth",
-    "min_bandwidth_mbps",
-    type=_number("min_bandwidth_mbps"),
-    help="Slowest link to expect, in Mbit/s; frames that would occupy it for too long are dropped. [none]",
+@option_group(
+    "Timing",
+    _option("-r", "--rate", text="Playback speed, relative to the source."),
+    _option("--deadline-ms", text="Deadline of an answer, in ms after the frame was due.", shown="none"),
+    _option("--window", text="Maximum number of unanswered frames."),
+    _option("--queue", text="Number of due frames per camera that may wait; if more are due, the oldest is dropped."),
+    click.option(
+        "--closed-loop", is_flag=True, default=None, help="Send every frame, the next one when an answer arrives."
+    ),
+    _option("--burst", text="Closed loop: number of frames that are due together; the next ones when all have ended."),
+    _option("--arrivals", text="When frames are due in an open loop: at the source's times, or at --arrival-rate."),
+    _option(
+        "--arrival-rate", "arrival_rate_hz", text="Frames per second of uniform or Poisson arrivals.", shown="none"
+    ),
+    _option(
+        "--seed",
+        text="Seed of Poisson arrivals; the same seed gives the same schedule.",
+        shown="random, in the manifest",
+    ),
+    _option("-d", "--delay", "delay_s", text="Seconds to wait before the first frame."),
+    _option("--answer-timeout", "answer_timeout_s", text="Seconds after which a frame without an answer is lost."),
+    click.option("--retry/--no-retry", default=None, help="Send a frame a second time if it gets no answer. [on]"),
+    _option(
+        "--retry-after-ms",
+        text="Time without an answer after which it is sent again.",
+        shown="from recent answer times",
+    ),
 )
-@click.option("--model", metavar="NAME", help="Model that answers the frames. [road-small]")
-@click.option("--model-version", help="Version of the model, for the whole run. [the worker's current one]")
-@click.option(
-    "--output", "outputs", multiple=True, help="Output tensor to return (repeatable), for models of raw tensors. [all]"
+@option_group(
+    "Encoding",
+    _option("--codec", text="Encoding of frames."),
+    _option("--quality", text="JPEG quality."),
+    _option("--resize", text="How frames are resized to the model's input size.", shown="as the model's card says"),
+    _option("--resize-at", text="Node that resizes frames."),
+    _option("--demosaic", text="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough."),
+    _option("--mask-codec", text="Encoding of results; all are lossless."),
+    _option("--mask-size", text="Size of the masks that are returned."),
 )
-@click.option(
-    "--top-k", type=_number("top_k"), help="Number of classes that a classification returns. [as the model says]"
+@option_group(
+    "Results",
+    click.option(
+        "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<UTC time>-<vehicle>]"
+    ),
+    _option(
+        "--sink",
+        "sinks",
+        multiple=True,
+        type=click.Choice([*SINKS]),
+        text="Format in which results are written (repeatable).",
+        shown="by the task",
+    ),
+    click.option("--no-sinks", is_flag=True, help="Write the log only, no results."),
+    _option("--video-codec", text="Codec of --sink video."),
+    _option("--top-k", text="Number of classes that a classification returns.", shown="as the model says"),
+    _option(
+        "--output",
+        "outputs",
+        multiple=True,
+        text="Output tensor to return (repeatable), for models of raw tensors.",
+        shown="all",
+    ),
 )
-@click.option("--qos", type=_number("qos"), help="MQTT quality of service of frames and results. [1]")
-@click.option("--topics", multiple=True, help="Image topic of the bag to play (repeatable). [all]")
-@click.option("-r", "--rate", type=_number("rate"), help="Playback speed, relative to the source. [1]")
-@click.option("-l", "--loop", is_flag=True, default=None, help="Repeat the source until Ctrl-C.")
-@click.option("-d", "--delay", "delay_s", type=_number("delay_s"), help="Seconds to wait before the first frame. [0]")
-@click.option(
-    "--start-offset",
-    "start_offset_s",
-    type=_number("start_offset_s"),
-    help="Seconds of the source to skip at its start. [0]",
+@option_group(
+    "Advanced",
+    log_options,
+    health_file_option,
+    click.option(
+        "--sample-container",
+        "sample_containers",
+        multiple=True,
+        help="Docker container whose resource use is sampled (repeatable).",
+    ),
+    click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input."),
 )
-@click.option(
-    "--playback-duration",
-    "playback_duration_s",
-    type=_number("playback_duration_s"),
-    help="Seconds of the source to play. [all]",
-)
-@click.option("--frames", type=_number("frames"), help="Number of frames to play. [all]")
-@click.option(
-    "--read-ahead-queue-size", type=_number("read_ahead_queue_size"), help="Number of frames read in advance. [16]"
-)
-@click.option(
-    "--closed-loop", is_flag=True, default=None, help="Send every frame, the next one when an answer arrives."
-)
-@click.option(
-    "--arrivals",
-    type=click.Choice(["source", "uniform", "poisson"]),
-    help="When frames are due in an open loop: at the source's times, or at --arrival-rate. [source]",
-)
-@click.option(
-    "--arrival-rate",
-    "arrival_rate_hz",
-    type=_number("arrival_rate_hz"),
-    help="Frames per second of uniform or Poisson arrivals.",
-)
-@click.option(
-    "--seed",
-    type=_number("seed"),
-    help="Seed of Poisson arrivals; the same seed gives the same schedule. [random, in the manifest]",
-)
-@click.option(
-    "--queue",
-    type=_number("queue"),
-    help="Number of due frames per camera that may wait; beyond it the oldest is dropped. [1]",
-)
-@click.option(
-    "--burst",
-    type=_number("burst"),
-    help="Closed loop: number of frames that are due together; the next ones when all have ended. [1]",
-)
-@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), help="Encoding of frames. [jpeg]")
-@click.option("--quality", type=_number("quality"), help="JPEG quality. [85]")
-@click.option(
-    "--demosaic",
-    type=click.Choice(["auto", "bilinear", "edge-aware", "vng", "binning"]),
-    help="Demosaicing of Bayer frames; auto uses binning where half the resolution is enough. [auto]",
-)
-@click.option(
-    "--resize",
-    type=click.Choice(["crop", "letterbox", "stretch"]),
-    help="How frames are brought to the model's size. [as the model's card says]",
-)
-@click.option(
-    "--resize-at", type=click.Choice(["edge", "cloud"]), help="Node that resizes frames to the model's size. [edge]"
-)
-@click.option(
-    "--mask-codec",
-    type=click.Choice(["raw", "png", "rle", "lz4", "zstd"]),
-    help="Encoding of results; all are lossless. [zstd]",
-)
-@click.option("--mask-size", type=click.Choice(["model", "frame"]), help="Size of the masks that are returned. [model]")
-@click.option("--window", type=_number("window"), help="Maximum number of unanswered frames. [4]")
-@click.option(
-    "--deadline-ms", type=_number("deadline_ms"), help="Deadline of an answer, in ms after the frame was due. [none]"
-)
-@click.option(
-    "--answer-timeout",
-    "answer_timeout_s",
-    type=_number("answer_timeout_s"),
-    help="Seconds after which a frame without an answer is lost. [30]",
-)
-@click.option("--retry/--no-retry", default=None, help="Send a frame a second time if it gets no answer. [on]")
-@click.option(
-    "--retry-after-ms",
-    type=_number("retry_after_ms"),
-    help="Time without an answer after which it is sent again. [from recent answer times]",
-)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [runs/<UTC time>-<vehicle>]"
-)
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    type=click.Choice([*SINKS]),
-    help="Format in which results are written (repeatable). [by the task]",
-)
-@click.option("--video-codec", type=click.Choice([*map(str, VideoCodec)]), help="Codec of --sink video. [vp9]")
-@health_file_option
-@click.option(
-    "--sample-container",
-    "sample_containers",
-    multiple=True,
-    help="Docker container whose resource use is sampled (repeatable).",
-)
-@click.option("--no-sinks", is_flag=True, help="Write the log only, no results.")
-@click.option("--wait-for-go", is_flag=True, help="When ready, print so and wait for a line on standard input.")
-@log_options
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
-    """Play SOURCE (a bag, a video file, a folder of pictures, camera:0) to a worker and log every frame's journey.
+    """Play SOURCE (a bag, a video file, a folder of images, camera:0) to a worker and log every frame's latency.
 
     The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame was answered in time.
     """
@@ -224,149 +203,7 @@ def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool,
     sys.exit(code)
 
 
-def run(
-    source_name: str,
-    config: EdgeConfig,
-    console: Console,
-    *,
-    beside: Mapping[str, int] = MappingProxyType({}),
-    on_ready: Callable[[], None] = lambda: None,
-) -> int:
-    """Play a source as `config` says, print the tables; returns the exit code: 0, 1 for a fault, or `NOTHING_ANSWERED`.
-
-    `beside`: processes to sample beside this one, their numbers by node: `worker/<name>`, `broker` or `link`.
-    `on_ready` is called when all is connected and open; the first frame falls due after it has returned.
-
-    Raises:
-        SkylaneError: the run could not begin.
-    """
-    session = uuid.uuid4().hex[:12]
-    config = config.seeded()
-    folder = config.out or run_folder(config.vehicle)
-    with ExitStack() as stack:
-        source = open_source(
-            source_name,
-            topics=config.topics,
-            start_offset_s=config.start_offset_s,
-            duration_s=config.playback_duration_s,
-        )
-        stack.callback(source.close)
-        hooks = TransportEvents()
-        transport = stack.enter_context(closing(open_transport(config, session, hooks=hooks)))
-        card = _card(transport, config, hooks)
-        config = _with_sinks(config, card)
-        _close_killed_runs(folder)
-        before = contents(folder)
-        log = stack.enter_context(LogWriter(folder))
-        begin = stack.enter_context(discard_unless_started(folder, before))
-        nodes = {f"vehicle/{config.vehicle}": os.getpid(), **beside}
-        sampler = stack.enter_context(
-            ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
-        )
-        manifest = run_manifest.begun(config, session, source.provenance, card)
-        write_manifest(folder, manifest)
-        reserve_space(folder)
-        node = EdgeNode(
-            source,
-            transport,
-            log,
-            _sinks(config, folder, card),
-            RunSettings.of(config, session, card, is_live=is_camera(source_name)),
-        )
-        hooks.attach(node)
-        on_ready()
-        begin()
-        _LOG.info(
-            "run started",
-            session=session,
-            source=source_name,
-            model=f"{card.name} {card.version}",
-            transport=config.transport,
-            folder=str(folder.resolve()),
-        )
-        _stop_on_signals(node)
-        faults: list[SkylaneError] = []
-        try:
-            run_with_progress(node, _expected(config, source.frame_count), Console(stderr=True))
-        except SkylaneError as error:
-            faults.append(error)
-        faults += node.faults
-        if node.overtaken:
-            console.print(f"{node.overtaken} results came too late for their place: they are in no video and no bag")
-        tally = node.tally()
-        _LOG.info("run ended", read=tally.read, **{outcome.value: count for outcome, count in tally.outcomes.items()})
-        manifest["source"] = source.provenance  # Reading it may have told more.
-        manifest["sampling"] = sampler.account()
-        try:
-            write_manifest(folder, run_manifest.ended(manifest, tally, log.rows_lost))
-        except LogError as error:
-            faults.append(error)
-        said = [
-            *retries_told(tally),
-            *answerers_told(tally, card),
-            *unused_told(transport.unused()),
-        ]
-        if log.rows_lost:
-            faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    for line in sampler.report_lines():
-        console.print(line, markup=False, highlight=False)
-    rows = print_report(folder, console, said)
-    faults += common_faults(rows, source_name, config.model)
-    return exit_code(rows, faults, config.log_format)
-
-
 def _wait_for_go() -> None:
-    """Whoever starts several vehicles has them begin together."""
+    """Waits for a line on standard input, so that several vehicles can start at the same time."""
     click.echo(READY)
     sys.stdin.readline()
-
-
-def _card(transport: Transport, config: EdgeConfig, hooks: TransportEvents) -> ModelCard:
-    """The card of the model to play to, once it is sure that it can answer as is wished."""
-    try:
-        card = transport.wait_for_card(config.connect_timeout_s)
-    finally:
-        hooks.check()
-    check_request_options(config.want, card)
-    return card
-
-
-def _close_killed_runs(folder: Path) -> None:
-    """Closes what earlier runs beside this one left open when they were killed."""
-    for killed, aborted in repair_all(folder.parent).items():
-        _LOG.warning("killed run closed", folder=str(killed.resolve()), frames_aborted=aborted)
-
-
-def _with_sinks(config: EdgeConfig, card: ModelCard) -> EdgeConfig:
-    """The same, with the sinks of the model's task where none are named; each holds what the model answers."""
-    names = default_sinks(card.task) if config.sinks is None else config.sinks
-    check_sinks(names, card)
-    return config.model_copy(update={"sinks": tuple(dict.fromkeys(names))})
-
-
-def _sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
-    with ExitStack() as opened:  # Where one cannot be opened, the others are closed.
-        sinks: list[Sink] = []
-        for name in config.sinks or ():
-            settings = {setting: getattr(config, setting) for setting in SINKS[name].settings}
-            sinks.append(load("sink", SINKS, name)(folder, card, **settings))
-            opened.callback(sinks[-1].close)
-        opened.pop_all()
-    return sinks
-
-
-def _stop_on_signals(node: EdgeNode) -> None:
-    """The first Ctrl-C drains; the second is the user's last word."""
-
-    def stop(*_: object) -> None:
-        node.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    on_termination_signals(stop)
-
-
-def _expected(config: EdgeConfig, frame_count: int | None) -> int | None:
-    """How many frames the run will see, as far as that is known."""
-    if config.loop or frame_count is None:
-        return config.frames
-    return min(frame_count, config.frames or frame_count)

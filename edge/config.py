@@ -1,4 +1,4 @@
-"""What `skylane edge play` can be told, by a file and by flags; a flag wins."""
+"""The configuration of `skylane edge play`: a YAML file whose values flags override."""
 
 import secrets
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from edge.pacing.arrivals import Arrivals
+from edge.pacing.replay import Arrivals
 from edge.sinks.video_codec import VideoCodec
 from shared.config import Section
 from shared.imaging.geometry import Resize
@@ -21,10 +21,10 @@ _DAY_S = 86_400.0
 
 
 class EdgeConfig(Section):
-    """`configs/edge.yaml`."""
+    """The vehicle node's configuration, as in `configs/edge.yaml`."""
 
     transport: Literal["mqtt", "grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest"] = "mqtt"
-    worker_addresses: tuple[str, ...] = ()  # HOST:PORT each; of every transport but MQTT.
+    worker_addresses: tuple[str, ...] = ()  # HOST:PORT each; for every transport except MQTT.
     worker_tls_ca: Path | None = None
     broker: str = DEFAULT_BROKER
     connect_timeout_s: float = Field(default=10.0, gt=0, le=_DAY_S)
@@ -32,12 +32,12 @@ class EdgeConfig(Section):
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Of the narrowest link to expect.
+    min_bandwidth_mbps: float | None = Field(default=None, gt=0, le=1e6)  # Slowest link to expect.
     vehicle: str = "vehicle"
     model: str = "road-small"
     model_version: str | None = Field(default=None, pattern=VERSION_NAME)  # None: the worker's current one.
-    outputs: tuple[str, ...] = ()  # Of a model of raw tensors; empty: all.
-    top_k: int | None = Field(default=None, ge=1, le=256)  # Of a classification; None: as the model says.
+    outputs: tuple[str, ...] = ()  # Output tensors to return, for models of raw tensors; empty: all.
+    top_k: int | None = Field(default=None, ge=1, le=256)  # Classes of a classification; None: as the model card says.
     qos: int = Field(default=1, ge=0, le=1)
 
     topics: tuple[str, ...] = ()
@@ -46,12 +46,12 @@ class EdgeConfig(Section):
     delay_s: float = Field(default=0.0, ge=0, le=_DAY_S)
     start_offset_s: float = Field(default=0.0, ge=0)
     playback_duration_s: float | None = Field(default=None, gt=0)
-    frames: int | None = Field(default=None, ge=1)  # Stop after so many.
+    frames: int | None = Field(default=None, ge=1)  # Maximum number of frames; None: all.
     read_ahead_queue_size: int = Field(default=16, ge=1, le=1000)
     closed_loop: bool = False
     arrivals: Arrivals = Arrivals.SOURCE
     arrival_rate_hz: float | None = Field(default=None, ge=1e-3, le=1e6)  # All cameras together.
-    seed: int | None = Field(default=None, ge=0, lt=1 << 63)  # None: drawn where chance plays a part.
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)  # Seed of Poisson arrivals; None: random.
     queue: int = Field(default=1, ge=1, le=1 << 16)
     burst: int = Field(default=1, ge=1)
 
@@ -67,15 +67,17 @@ class EdgeConfig(Section):
     deadline_ms: float | None = Field(default=None, gt=0, le=_DAY_S * 1e3)
     answer_timeout_s: float = Field(default=30.0, gt=0, le=_DAY_S)
     retry: bool = True
-    retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: by what answers take.
+    retry_after_ms: float | None = Field(default=None, ge=1, le=_DAY_S * 1e3)  # None: derived from recent reply times.
 
     out: Path | None = None  # None: runs/<UTC time>-<vehicle>.
-    sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = None  # None: by the task.
-    video_codec: VideoCodec = VideoCodec.VP9  # Of the sink `video`.
-    health_file: Path | None = None  # Renewed while the vehicle is connected.
-    sample_containers: tuple[str, ...] = ()  # Of this machine's Docker engine, beside this process.
-    log_level: str | None = None  # None: as `shared.logs` has it.
-    log_format: LogFormat | None = None  # None: the same.
+    sinks: tuple[Literal["png", "video", "bag", "overlay", "jsonl", "npz"], ...] | None = (
+        None  # None: depends on the task.
+    )
+    video_codec: VideoCodec = VideoCodec.VP9  # Codec of the sink `video`.
+    health_file: Path | None = None  # Touched while the vehicle is connected.
+    sample_containers: tuple[str, ...] = ()  # Docker containers on this machine whose resource use is sampled.
+    log_level: str | None = None  # None: the default of `shared.logs`.
+    log_format: LogFormat | None = None  # None: the default of `shared.logs`.
 
     @field_validator("vehicle", "model")
     @classmethod
@@ -101,25 +103,23 @@ class EdgeConfig(Section):
             raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
-    def _way_is_told(self) -> Self:
+    def _transport_has_its_addresses(self) -> Self:
         if self.transport == "mqtt" and (self.worker_addresses or self.worker_tls_ca):
             raise ValueError(
-                "`worker_addresses`: with MQTT the broker finds the workers: leave them out, or set `transport`"
+                "`worker_addresses`: with MQTT the broker finds the workers: leave the addresses out, or set `transport`"
             )
         if self.transport != "mqtt" and not self.worker_addresses:
             raise ValueError(f"`transport`: {self.transport} needs `worker_addresses`, HOST:PORT of one worker or more")
         return self
 
     @model_validator(mode="after")
-    def _loop_and_load_agree(self) -> Self:
+    def _playback_is_consistent(self) -> Self:
         scheduled = self.arrivals is not Arrivals.SOURCE
         if scheduled and self.arrival_rate_hz is None:
-            raise ValueError(
-                f"`arrivals`: {self.arrivals} needs `arrival_rate_hz`, the frames that fall due in a second"
-            )
+            raise ValueError(f"`arrivals`: {self.arrivals} needs `arrival_rate_hz`, the number of frames per second")
         if not scheduled and self.arrival_rate_hz is not None:
             raise ValueError(
-                "`arrival_rate_hz`: the source's own times are the schedule; set `arrivals`, or use `rate`"
+                "`arrival_rate_hz`: the times of the source are the schedule: set `arrivals`, or use `rate` instead"
             )
         if scheduled and self.rate != 1.0:
             raise ValueError(
@@ -130,20 +130,22 @@ class EdgeConfig(Section):
                 f"`arrivals`: a closed loop waits for answers, not for {self.arrivals} arrivals: choose one"
             )
         if self.queue > 1 and self.closed_loop:
-            raise ValueError("`queue`: in a closed loop no frame is given up, so none has to wait: leave `queue` out")
+            raise ValueError("`queue`: a closed loop drops no frame, so none waits: leave `queue` out")
         if self.retry_after_ms is not None and not self.retry:
-            raise ValueError("`retry_after_ms`: nothing is sent again without `retry`: leave one of them out")
+            raise ValueError(
+                "`retry_after_ms`: no frame is sent again without `retry`: leave `retry_after_ms` out, or turn `retry` on"
+            )
         if self.burst > 1 and not self.closed_loop:
-            raise ValueError("`burst`: frames fall due together in a closed loop only: add `closed_loop`")
+            raise ValueError("`burst`: only a closed loop sends bursts: add `closed_loop`")
         return self
 
     @property
     def want(self) -> RequestOptions:
-        """What a worker is asked to return."""
+        """The form of the results that the worker returns."""
         return RequestOptions(self.mask_codec, self.mask_size, self.top_k, self.outputs)
 
     def seeded(self) -> Self:
-        """The same, with a seed drawn where chance plays a part and none was given."""
+        """Returns the configuration with a random seed if Poisson arrivals have none."""
         if self.arrivals is not Arrivals.POISSON or self.seed is not None:
             return self
         return self.model_copy(update={"seed": secrets.randbits(32)})

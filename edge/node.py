@@ -1,4 +1,4 @@
-"""The vehicle node: wires source, replay, pipeline, sender, receiver and sinks together."""
+"""The vehicle node: connects source, replay, pipeline, sender, receiver and sinks."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from edge.config import EdgeConfig
 from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
+from edge.pacing.replay import Pace, Pacer, ReadAhead, ReplaySettings
 from edge.pipeline import Pipeline, Preparation
 from edge.receiver import Receiver
-from edge.reliability.ledger import Ledger, Tally
-from edge.reliability.liveness import SILENCE_S, Silence
+from edge.reliability.ledger import Ledger, LedgerSettings, RunCounts
+from edge.reliability.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
 from edge.reliability.retry_policy import RetryPolicy
 from edge.reliability.retrying import Retrier
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
-from edge.sender import Sender, Window
+from edge.sender import InFlightWindow, Sender
 from edge.sinks.sink import Sink, SinkFeed
 from edge.transports.transport import Transport
 from shared.errors import SkylaneError
@@ -28,35 +28,35 @@ from shared.runtime.health_file import HealthFile
 from shared.runtime.threads import ThreadGroup
 
 _TICK_S = 0.1
-_DRAIN_S = 5.0  # What a stopped run still waits for answers.
-_JOIN_S = 60.0
+_DRAIN_S = 5.0  # Time that a stopped run waits for answers.
+_JOIN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How one run is played."""
+    """The settings of one run."""
 
     vehicle: str
     session: str
-    schedule: Schedule
+    replay: ReplaySettings
     preparation: Preparation
     window: int = 4
-    queue: int = 1  # Due frames of a camera that may wait for a place in the window.
+    queue: int = 1  # Due frames per camera that may wait for room in the window.
     deadline_ms: float | None = None
     answer_timeout_s: float = 30.0
-    retries: bool = True  # Whether a frame that meets silence is sent once more.
-    retry_after_ms: float | None = None  # The silence that is enough; None: by what answers take.
-    silence_s: float = SILENCE_S  # Of all workers, after which nobody is there.
+    retries: bool = True
+    retry_after_ms: float | None = None  # None: derived from recent reply times.
+    unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
     health_file: Path | None = None
 
     @classmethod
     def of(cls, config: EdgeConfig, session: str, card: ModelCard, *, is_live: bool) -> "RunSettings":
-        """Returns the settings of a run with a model as the vehicle is configured; `is_live`: its source is a camera."""
+        """Builds the settings from the vehicle's configuration. `is_live`: the source is a camera."""
         pace = Pace.LIVE if is_live else Pace.CLOSED_LOOP if config.closed_loop else Pace.OPEN_LOOP
         return cls(
             vehicle=config.vehicle,
             session=session,
-            schedule=Schedule(
+            replay=ReplaySettings(
                 pace=pace,
                 arrivals=config.arrivals,
                 rate=config.rate,
@@ -89,12 +89,12 @@ class RunSettings:
 
     @property
     def node(self) -> str:
-        """This process's name in stamps."""
+        """Name of this process in stamps."""
         return f"edge/{self.vehicle}/{self.session}"
 
 
 class EdgeNode:
-    """One run: every frame of a source is sent or accounted for."""
+    """One run: sends or accounts for every frame of a source."""
 
     def __init__(
         self,
@@ -104,85 +104,87 @@ class EdgeNode:
         sinks: Sequence[Sink],
         settings: RunSettings,
     ) -> None:
-        self._stopped = threading.Event()  # No more frames are taken in.
-        self._over = threading.Event()  # No more answers are, either.
-        self._end: SkylaneError | None = None
-        self._threads = ThreadGroup(self._fail)
+        self._stopped = threading.Event()  # Set when no more frames are sent.
+        self._finished = threading.Event()  # Set when no more replies are processed.
+        self._end_reason: SkylaneError | None = None
+        self._threads = ThreadGroup(self._on_thread_failure)
         self._settings = settings
-        self._window = Window(settings.window, self._stopped)
         self._transport = transport
-        self._clocks = Clocks()
-        self._pulse = WorkerStats()
+        self.clocks = WorkerClocks()
+        window = InFlightWindow(settings.window, self._stopped)
+        stats = WorkerStats()
+        card = settings.preparation.card
         self._ledger = Ledger(
             log,
-            vehicle=settings.vehicle,
-            session=settings.session,
-            model=settings.preparation.card.name,
-            deadline_ms=settings.deadline_ms,
-            answer_timeout_s=settings.answer_timeout_s,
-            clocks=self._clocks,
-            pulse=self._pulse,
-            on_closed=self._window.give_back_place,
+            LedgerSettings(
+                vehicle=settings.vehicle,
+                session=settings.session,
+                model=card.name,
+                deadline_ms=settings.deadline_ms,
+                answer_timeout_s=settings.answer_timeout_s,
+            ),
+            clocks=self.clocks,
+            stats=stats,
+            on_closed=window.release,
         )
-        self._slot = FrameQueue(settings.queue)
-        self._ahead = ReadAhead(source, settings.schedule, self._stopped)
-        self._pacer = Pacer(self._ahead, self._slot, self._ledger, settings.schedule, self._stopped)
-        patience_s = settings.answer_timeout_s if settings.schedule.pace is Pace.CLOSED_LOOP else 0.0
-        silence = Silence(
-            self._pulse,
-            self._clocks,
+        self._queue = FrameQueue(settings.queue)
+        self._read_ahead = ReadAhead(source, settings.replay, self._stopped)
+        self._pacer = Pacer(self._read_ahead, self._queue, self._ledger, settings.replay, self._stopped)
+        liveness = LivenessMonitor(
+            stats,
+            self.clocks,
             last_received_ns=lambda: transport.last_received_ns,
-            ask=transport.ask_for_sign,
-            enough_s=settings.silence_s,
+            ping=transport.ping,
+            unresponsive_after_s=settings.unresponsive_after_s,
         )
         sender = Sender(
             transport,
             self._ledger,
-            self._window,
+            window,
             node=settings.node,
-            silence=silence,
-            patience_s=patience_s,
-            keeps=settings.retries,
+            liveness=liveness,
+            worker_wait_s=settings.answer_timeout_s if settings.replay.pace is Pace.CLOSED_LOOP else 0.0,
+            keep_messages=settings.retries,
         )
-        suspicions = RetryPolicy(self._pulse, window=settings.window, after_ms=settings.retry_after_ms)
-        self._retrier = Retrier(transport, self._ledger, suspicions, self._pulse, self._clocks)
-        self._pipeline = Pipeline(self._slot, self._window, sender, self._ledger, settings.preparation)
-        self._feed = SinkFeed(sinks, settings.preparation.card)
+        policy = RetryPolicy(stats, window=settings.window, after_ms=settings.retry_after_ms)
+        self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks)
+        self._pipeline = Pipeline(self._queue, window, sender, self._ledger, settings.preparation)
+        self._feed = SinkFeed(sinks, card)
         self._health = HealthFile(settings.health_file)
-        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._over, settings.preparation.card.task)
+        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card.task)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
-        """What the run survived: why the source or the run ended early, what kept sinks from writing."""
-        early = [fault for fault in (self._ahead.fault, self._end) if fault]
+        """Errors that did not abort the run: why the source or the run ended early, and failures of sinks."""
+        early = [fault for fault in (self._read_ahead.fault, self._end_reason) if fault]
         return early + self._feed.faults
 
     @property
-    def overtaken(self) -> int:
-        """How many results came too late for the sinks that need their order."""
-        return self._feed.overtaken
+    def results_too_late(self) -> int:
+        """Number of results that came too late for the sinks that need them in order."""
+        return self._feed.too_late
 
-    def tally(self) -> Tally:
-        """Where the run stands."""
-        tally = self._ledger.tally()
+    def counts(self) -> RunCounts:
+        """Returns the totals so far."""
+        counts = self._ledger.counts()
         dropped = self._transport.replies_dropped
-        return replace(tally, ignored_answers={**tally.ignored_answers, "too_many": dropped}) if dropped else tally
+        return replace(counts, ignored_answers={**counts.ignored_answers, "too_many": dropped}) if dropped else counts
 
     def fault(self, error: BaseException) -> None:
-        """Something went wrong in a callback of the bus."""
+        """Aborts the run because a callback of the transport raised an exception."""
         self._threads.fault(error)
 
     def end(self, reason: SkylaneError) -> None:
-        """End early and in order: take no more frames, wait for those in flight; any thread may call it."""
-        self._end = reason
+        """Ends the run early but in order: sends no more frames, and waits for those in flight. Thread-safe."""
+        self._end_reason = reason
         self.stop()
 
     def stop(self) -> None:
-        """Take no more frames; may be called from a signal handler. Frames in flight are waited for, for a while."""
+        """Sends no more frames; the run waits for a while for those in flight. May be called from a signal handler."""
         self._stopped.set()
 
-    def run(self, on_tick: Callable[[], None]) -> Tally:
-        """Play to the end, or until stopped; `on_tick` is called ten times a second. Returns the balanced tally."""
+    def run(self, on_tick: Callable[[], None]) -> RunCounts:
+        """Plays to the end, or until stopped, and returns the final counts. Calls `on_tick` ten times per second."""
 
         def tick() -> None:
             on_tick()
@@ -191,11 +193,11 @@ class EdgeNode:
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._feed.run)
         receiving = self._threads.start("receiver", self._receiver.run)
-        self._threads.start("clocks", partial(self._transport.probe_clocks, self._clocks, self._over))
+        self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
         if self._settings.retries:
-            self._threads.start("retrier", partial(self._retrier.run, self._over))
+            self._threads.start("retrier", partial(self._retrier.run, self._finished))
         self._threads.start("pacer", self._pacer.run)
-        self._threads.start("reader", self._ahead.run)
+        self._threads.start("reader", self._read_ahead.run)
         try:
             while sending.is_alive():
                 sending.join(_TICK_S)
@@ -203,36 +205,32 @@ class EdgeNode:
             self._wait_for_answers(tick)
         finally:
             self._stopped.set()
-            self._over.set()
+            self._finished.set()
             self._health.remove()
-            receiving.join(_JOIN_S)
+            receiving.join(_JOIN_TIMEOUT_S)
             self._feed.end()
-            self._feed.wait_until_written(writing, _JOIN_S)  # Sinks have the lowest priority, and may write for long.
+            self._feed.wait_until_written(writing, _JOIN_TIMEOUT_S)  # Sinks have the lowest priority and may be slow.
             try:
-                self._threads.join(_JOIN_S)
-            finally:  # Whatever went wrong, the frames that were read have their rows.
-                for journey in self._slot.drain():
-                    self._ledger.drop(journey, "stopped")
-                self._ledger.give_up_all("the run ended")
+                self._threads.join(_JOIN_TIMEOUT_S)
+            finally:  # Every frame gets its row, even after a failure.
+                for record in self._queue.drain():
+                    self._ledger.drop(record, "stopped")
+                self._ledger.close_all("the run ended")
         on_tick()
-        return self._balanced()
+        counts = self._ledger.counts()
+        assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
+        return counts
 
     def _wait_for_answers(self, on_tick: Callable[[], None]) -> None:
-        """Every frame in flight ends by answer or by time; a stopped run gives up sooner."""
+        """Waits until every frame in flight has ended; a stopped run waits for `_DRAIN_S` only."""
         waited_s = 0.0
         while not self._ledger.wait_until_idle(_TICK_S):
             on_tick()
             if self._stopped.is_set():
                 waited_s += _TICK_S
-            if waited_s > _DRAIN_S or self._over.is_set():
+            if waited_s > _DRAIN_S or self._finished.is_set():
                 return
 
-    def _balanced(self) -> Tally:
-        """The promise: read = the sum of all outcomes."""
-        tally = self._ledger.tally()
-        assert tally.read == tally.closed, f"{tally.read} frames read, {tally.closed} accounted for"
-        return tally
-
-    def _fail(self) -> None:
+    def _on_thread_failure(self) -> None:
         self._stopped.set()
-        self._over.set()
+        self._finished.set()

@@ -1,10 +1,10 @@
-"""The pipeline: what happens to a frame at the vehicle between taken and sent."""
+"""The pipeline: prepares each due frame for the model and hands it to the sender."""
 
 from dataclasses import dataclass, field
 
 from edge.pacing.frame_queue import FrameQueue
 from edge.reliability.ledger import FrameRecord, Ledger
-from edge.sender import Sender, Window
+from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -18,92 +18,97 @@ from shared.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How frames are made ready for a model."""
+    """Settings for preparing frames for a model."""
 
     card: ModelCard
     codec: str = "jpeg"
     quality: int = 85
-    demosaic: str = "auto"  # "auto": binning where the frame is at least twice the model's input, else bilinear.
+    demosaic: str = "auto"  # "auto": binning if the frame is at least twice the model's input, else bilinear.
     resize: Resize | None = None  # None: as the model card says.
-    resize_at: str = "edge"  # "cloud": the frame is sent as large as it was demosaiced, and the worker resizes it.
+    resize_at: str = "edge"  # "cloud": the worker resizes the demosaiced frame.
     want: RequestOptions = field(default_factory=RequestOptions)
-    version: str | None = None  # Of the model; None: the one that a worker takes for current.
+    version: str | None = None  # Version of the model; None: the worker's current one.
 
 
 class Pipeline:
-    """Takes due frames, makes them ready and hands them to the sender, one at a time."""
+    """Takes due frames from the queue, prepares them and hands them to the sender, one at a time."""
 
     def __init__(
-        self, slot: FrameQueue, window: Window, sender: Sender, ledger: Ledger, preparation: Preparation
+        self,
+        frame_queue: FrameQueue,
+        window: InFlightWindow,
+        sender: Sender,
+        ledger: Ledger,
+        preparation: Preparation,
     ) -> None:
-        self._slot = slot
+        self._queue = frame_queue
         self._window = window
         self._sender = sender
         self._ledger = ledger
         self._preparation = preparation
 
     def run(self) -> None:
-        """Work until the slot is closed and empty; the body of the pipeline thread."""
-        # Where nobody would answer, frames are told so at once: they need no place among those that wait for answers.
-        while self._window.wait_for_place(unless=self._sender.no_worker_alive):
-            taken = self._slot.take()
+        """Works until the queue is closed and empty; the body of a thread."""
+        # Without a responsive worker, frames are dropped at once: they need no room in the window.
+        while self._window.wait_for_room(unless=self._sender.no_worker_alive):
+            taken = self._queue.take()
             if taken is None:
                 return
             self._send(*taken)
 
-    def _send(self, journey: FrameRecord, frame: Frame) -> None:
-        journey.times[Stage.TAKEN] = clock.now_ns()
-        refusal = self._sender.refusal(journey)
+    def _send(self, record: FrameRecord, frame: Frame) -> None:
+        record.times[Stage.TAKEN] = clock.now_ns()
+        refusal = self._sender.refusal(record)
         if refusal:
-            self._ledger.drop(journey, refusal)
+            self._ledger.drop(record, refusal)
             return
-        if not self._window.wait_for_place():  # Someone came back before those that are in flight had ended.
-            self._ledger.drop(journey, "stopped")
+        if not self._window.wait_for_room():  # A worker returned while the window was full.
+            self._ledger.drop(record, "stopped")
             return
         try:
-            message = prepare(frame, journey, self._preparation)
+            message = prepare(frame, record, self._preparation)
         except SkylaneError as error:
-            self._ledger.drop(journey, f"undecodable: {error}")
+            self._ledger.drop(record, f"undecodable: {error}")
             return
-        self._sender.send(journey, message)
+        self._sender.send(record, message)
 
 
-def prepare(frame: Frame, journey: FrameRecord, preparation: Preparation) -> FrameMessage:
-    """Demosaic, resize and encode a frame; each stage is stamped in `journey.times`, the picture kept in `journey`.
+def prepare(frame: Frame, record: FrameRecord, preparation: Preparation) -> FrameMessage:
+    """Demosaics, resizes and encodes a frame; stores the time of each stage and the image in `record`.
 
-    Where the worker resizes, a frame is demosaiced as it would be for resizing here: both give the same input.
+    Demosaicing does not depend on which node resizes, so the model's input is the same in both cases.
 
     Raises:
-        SkylaneError: the frame's pixels cannot be demosaiced or encoded as asked.
+        SkylaneError: the frame cannot be demosaiced or encoded as configured.
     """
     card = preparation.card
     height, width = frame.pixels.shape[:2]
     plan = geometry.plan(preparation.resize or card.resize, height, width, card.height, card.width)
-    method = _method(preparation.demosaic, frame.layout, plan)
+    method = _demosaic_method(preparation.demosaic, frame.layout, plan)
     colour = to_colour(frame.pixels, frame.layout, card.layout, method)
-    journey.times[Stage.DEMOSAICED] = clock.now_ns()
-    picture = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
-    journey.times[Stage.PREPROCESSED] = clock.now_ns()
-    data = image_codecs.encode(picture, card.layout, preparation.codec, preparation.quality)
-    journey.times[Stage.ENCODED] = clock.now_ns()
-    journey.picture, journey.geometry = picture, plan
+    record.times[Stage.DEMOSAICED] = clock.now_ns()
+    image = colour if preparation.resize_at == "cloud" else geometry.apply(colour, plan)
+    record.times[Stage.PREPROCESSED] = clock.now_ns()
+    data = image_codecs.encode(image, card.layout, preparation.codec, preparation.quality)
+    record.times[Stage.ENCODED] = clock.now_ns()
+    record.image, record.geometry = image, plan
     return FrameMessage(
-        id=journey.id,
-        attempt=journey.attempts + 1,
+        id=record.id,
+        attempt=record.attempts + 1,
         model=card.name,
         version=preparation.version,
         layout=card.layout,
-        shape=picture.shape,
+        shape=image.shape,
         codec=preparation.codec,
         geometry=plan,
-        frame_stamp_ns=journey.frame_stamp_ns,
+        frame_stamp_ns=record.frame_stamp_ns,
         data=data,
         options=preparation.want,
     )
 
 
-def _method(demosaic: str, layout: Layout, plan: Geometry) -> str:
-    """Binning loses nothing where half the frame's resolution is still enough."""
+def _demosaic_method(demosaic: str, layout: Layout, plan: Geometry) -> str:
+    """Resolves "auto": binning, which halves the resolution, if the model's input still needs less than that."""
     if demosaic != "auto":
         return demosaic
     enough = plan.crop_width >= 2 * plan.paste_width and plan.crop_height >= 2 * plan.paste_height

@@ -1,10 +1,10 @@
-"""Progress of a run: a bar on a terminal, elsewhere a summary line a minute in the log."""
+"""Progress of a run: a progress bar on a terminal, elsewhere a summary line per minute in the log."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from edge.node import EdgeNode
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
 from shared import clock
 from shared.logs import get_logger
 from shared.runlog.latency_log import Outcome
@@ -15,71 +15,66 @@ _LOG = get_logger("edge")
 
 
 def run_with_progress(node: EdgeNode, frame_count: int | None, console: Console, summary_s: float = SUMMARY_S) -> None:
-    """Runs a node to its end and shows how far it is.
+    """Runs a node to its end and shows its progress.
 
     Args:
         node: The node.
-        frame_count: How many frames it will see; None where that is not known.
-        console: Where the bar is shown, if that is a terminal. It belongs on standard error, as log lines do: rich then
-            writes them above the bar.
-        summary_s: Time between summary lines where there is no terminal.
+        frame_count: Number of frames of the run; None if unknown.
+        console: Shows the bar if it is a terminal. It should write to standard error, as the log does: rich then puts
+            log lines above the bar.
+        summary_s: Time between summary lines if there is no terminal.
     """
     if not console.is_terminal:
-        summary = Summary(summary_s)
-        node.run(lambda: summary.look(node.tally()))
+        summary = PeriodicSummary(summary_s)
+        node.run(lambda: summary.update(node.counts()))
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
         bar = _Bar(progress, progress.add_task("", total=frame_count))
-        node.run(lambda: bar.show(node.tally()))
+        node.run(lambda: bar.update(node.counts()))
 
 
-class Summary:
-    """Logs by how much the counts of a run have grown, once a period."""
+class PeriodicSummary:
+    """Logs once per period how much the counts of a run have grown."""
 
     def __init__(self, period_s: float) -> None:
         self._period_ns = round(period_s * 1e9)
         self._logged_ns = clock.now_ns()
-        self._closed: dict[Outcome, int] = {}
+        self._logged: dict[Outcome, int] = {}
 
-    def look(self, tally: Tally) -> None:
-        """Logs the summary if the period has passed since the last one; call it more often than that."""
+    def update(self, counts: RunCounts) -> None:
+        """Logs a summary if the period has passed since the last one; call it more often than that."""
         now_ns = clock.now_ns()
         if now_ns - self._logged_ns < self._period_ns:
             return
-        outcomes = dict(tally.outcomes)
-        grown = {
-            outcome.value: outcomes[outcome] - self._closed.get(outcome, 0)
-            for outcome in Outcome
-            if outcome in outcomes
-        }
-        median = {} if tally.median_ms is None else {"p50_ms": round(tally.median_ms, 1)}
+        outcomes = dict(counts.outcomes)
+        growth = {each.value: outcomes[each] - self._logged.get(each, 0) for each in Outcome if each in outcomes}
+        median = {} if counts.median_ms is None else {"p50_ms": round(counts.median_ms, 1)}
         _LOG.info(
             "summary",
             seconds=round((now_ns - self._logged_ns) / 1e9),
-            **{name: count for name, count in grown.items() if count},
-            in_flight=tally.in_flight,
+            **{name: count for name, count in growth.items() if count},
+            in_flight=counts.in_flight,
             **median,
         )
-        self._closed, self._logged_ns = outcomes, now_ns
+        self._logged, self._logged_ns = outcomes, now_ns
 
 
 class _Bar:
-    """Shows a tally as a progress bar."""
+    """Shows counts as a progress bar."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
-        self._began_s = progress.get_time()
+        self._started_s = progress.get_time()
 
-    def show(self, tally: Tally) -> None:
-        """Updates the bar."""
-        answered = tally.outcomes.get(Outcome.ANSWERED, 0)
-        rate_hz = answered / max(0.1, self._progress.get_time() - self._began_s)
-        median = f" · p50 {tally.median_ms:.0f} ms" if tally.median_ms is not None else ""
+    def update(self, counts: RunCounts) -> None:
+        answered = counts.outcomes.get(Outcome.ANSWERED, 0)
+        rate_hz = answered / max(0.1, self._progress.get_time() - self._started_s)
+        median = f" · p50 {counts.median_ms:.0f} ms" if counts.median_ms is not None else ""
         self._progress.update(
             self._task,
-            completed=tally.closed,
-            description=f"{rate_hz:.1f}/s · {tally.in_flight} in flight · {answered} answered · "
-            f"{tally.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
+            completed=counts.closed,
+            description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {answered} answered · "
+            f"{counts.outcomes.get(Outcome.DROPPED, 0)} dropped{median}",
         )

@@ -1,10 +1,10 @@
-"""The manifest of a run: what was played to whom by what, so that a figure can be traced and repeated."""
+"""The manifest of a run: source, model, configuration and machine, so that its results can be traced and repeated."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from edge.config import EdgeConfig
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
 from shared import clock
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import Outcome
@@ -14,8 +14,8 @@ from shared.runtime.machine import commit, machine
 _SECRETS = {"tls_key"}
 
 
-def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
-    """The manifest as a run begins."""
+def started(config: EdgeConfig, session: str, source: Mapping[str, Any], card: ModelCard) -> dict[str, Any]:
+    """Returns the manifest at the start of a run."""
     return {
         "kind": "run",
         "schema": SCHEMA,
@@ -32,16 +32,16 @@ def begun(config: EdgeConfig, session: str, source: Mapping[str, Any], card: Mod
     }
 
 
-def ended(manifest: Mapping[str, Any], tally: Tally, rows_lost: int) -> dict[str, Any]:
-    """The manifest as a run ends: its counts sum to the frames read."""
+def ended(manifest: Mapping[str, Any], counts: RunCounts, rows_lost: int) -> dict[str, Any]:
+    """Returns the manifest at the end of a run; the outcomes sum to the frames read."""
     return {
         **manifest,
         "state": "complete" if not rows_lost else "incomplete",
         "ended_ns": clock.now_ns(),
-        "frames_read": tally.read,
-        "outcomes": {outcome.value: tally.outcomes.get(outcome, 0) for outcome in Outcome},
-        "ignored_answers": dict(tally.ignored_answers),
-        "retries": {"retried": tally.retried, "won": tally.retry_won},
-        "answered_by": [{**by._asdict(), "frames": frames} for by, frames in sorted(tally.answerers.items())],
+        "frames_read": counts.read,
+        "outcomes": {outcome.value: counts.outcomes.get(outcome, 0) for outcome in Outcome},
+        "ignored_answers": dict(counts.ignored_answers),
+        "retries": {"retried": counts.retried, "won": counts.retry_won},
+        "answered_by": [{**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.origins.items())],
         "rows_lost": rows_lost,
     }

@@ -1,4 +1,4 @@
-"""What a run prints at its end: its tables, what was sent again, who answered, what failed; and its exit code."""
+"""The summary that a run prints at its end: tables, retries, workers, warnings; and the exit code."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
 from edge.sources.source import SourceError
 from shared.errors import SkylaneError
 from shared.logs import LogFormat, get_logger
@@ -14,55 +14,53 @@ from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise
 
-NOTHING_ANSWERED = 3  # Exit code of a run in which no frame was answered in time, and nothing else went wrong.
+NOTHING_ANSWERED = 3  # Exit code of a run without errors in which no frame was answered in time.
 
 _LOG = get_logger("edge")
-_SHOWN_DIGITS = 12  # Of a hash.
+_SHOWN_DIGITS = 12  # Length of a model's hash in a line.
 
 
 class RejectedError(SkylaneError):
-    """A worker accepted no frame of a run."""
+    """The workers rejected every frame of a run."""
 
 
-def retries_told(tally: Tally) -> Iterator[str]:
-    """What became of the frames that were sent twice; nothing where none was."""
-    if tally.retried:
-        duplicates = tally.ignored_answers.get("duplicate", 0)
+def retry_lines(counts: RunCounts) -> Iterator[str]:
+    """Yields a line about retried frames, if there were any."""
+    if counts.retried:
+        duplicates = counts.ignored_answers.get("duplicate", 0)
         yield (
-            f"{tally.retried} frames met silence and were sent again: the second attempt answered {tally.retry_won}; "
-            f"{duplicates} answers came twice and were not taken"
+            f"{counts.retried} frames were sent again because no answer came: the second attempt answered "
+            f"{counts.retry_won}; {duplicates} duplicate answers were ignored"
         )
 
 
-def unused_told(unused: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each worker's address that was given in vain; `unused`: why, by address."""
-    for address, why in unused.items():
-        yield f"WARNING: {address} got no frame: {why}"
+def unused_lines(unused: Mapping[str, str]) -> Iterator[str]:
+    """Yields a warning for each worker address that got no frame. `unused`: the reason by address."""
+    for address, reason in unused.items():
+        yield f"WARNING: {address} got no frame: {reason}"
 
 
-def answerers_told(tally: Tally, card: ModelCard) -> Iterator[str]:
-    """Who answered how many frames with what, and a warning where that is not one model.
-
-    `card`: what was asked for. Workers of one group share the frames, whatever each of them serves by that name.
-    """
-    for by, frames in sorted(tally.answerers.items()):
-        what = f"{card.name} {by.model_version}, {by.engine or 'engine not told'}, {by.sha256[:_SHOWN_DIGITS]}"
-        yield f"{frames} frames answered by {by.worker} ({what})"
-    models = {(by.model_version, by.sha256) for by in tally.answerers}
+def origin_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:
+    """Yields how many frames each worker answered, and a warning if not all used the model of `card`."""
+    for origin, frames in sorted(counts.origins.items()):
+        engine = origin.engine or "unknown engine"
+        model = f"{card.name} {origin.model_version}, {engine}, {origin.sha256[:_SHOWN_DIGITS]}"
+        yield f"{frames} frames answered by {origin.worker} ({model})"
+    models = {(origin.model_version, origin.sha256) for origin in counts.origins}
     if len(models) > 1:
         yield (
-            f"WARNING: {len(models)} different models answered by the name of {card.name}: the results and the times of this "
-            "run are of all of them; give --model-version to stay with one"
+            f"WARNING: {len(models)} different models named {card.name} answered: the results and times of this run mix "
+            "them; give --model-version to use one only"
         )
     elif models and models != {(card.version, card.sha256)}:
         yield (
-            f"WARNING: {card.name} was announced as version {card.version} ({card.sha256[:_SHOWN_DIGITS]}) and another "
-            "one answered"
+            f"WARNING: {card.name} was announced as version {card.version} ({card.sha256[:_SHOWN_DIGITS]}), but "
+            "another one answered"
         )
 
 
 def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list[dict[str, str]]:
-    """Prints the tables of a run, remarks and where the run lies; returns its rows."""
+    """Prints the tables of a run, the remarks and the run's folder; returns the rows of the latency log."""
     try:
         rows = list(read_rows(folder))
         summaries = summarise(rows)
@@ -79,7 +77,7 @@ def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list
 
 
 def common_faults(rows: Sequence[Mapping[str, str]], source_name: str, model: str) -> Iterator[SkylaneError]:
-    """Yields the error that all frames of a run have in common; it says what to do, for which the tables have no room."""
+    """Yields the error that all frames of a run share, with its remedy, which the tables have no room for."""
     if rows and all(row["reason"].startswith("undecodable") for row in rows):
         yield SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}")
     if rows and all(row["outcome"] == Outcome.REJECTED for row in rows):
@@ -89,7 +87,7 @@ def common_faults(rows: Sequence[Mapping[str, str]], source_name: str, model: st
 def exit_code(
     rows: Sequence[Mapping[str, str]], faults: Sequence[SkylaneError], log_format: LogFormat | None = None
 ) -> int:
-    """Reports faults on standard error, in the format of the log lines; returns the exit code of the run."""
+    """Reports faults on standard error, in the format of the log lines, and returns the exit code of the run."""
     code = 1 if faults else 0
     problems = [str(fault) for fault in faults]
     if rows and not faults and not any(row["outcome"] == Outcome.ANSWERED for row in rows):

@@ -22,8 +22,8 @@ from bench.harness.samples import spread
 from bench.link.link import Link, LinkSpec
 from bench.load.null_worker import MODEL, ClockReading, NullWorkerProcess, NullWorkerSettings
 from bench.load.playback import BenchError
-from edge.cli import run
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.broker.broker import Broker
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runtime.machine import machine

@@ -20,8 +20,8 @@ from bench.harness.output import machine_line
 from bench.harness.samples import spread, spread_table
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
-from edge.reliability.ledger import FrameRecord, Ledger
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
 from shared.imaging.frames import Frame, Layout
@@ -58,13 +58,13 @@ class _Desk:
     """A ledger and a worker's replies, each frame handed from one to the other."""
 
     def __init__(self, log: LogWriter) -> None:
-        clocks = Clocks()
-        self._ledger = Ledger(log, vehicle=_VEHICLE, session="session", model=_MODEL, clocks=clocks)
+        clocks = WorkerClocks()
+        self._ledger = Ledger(log, LedgerSettings(_VEHICLE, "session", _MODEL), clocks=clocks)
         self._replier = Replier(_WORKER, _WORKER_NODE)
         self._answers: list[ResultMessage] = []
         for _ in range(_SETTLING):
             now_ns = clock.now_ns()
-            clocks.probed(_WORKER_NODE, Exchange(now_ns, now_ns, now_ns, now_ns + 1_000_000))
+            clocks.add_probe(_WORKER_NODE, Exchange(now_ns, now_ns, now_ns, now_ns + 1_000_000))
 
     def pass_frame(self, index: int) -> dict[str, float]:
         """Take one frame through; the CPU time of each part of that, in microseconds."""

@@ -1,4 +1,4 @@
-"""When frames of a source fall due, and the queue where due frames wait for the pipeline.
+"""Replay of a source: when each frame is due, and the queue in which it waits for the pipeline.
 
 Start with `replay`.
 """

@@ -1,4 +1,4 @@
-"""The slot: where due frames wait until the pipeline takes them."""
+"""The queue of due frames, from which the pipeline takes."""
 
 import threading
 from collections import deque
@@ -8,27 +8,27 @@ from shared.imaging.frames import Frame
 
 
 class FrameQueue:
-    """Holds the newest due frames of each camera; the one that a newer frame pushes out is handed back."""
+    """A bounded queue per camera; a new frame replaces the oldest one of its camera when the queue is full."""
 
     def __init__(self, depth: int = 1) -> None:
-        """`depth`: how many frames of a camera may wait; with 1 the newest wins."""
+        """`depth`: number of frames per camera that may wait."""
         self._depth = depth
         self._condition = threading.Condition()
-        self._waiting: dict[str, deque[tuple[FrameRecord, Frame]]] = {}  # Only cameras of which a frame waits.
+        self._waiting: dict[str, deque[tuple[FrameRecord, Frame]]] = {}  # Has no empty queues.
         self._wanted = False
         self._closed = False
 
-    def put(self, journey: FrameRecord, frame: Frame) -> FrameRecord | None:
-        """Offer a due frame; returns the journey that it pushes out, the camera's oldest."""
+    def put(self, record: FrameRecord, frame: Frame) -> FrameRecord | None:
+        """Adds a frame; returns the record of the frame that it replaces, if any."""
         with self._condition:
-            frames = self._waiting.setdefault(journey.camera, deque())
+            frames = self._waiting.setdefault(record.camera, deque())
             oldest = frames.popleft()[0] if len(frames) == self._depth else None
-            frames.append((journey, frame))
+            frames.append((record, frame))
             self._condition.notify_all()
         return oldest
 
     def take(self) -> tuple[FrameRecord, Frame] | None:
-        """Wait for a frame; the one that was due first is taken. None once the slot is closed and empty."""
+        """Waits for a frame and returns the one that was due first; None once the queue is closed and empty."""
         with self._condition:
             self._wanted = True
             self._condition.notify_all()
@@ -43,7 +43,7 @@ class FrameQueue:
             return taken
 
     def wait_until_wanted(self, stop: threading.Event) -> bool:
-        """Wait until somebody waits for a frame and none is there; False when stopped."""
+        """Waits until `take` waits and the queue is empty; returns False when stopped."""
         with self._condition:
             while not self._condition.wait_for(lambda: self._wanted and not self._waiting, timeout=0.2):
                 if stop.is_set() or self._closed:
@@ -51,14 +51,14 @@ class FrameQueue:
         return True
 
     def close(self) -> None:
-        """No more frames will come."""
+        """Ends the queue: `take` returns None after the last frame."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
     def drain(self) -> list[FrameRecord]:
-        """Take out all that waits, when nobody will take it any more."""
+        """Removes all waiting frames and returns their records."""
         with self._condition:
-            waiting = [journey for frames in self._waiting.values() for journey, _ in frames]
+            waiting = [record for frames in self._waiting.values() for record, _ in frames]
             self._waiting.clear()
         return waiting

@@ -1,4 +1,4 @@
-"""Accounting for every frame, and decisions about retries: ledger, retry policy, worker liveness, clock offsets.
+"""Accounting for every frame, retries, liveness of the workers, and clock offsets.
 
 Start with `ledger`.
 """

@@ -1,67 +1,73 @@
-"""Silence: whether every worker that serves the model stands still, though the broker has it online.
+"""Liveness of the workers: detects that all workers hang although the broker still lists them as online.
 
-A process that hangs, or is stopped, keeps its connection: only after one and a half keepalives does the broker say that
-it is gone. But it echoes no probes, and an echo waits for nothing but the worker's network thread. A link that carries
-nothing looks the same from here, so the broker is asked for a sign; and when a link carries again, all that was on it
-comes, but one thing after the other, so a silence has to be seen for a while.
+A process that hangs keeps its connection; the broker reports it only after one and a half keepalives. It stops echoing
+clock probes, however, and an echo depends on nothing but the worker's network thread. A dead link looks the same from
+here, so the monitor pings the broker. After an outage, delayed messages arrive one by one, so a silence must persist for
+a while before it counts.
 """
 
 from collections.abc import Callable, Sequence
 
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 
-SILENCE_S = 10.0
-_ASK_NS = 1_000_000_000
+UNRESPONSIVE_AFTER_S = 10.0
+_PING_INTERVAL_NS = 1_000_000_000
 
-_Workers = Sequence[tuple[str, str]]  # Each with the session of its process.
+_Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
 
 
-class Silence:
-    """Tells when nobody is left to answer. Used by one thread at a time."""
+class LivenessMonitor:
+    """Tells whether any worker is still responsive. Not thread-safe."""
 
     def __init__(
         self,
-        pulse: WorkerStats,
-        clocks: Clocks,
+        stats: WorkerStats,
+        clocks: WorkerClocks,
         *,
         last_received_ns: Callable[[], int],
-        ask: Callable[[], None],
-        enough_s: float = SILENCE_S,
-        seen_s: float = 1.0,
+        ping: Callable[[], None],
+        unresponsive_after_s: float = UNRESPONSIVE_AFTER_S,
+        confirm_s: float = 1.0,
     ) -> None:
-        """`last_received_ns`: when the broker was last heard; `ask` has it give a sign.
+        """Sets the sources of information.
 
-        `enough_s`: without any sign of a worker that gave some before. `seen_s`: how long that has to be seen.
+        Args:
+            stats: Times of the workers' replies.
+            clocks: Times of the workers' echoes.
+            last_received_ns: Returns when anything last arrived from the broker.
+            ping: Makes the broker send something.
+            unresponsive_after_s: Time without a sign of life after which a worker counts as unresponsive.
+            confirm_s: Time for which that must hold.
         """
-        self._pulse = pulse
+        self._stats = stats
         self._clocks = clocks
-        self._heard_ns = last_received_ns
-        self._ask = ask
-        self._enough_ns = round(enough_s * 1e9)
-        self._least_seen_ns = round(seen_s * 1e9)
-        self._seen_ns: int | None = None  # Since when all are silent, as it looks; None: they are not.
-        self._asked_ns = 0
+        self._last_received_ns = last_received_ns
+        self._ping = ping
+        self._unresponsive_after_ns = round(unresponsive_after_s * 1e9)
+        self._confirm_ns = round(confirm_s * 1e9)
+        self._unresponsive_since_ns: int | None = None
+        self._pinged_ns = 0
 
-    def is_total(self, workers: _Workers) -> bool:
-        """Whether all of these workers stand still; one that never echoed a probe may only take long to answer."""
+    def all_unresponsive(self, workers: _Workers) -> bool:
+        """Returns whether all workers hang. A worker that never echoed a probe may just be slow, and does not count."""
         now_ns = clock.now_ns()
-        signs_ns = [self._sign_ns(*worker) for worker in workers]
-        if not signs_ns or not all(signs_ns) or now_ns - max(signs_ns) < self._enough_ns:
-            self._seen_ns = None
+        signs_ns = [self._last_sign_ns(*worker) for worker in workers]
+        if not signs_ns or not all(signs_ns) or now_ns - max(signs_ns) < self._unresponsive_after_ns:
+            self._unresponsive_since_ns = None
             return False
-        if self._heard_ns() - max(signs_ns) < self._enough_ns:
-            if now_ns - self._asked_ns >= _ASK_NS:
-                self._asked_ns = now_ns
-                self._ask()
-            self._seen_ns = None
+        if self._last_received_ns() - max(signs_ns) < self._unresponsive_after_ns:  # The link itself may be dead.
+            if now_ns - self._pinged_ns >= _PING_INTERVAL_NS:
+                self._pinged_ns = now_ns
+                self._ping()
+            self._unresponsive_since_ns = None
             return False
-        if self._seen_ns is None:
-            self._seen_ns = now_ns
-        return now_ns - self._seen_ns >= self._least_seen_ns
+        if self._unresponsive_since_ns is None:
+            self._unresponsive_since_ns = now_ns
+        return now_ns - self._unresponsive_since_ns >= self._confirm_ns
 
-    def _sign_ns(self, name: str, session: str) -> int:
-        """When a worker last echoed or answered; 0 where it never echoed."""
-        echoed_ns = self._clocks.echoed_ns(f"cloud/{name}/{session}")
-        return max(echoed_ns, self._pulse.answered_ns(name)) if echoed_ns else 0
+    def _last_sign_ns(self, name: str, session: str) -> int:
+        """Returns when a worker last echoed a probe or replied; 0 if it never echoed one."""
+        echo_ns = self._clocks.last_echo_ns(f"cloud/{name}/{session}")
+        return max(echo_ns, self._stats.last_reply_ns(name)) if echo_ns else 0

@@ -1,4 +1,4 @@
-"""An answer: what a worker's word tells of a frame, and what of it is believed."""
+"""Validation of a worker's reply: which of its times and names the latency log may contain."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
 
 class ReplyOrigin(NamedTuple):
-    """Who answers: a worker, and what it runs. Workers of one group may be of different versions."""
+    """The worker, model version and engine that produced a reply. Workers of one group may run different versions."""
 
     worker: str = ""
     model_version: str = ""
@@ -18,47 +18,45 @@ class ReplyOrigin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker's word adds to a row; nothing where none came."""
+class ValidatedReply:
+    """The validated contents of a reply; all fields are empty without a reply."""
 
     message: ResultMessage | None = None
     bytes_down: int = 0
-    node: str = ""  # The process that received the frame, as its stamps tell: cloud/<worker>/<session>.
+    node: str = ""  # Process that received the frame: cloud/<worker>/<session>.
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
-    answerer: ReplyOrigin = field(default_factory=ReplyOrigin)
+    origin: ReplyOrigin = field(default_factory=ReplyOrigin)
 
     @classmethod
-    def of(cls, message: ResultMessage, bytes_down: int, away_ns: int) -> "Answer":
-        """What is believed of a message about a frame that was away for so long."""
+    def of(cls, message: ResultMessage, bytes_down: int, round_trip_ns: int) -> "ValidatedReply":
+        """Validates a message; times that do not fit into the round trip are left out."""
         node = _node(message)
-        by = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
-        return cls(message, bytes_down, node, _cloud_times(message, node, away_ns), by)
+        origin = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
+        return cls(message, bytes_down, node, _cloud_times(message, node, round_trip_ns), origin)
 
 
-def echoes(message: ResultMessage, stamps: tuple[Stamp, ...]) -> bool:
-    """Whether an answer gives the stamps of that attempt back; the refusal of what could not be read may give none."""
+def matches_attempt(message: ResultMessage, stamps: tuple[Stamp, ...]) -> bool:
+    """Returns whether a reply repeats the stamps of an attempt; a refusal of an unreadable frame may lack them."""
     node = stamps[0].node
     ours = tuple(stamp for stamp in message.stamps if stamp.node == node)
     return ours == stamps or (not ours and message.status is not Status.ANSWERED)
 
 
 def _node(message: ResultMessage) -> str:
-    """The process of the answering worker that received the frame; empty where no stamp tells.
+    """Returns the process of the replying worker that received the frame; empty if no stamp names one.
 
-    A worker that gives another's name for its clock's would spoil what is known of the other's.
+    Processes of other workers do not count: their times would corrupt the clock offset of this one.
     """
-    process = f"cloud/{message.worker}/"
+    prefix = f"cloud/{message.worker}/"
     received: Iterable[str] = (stamp.node for stamp in message.stamps if stamp.stage == Stage.RECEIVED)
-    return next((node for node in received if node.startswith(process)), "")
+    return next((node for node in received if node.startswith(prefix)), "")
 
 
-def _cloud_times(message: ResultMessage, node: str, away_ns: int) -> dict[Stage, int]:
-    """The times of the node that received the frame, or none at all where they cannot be true.
-
-    Times that run backwards, or last longer than the frame was away, would spoil the estimate of the clock as well.
-    """
+def _cloud_times(message: ResultMessage, node: str, round_trip_ns: int) -> dict[Stage, int]:
+    """Returns the times of a node; empty if they are not in order or span more than the round trip."""
     if not node:
         return {}
     times = stage_times((stamp for stamp in message.stamps if stamp.node == node), CLOUD_STAGES)
     values = list(times.values())
-    return times if values and values == sorted(values) and values[-1] - values[0] <= away_ns else {}
+    is_consistent = values and values == sorted(values) and values[-1] - values[0] <= round_trip_ns
+    return times if is_consistent else {}

@@ -1,7 +1,6 @@
-"""Retrying: a frame that met silence is sent once more, to a worker that is known to answer.
+"""Retries: sends unanswered frames a second time, to the worker that most recently showed a sign of life.
 
-`edge.reliability.retry_policy` says which frame and when. The worker is the one that answered last since the frame left, or else the
-one that last gave any sign of life.
+`edge.reliability.retry_policy` decides which frames are retried, and when.
 """
 
 import threading
@@ -9,88 +8,93 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from edge.frame_log import FrameLog
-from edge.reliability.clock_sync import gap_ns
+from edge.frame_log import FrameEventLog
+from edge.reliability.clock_sync import probe_interval_ns
 from edge.reliability.ledger import FrameRecord, Ledger
 from edge.reliability.retry_policy import RetryPolicy
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from edge.transports.transport import Transport
 from shared import clock
 from shared.stages import Stage
 
-_LOOK_S = 0.1  # How often the frames in flight are looked at where nothing is due before.
-_LEAST_S = 0.001
-_MISSED = 3  # Probes without an echo, after which a worker stands still.
+_CHECK_INTERVAL_S = 0.1
+_SHORTEST_WAIT_S = 0.001
+_MISSED_PROBES = 3  # Number of probe intervals without an echo after which a worker counts as unresponsive.
 
-_Workers = Sequence[tuple[str, str]]  # Each with the session of its process.
+_Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
 
 
 class Retrier:
-    """Sends frames again that met silence."""
+    """Sends unanswered frames a second time."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, suspicions: RetryPolicy, pulse: WorkerStats, clocks: Clocks
+        self, transport: Transport, ledger: Ledger, policy: RetryPolicy, stats: WorkerStats, clocks: WorkerClocks
     ) -> None:
         self._transport = transport
         self._ledger = ledger
-        self._suspicions = suspicions
-        self._pulse = pulse
+        self._policy = policy
+        self._stats = stats
         self._clocks = clocks
-        self._frame_log = FrameLog()
+        self._frame_log = FrameEventLog()
 
     def run(self, stop: threading.Event) -> None:
-        """Look after the frames in flight until stopped; the body of the retrying thread."""
-        departed_ns = self._transport.departed_ns()
+        """Checks the frames in flight until stopped; the body of a thread."""
+        last_failure_ns = self._transport.workers.last_failure_ns()
         while not stop.is_set():
-            wait_s = self._look(departed_ns)
-            departed_ns = self._transport.departed_ns(after_ns=departed_ns, timeout_s=wait_s)
+            wait_s = self.retry_due(last_failure_ns)
+            last_failure_ns = self._transport.workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
 
-    def _look(self, departed_ns: int) -> float:
-        """Send again what is due; how many seconds to wait until the next look."""
-        journeys = self._ledger.in_flight()
-        if not journeys:
-            return _LOOK_S
-        workers = self._transport.online()
+    def retry_due(self, last_failure_ns: int) -> float:
+        """Sends the retries that are due; returns the seconds to wait until the next check."""
+        records = self._ledger.in_flight()
+        if not records:
+            return _CHECK_INTERVAL_S
+        workers = self._transport.workers.online()
         now_ns = clock.now_ns()
-        moving = [worker for worker in workers if not self._stands_still(worker, len(workers), now_ns)]
-        if 0 < len(moving) < len(workers):  # Where none moves, it is the link, or this process itself.
-            for name, _ in set(workers) - set(moving):
-                self._frame_log.stands_still(name)
-            workers, departed_ns = moving, now_ns
-        suspicions = self._suspicions.of(journeys, len(workers), departed_ns, now_ns)
-        later_ns = [suspicion.due_ns for suspicion in suspicions if suspicion.due_ns > now_ns]
-        for suspicion in suspicions:
-            if suspicion.due_ns <= now_ns:
-                self._send(suspicion.journey, self._most_alive(workers, suspicion.journey))
-        return min(_LOOK_S, max(_LEAST_S, (min(later_ns) - now_ns) / 1e9)) if later_ns else _LOOK_S
+        responsive = [worker for worker in workers if not self._is_unresponsive(worker, len(workers), now_ns)]
+        # If no worker responds, the cause may be the connection or this process.
+        if 0 < len(responsive) < len(workers):
+            for name, _ in set(workers) - set(responsive):
+                self._frame_log.unresponsive(name)
+            workers, last_failure_ns = responsive, now_ns
+        retries = self._policy.plan(records, len(workers), last_failure_ns, now_ns)
+        for retry in retries:
+            if retry.due_ns <= now_ns:
+                self._send(retry.record, self._most_alive(workers, retry.record))
+        later_ns = [retry.due_ns for retry in retries if retry.due_ns > now_ns]
+        return (
+            min(_CHECK_INTERVAL_S, max(_SHORTEST_WAIT_S, (min(later_ns) - now_ns) / 1e9))
+            if later_ns
+            else _CHECK_INTERVAL_S
+        )
 
-    def _send(self, journey: FrameRecord, worker: str) -> None:
-        message = journey.message
+    def _send(self, record: FrameRecord, worker: str) -> None:
+        message = record.message
         if message is None:
             return
         sent_ns = clock.now_ns()
-        if not self._ledger.reopen(journey, sent_ns):
+        if not self._ledger.open_retry(record, sent_ns):
             return
-        self._frame_log.sent_again(journey.id, worker, sent_ns - journey.times[Stage.SENT])
-        budget_ms = None if journey.deadline_ns is None else max(0, (journey.deadline_ns - sent_ns) // 10**6)
-        message = replace(message, attempt=journey.attempts, stamps=journey.stamps_of(2), remaining_ms=budget_ms)
-        # Where that worker is gone as well, time closes the frame: there is no third attempt.
+        self._frame_log.sent_again(record.id, worker, sent_ns - record.times[Stage.SENT])
+        budget_ms = None if record.deadline_ns is None else max(0, (record.deadline_ns - sent_ns) // 10**6)
+        message = replace(message, attempt=record.attempts, stamps=record.stamps_of(2), remaining_ms=budget_ms)
+        # There is no third attempt: if this worker has failed as well, the frame times out.
         self._transport.send(message, self._transport.pack(message), lambda _: None, worker=worker)
 
-    def _most_alive(self, workers: _Workers, journey: FrameRecord) -> str:
-        """Who answered last since the frame left; where nobody did, who was last heard of."""
-        sent_ns = journey.times[Stage.SENT]
+    def _most_alive(self, workers: _Workers, record: FrameRecord) -> str:
+        """Returns the worker that last replied since the frame was sent, else the one with the last sign of life."""
+        sent_ns = record.times[Stage.SENT]
 
-        def alive(worker: tuple[str, str]) -> tuple[int, int]:
-            answered_ns = self._pulse.answered_ns(worker[0])
-            return (answered_ns if answered_ns > sent_ns else 0, max(answered_ns, self._echoed_ns(worker)))
+        def last_sign(worker: tuple[str, str]) -> tuple[int, int]:
+            reply_ns = self._stats.last_reply_ns(worker[0])
+            return (reply_ns if reply_ns > sent_ns else 0, max(reply_ns, self._last_echo_ns(worker)))
 
-        return max(workers, key=alive)[0]
+        return max(workers, key=last_sign)[0]
 
-    def _stands_still(self, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
-        echoed_ns = self._echoed_ns(worker)
-        return 0 < echoed_ns < now_ns - _MISSED * gap_ns(workers)
+    def _is_unresponsive(self, worker: tuple[str, str], workers: int, now_ns: int) -> bool:
+        echo_ns = self._last_echo_ns(worker)
+        return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
-    def _echoed_ns(self, worker: tuple[str, str]) -> int:
-        return self._clocks.echoed_ns(f"cloud/{worker[0]}/{worker[1]}")
+    def _last_echo_ns(self, worker: tuple[str, str]) -> int:
+        return self._clocks.last_echo_ns(f"cloud/{worker[0]}/{worker[1]}")

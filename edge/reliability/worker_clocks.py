@@ -1,4 +1,4 @@
-"""What a vehicle knows of the workers' clocks: one estimate for each process that answers."""
+"""Clock offsets between this vehicle and each worker process."""
 
 import threading
 from collections import Counter, OrderedDict
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from shared.clock import Exchange, Offset, OffsetEstimator
 
-_MAX_NODES = 512  # A worker that is started again is another node, with another clock.
+_MAX_NODES = 512  # A restarted worker is a new node.
 
 
-class Clocks:
-    """An offset estimator for each node. All methods may be called from any thread."""
+class WorkerClocks:
+    """Estimates the clock offset of each node. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,46 +20,46 @@ class Clocks:
 
     @property
     def ignored(self) -> Mapping[str, int]:
-        """How many echoes were not believed: by reason."""
+        """Number of rejected echoes by reason."""
         with self._lock:
             return dict(self._ignored)
 
-    def probed(self, node: str, exchange: Exchange) -> None:
-        """A probe of ours came back from `node`."""
+    def add_probe(self, node: str, exchange: Exchange) -> None:
+        """Adds the four times of a probe and its echo by `node`."""
         with self._lock:
-            _of(self._probed, node).add(exchange)
+            _estimator(self._probed, node).add(exchange)
 
-    def echoed_ns(self, node: str) -> int:
-        """When `node` last answered a probe; 0 where it has not."""
+    def last_echo_ns(self, node: str) -> int:
+        """Returns when `node` last echoed a probe; 0 if it never did."""
         with self._lock:
             estimator = self._probed.get(node)
             return estimator.at_ns if estimator else 0
 
     def ignore(self, reason: str) -> None:
-        """Count an echo that is not believed."""
+        """Counts a rejected echo."""
         with self._lock:
             self._ignored[reason] += 1
 
     def offset(self, node: str, exchange: Exchange) -> Offset:
-        """The clock of `node` minus ours while a frame's own `exchange` was under way, by what is known now.
+        """Returns the clock of `node` minus the vehicle's clock during `exchange`, the four times of a frame.
 
-        A node that answers no probes, or none yet, is known by its frames alone.
+        Without echoed probes, the estimate uses the exchanges of frames only.
         """
         with self._lock:
             estimator = self._probed.get(node)
             if estimator is None:
-                estimator = _of(self._unprobed, node)
+                estimator = _estimator(self._unprobed, node)
                 estimator.add(exchange)
             offset = estimator.offset_during(exchange)
-            if offset is None:  # That clock was changed since the last probe: begin anew with what is at hand.
+            if offset is None:  # The clock was set since the last probe: start over with this exchange.
                 estimator.add(exchange)
                 offset = estimator.offset_during(exchange)
-        assert offset is not None, "an estimator contradicts the exchange it just began with"
+        assert offset is not None, "an estimator contradicts its first exchange"
         return offset
 
 
-def _of(estimators: OrderedDict[str, OffsetEstimator], node: str) -> OffsetEstimator:
-    """The estimator of a node; the one that was longest silent makes room for a new one."""
+def _estimator(estimators: OrderedDict[str, OffsetEstimator], node: str) -> OffsetEstimator:
+    """Returns the estimator of a node; a new one replaces the least recently used."""
     estimator = estimators.setdefault(node, OffsetEstimator())
     estimators.move_to_end(node)
     if len(estimators) > _MAX_NODES:

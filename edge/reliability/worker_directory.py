@@ -1,8 +1,7 @@
-"""The workers a vehicle knows of, by what they announce."""
+"""The directory of workers, built from their status messages."""
 
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared import clock
@@ -20,7 +19,7 @@ _MAX_WORKERS = 256
 
 
 class NoWorkerError(SkylaneError):
-    """No worker serves the model. `is_final`: nor will one, as those that were asked refuse us."""
+    """No worker serves the model. `is_final`: all workers refused this vehicle, so waiting does not help."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
@@ -28,160 +27,156 @@ class NoWorkerError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker as last announced."""
+class KnownWorker:
+    """A worker and its latest status."""
 
     name: str
     status: NodeStatus
 
-    def card(self, model: str, version: str | None = None) -> ModelCard | None:
-        """Its card of a model, while it serves it; of the version it takes for current, its first, where none is named."""
-        return next(
-            (card for card in self.cards if card.name == model and version in (None, card.version)),
-            None,
-        )
-
     @property
     def cards(self) -> tuple[ModelCard, ...]:
-        """What it serves; nothing unless it is online."""
+        """Cards of the models that the worker serves; none unless it is online."""
         return self.status.cards if self.status.state is NodeState.ONLINE else ()
 
-    def is_another_process_than(self, other: "Worker") -> bool:
-        """Whether the process that was known by this name is gone, and did not say goodbye as one does that drains."""
+    def ends(self, other: "KnownWorker") -> bool:
+        """Returns whether this status shows that the process of an earlier status has ended without draining."""
         return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
 
-    def is_gone_before(self, other: "Worker") -> bool:
-        """Whether it is the late goodbye, or the will, of a process that the other one has followed under its name."""
+    def is_outdated_by(self, other: "KnownWorker") -> bool:
+        """Returns whether this is the late sign-off of a process that another one has replaced."""
         return self.status.state is NodeState.OFFLINE and self.status.session != other.status.session
 
 
-class Workers:
-    """Follows the workers' announcements, and logs who joins, leaves and changes its models."""
+class WorkerDirectory:
+    """The workers that serve a model. Logs which workers join, leave or change their models. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str, version: str | None = None) -> None:
+        """`version`: version of the model; None: any."""
+        self.model = model
+        self._version = version
         self._condition = threading.Condition()
-        self._known: dict[str, Worker] = {}
-        self._departed: dict[str, tuple[Worker, int]] = {}  # The last process of a name that went while online; when.
-        self._lost_all_ns = 0
+        self._workers: dict[str, KnownWorker] = {}
+        self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
+        self._reconnected_ns = 0
 
     def announced(self, delivery: Delivery) -> None:
-        """Take an announcement in; a broken one is as good as none. Runs on the network thread."""
+        """Processes a status message from the broker; runs on the network thread."""
         names = topics.WORKER_STATUS.names_in(delivery.topic)
         if names is not None:
-            self.told(names["worker"], delivery.payload)
+            self.update(names["worker"], delivery.payload)
 
-    def told(self, name: str, payload: Buffer) -> None:
-        """Take in what the worker of that name announces; a broken announcement is as good as none."""
+    def update(self, name: str, payload: Buffer) -> None:
+        """Processes the packed status of a worker; a malformed one removes the worker."""
         with self._condition:
             try:
-                worker = Worker(name, unpack_status(payload))
+                worker = KnownWorker(name, unpack_status(payload))
             except MessageError:
-                self._known.pop(name, None)
+                self._workers.pop(name, None)
             else:
-                before = self._known.get(name)
-                if before is not None and worker.is_gone_before(before):
+                before = self._workers.get(name)
+                if before is not None and worker.is_outdated_by(before):
                     return
-                if before is not None and before.cards and worker.is_another_process_than(before):
-                    self._depart(before)
-                # The broker retains the last word of every name there ever was: who is offline takes no one's place.
+                if before is not None and before.cards and worker.ends(before):
+                    self._add_failure(before)
+                # The broker retains the last status of every name that was ever used: offline workers are not stored.
                 if worker.status.state is NodeState.OFFLINE:
-                    self._known.pop(name, None)
+                    self._workers.pop(name, None)
                     _log_change(before, worker)
-                elif before is not None or len(self._known) < _MAX_WORKERS:
-                    self._known[name] = worker
+                elif before is not None or len(self._workers) < _MAX_WORKERS:
+                    self._workers[name] = worker
                     _log_change(before, worker)
             self._condition.notify_all()
 
     def left(self, name: str, *, is_drained: bool = False) -> None:
-        """A worker that no broker speaks for can be reached no more. `is_drained`: it answers what it has."""
+        """Removes a worker that cannot be reached. `is_drained`: it still answers the frames that it has."""
         with self._condition:
-            worker = self._known.pop(name, None)
+            worker = self._workers.pop(name, None)
             if worker is not None:
                 _LOG.log(logging.INFO if is_drained else logging.WARNING, "worker left", worker=name)
             if worker is not None and worker.cards and not is_drained:
-                self._depart(worker)
+                self._add_failure(worker)
             self._condition.notify_all()
 
-    def broke(self, name: str) -> None:
-        """What was on its way to or from a worker may be lost, though it is there."""
+    def connection_lost(self, name: str) -> None:
+        """Records that frames and replies in transit may be lost, although the worker is online."""
         with self._condition:
-            if worker := self._known.get(name):
-                self._depart(worker)
+            if worker := self._workers.get(name):
+                self._add_failure(worker)
             self._condition.notify_all()
-
-    def _depart(self, worker: Worker) -> None:
-        self._departed.pop(worker.name, None)
-        if len(self._departed) >= _MAX_WORKERS:
-            del self._departed[next(iter(self._departed))]  # The one that went first.
-        self._departed[worker.name] = (worker, clock.now_ns())
 
     def forget(self) -> None:
-        """Know nobody any more: after a reconnect the broker says again who is there, and a restarted one knows best."""
+        """Removes all workers after a reconnect: the broker sends the current statuses again."""
         with self._condition:
-            self._known.clear()
-            self._departed.clear()
-            self._lost_all_ns = clock.now_ns()
+            self._workers.clear()
+            self._failed.clear()
+            self._reconnected_ns = clock.now_ns()
             self._condition.notify_all()
 
-    def serves(self, model: str, version: str | None = None) -> bool:
-        """Whether any worker that is online serves the model."""
-        return self._card(model, version) is not None
-
-    def online(self, model: str, version: str | None = None) -> list[tuple[str, str]]:
-        """The workers that serve the model, each with the session of its process."""
+    def online(self) -> list[tuple[str, str]]:
+        """Returns name and process session of each worker that serves the model."""
         with self._condition:
-            return [(worker.name, worker.status.session) for worker in self._serving(model, version)]
+            return [(each.name, each.status.session) for each in self._workers.values() if self._card_of(each)]
 
-    def departed_ns(self, model: str, version: str | None = None, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """When a worker of the model last went without draining, or the connection did with all that was on its way.
+    def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
+        """Returns when a worker of the model, or the connection, was last lost with its frames; 0 if never.
 
-        0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
+        Waits up to `timeout_s` for a failure later than `after_ns`.
         """
 
         def last_ns() -> int:
-            gone = (at_ns for worker, at_ns in self._departed.values() if worker.card(model, version))
-            return max(self._lost_all_ns, *gone, 0)
+            failures_ns = (at_ns for worker, at_ns in self._failed.values() if self._card_of(worker))
+            return max(self._reconnected_ns, *failures_ns, 0)
 
         with self._condition:
             self._condition.wait_for(lambda: last_ns() > after_ns, timeout_s)
             return last_ns()
 
-    def wait_for_card(self, model: str, timeout_s: float, version: str | None = None) -> ModelCard:
-        """The model's card, as soon as a worker announces it.
+    def wait_for_card(self, timeout_s: float) -> ModelCard:
+        """Returns the card of the model, as soon as a worker serves it.
 
         Raises:
-            NoWorkerError: none does in time; the message names the models that are served.
+            NoWorkerError: no worker serves it in time; the message names the models that are served.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: self._card(model, version), timeout_s):
-                raise NoWorkerError(self._why_none(model, version, timeout_s))
-            card = self._card(model, version)
+            if not self._condition.wait_for(self._card, timeout_s):
+                raise NoWorkerError(self._why_none(timeout_s))
+            card = self._card()
         assert card is not None
         return card
 
-    def wait_until_serves(self, model: str, timeout_s: float, version: str | None = None) -> bool:
-        """Wait until some worker serves the model; False if none does in time."""
+    def wait_until_served(self, timeout_s: float) -> bool:
+        """Waits until a worker serves the model; returns False if none does in time."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._card(model, version) is not None, timeout_s)
+            return self._condition.wait_for(lambda: self._card() is not None, timeout_s)
 
-    def _serving(self, model: str, version: str | None) -> Iterator[Worker]:
-        return (worker for worker in list(self._known.values()) if worker.card(model, version))
+    def _add_failure(self, worker: KnownWorker) -> None:
+        self._failed.pop(worker.name, None)
+        if len(self._failed) >= _MAX_WORKERS:
+            del self._failed[next(iter(self._failed))]  # The oldest failure.
+        self._failed[worker.name] = (worker, clock.now_ns())
 
-    def _card(self, model: str, version: str | None) -> ModelCard | None:
-        return next((worker.card(model, version) for worker in self._serving(model, version)), None)
+    def _card_of(self, worker: KnownWorker) -> ModelCard | None:
+        """Returns a worker's card of the model; without a version, its current one, which is the first."""
+        cards = (each for each in worker.cards if each.name == self.model and self._version in (None, each.version))
+        return next(cards, None)
 
-    def _why_none(self, model: str, version: str | None, timeout_s: float) -> str:
-        cards = [card for worker in self._known.values() for card in worker.cards]
-        versions = sorted({card.version for card in cards if card.name == model})
+    def _card(self) -> ModelCard | None:
+        return next(filter(None, map(self._card_of, self._workers.values())), None)
+
+    def _why_none(self, timeout_s: float) -> str:
+        cards = [card for worker in self._workers.values() for card in worker.cards]
+        versions = sorted({card.version for card in cards if card.name == self.model})
         if versions:
-            return f"no worker serves version {version!r} of model {model!r}: ask for {' or '.join(versions)}"
+            return (
+                f"no worker serves version {self._version!r} of model {self.model!r}: ask for {' or '.join(versions)}"
+            )
         if cards:
-            return f"no worker serves model {model!r}{suggestion(model, {card.name for card in cards})}"
+            return f"no worker serves model {self.model!r}{suggestion(self.model, {card.name for card in cards})}"
         return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
 
 
-def _log_change(before: Worker | None, now: Worker) -> None:
-    """Logs what an announcement changes of what was known of a worker."""
+def _log_change(before: KnownWorker | None, now: KnownWorker) -> None:
+    """Logs the difference between two statuses of a worker."""
     state, fields = now.status.state, {"worker": now.name, "session": now.status.session}
     models = [f"{card.name} {card.version}" for card in now.cards]
     if before is None:

@@ -1,4 +1,4 @@
-"""The pulse of the workers: how long answers take of late, who answered when, and what retrying was good for."""
+"""Statistics of the workers' replies: recent reply times, the last reply of each worker, and the benefit of retries."""
 
 import threading
 from collections import OrderedDict, deque
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_WINDOW = 100  # Answers that count: those of now, not those of the run's beginning.
-_MOST_WORKERS = 512
-_MOST_CAUTION = 16
+_WINDOW = 100  # Number of recent replies that the statistics cover.
+_MAX_WORKERS = 512
+_MAX_SILENCE_MULTIPLIER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerTimes:
-    """How long the last answers took, in nanoseconds from sent to returned."""
+class ReplyTimes:
+    """Percentiles of the recent reply times, from sending a frame to receiving its reply."""
 
     count: int = 0
     median_ns: int = 0
@@ -22,63 +22,67 @@ class AnswerTimes:
 
 
 class WorkerStats:
-    """What a vehicle hears of its workers. All methods may be called from any thread."""
+    """Collects the statistics. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._took_ns: deque[int] = deque(maxlen=_WINDOW)
+        self._durations_ns: deque[int] = deque(maxlen=_WINDOW)
         self._sent_ns: deque[int] = deque(maxlen=_WINDOW)
-        self._times: AnswerTimes | None = AnswerTimes()  # None: something came in since it was worked out.
-        self._answered_ns: OrderedDict[str, int] = OrderedDict()  # By worker, the one that answered last at the end.
-        self._caution = 1
-        self._calm = 0  # Answers since the last retry that was in vain.
+        self._times: ReplyTimes | None = ReplyTimes()  # None: outdated by a new reply.
+        self._last_reply_ns: OrderedDict[str, int] = OrderedDict()  # Time by worker; the latest reply is at the end.
+        self._silence_multiplier = 1
+        self._replies_since_retry = 0
 
     @property
-    def times(self) -> AnswerTimes:
-        """How long answers take."""
+    def times(self) -> ReplyTimes:
+        """The recent reply times."""
         with self._lock:
             if self._times is None:
-                median, p95, p99 = np.percentile(self._took_ns, (50, 95, 99), method="higher")
-                self._times = AnswerTimes(len(self._took_ns), int(median), int(p95), int(p99))
+                median, p95, p99 = np.percentile(self._durations_ns, (50, 95, 99), method="higher")
+                self._times = ReplyTimes(len(self._durations_ns), int(median), int(p95), int(p99))
             return self._times
 
     @property
-    def caution(self) -> int:
-        """How many times longer than usual a silence has to last: it doubles with every retry that was in vain."""
+    def silence_multiplier(self) -> int:
+        """Factor for the silence that triggers a retry: each needless retry doubles it, each useful one halves it."""
         with self._lock:
-            return self._caution
+            return self._silence_multiplier
 
-    def answered(self, worker: str, sent_ns: int, returned_ns: int) -> None:
-        """A worker answered a frame."""
+    def add_reply(self, worker: str, sent_ns: int, returned_ns: int) -> None:
+        """Adds the reply of a worker to a frame."""
         with self._lock:
-            self._took_ns.append(returned_ns - sent_ns)
+            self._durations_ns.append(returned_ns - sent_ns)
             self._sent_ns.append(sent_ns)
             self._times = None
-            self._answered_ns[worker] = returned_ns
-            self._answered_ns.move_to_end(worker)
-            if len(self._answered_ns) > _MOST_WORKERS:
-                self._answered_ns.popitem(last=False)
-            self._calm += 1
-            if self._calm >= _WINDOW:
-                self._caution, self._calm = max(1, self._caution // 2), 0
+            self._last_reply_ns[worker] = returned_ns
+            self._last_reply_ns.move_to_end(worker)
+            if len(self._last_reply_ns) > _MAX_WORKERS:
+                self._last_reply_ns.popitem(last=False)
+            self._replies_since_retry += 1
+            if self._replies_since_retry >= _WINDOW:
+                self._silence_multiplier = max(1, self._silence_multiplier // 2)
+                self._replies_since_retry = 0
 
-    def retried(self, *, in_vain: bool) -> None:
-        """A frame that was sent twice has its answer. `in_vain`: the first attempt would have done."""
+    def add_retry(self, *, was_useful: bool) -> None:
+        """Adds the result of a retry. `was_useful`: the reply came from the second attempt."""
         with self._lock:
-            self._caution = min(_MOST_CAUTION, self._caution * 2) if in_vain else max(1, self._caution // 2)
-            self._calm = 0
+            if was_useful:
+                self._silence_multiplier = max(1, self._silence_multiplier // 2)
+            else:
+                self._silence_multiplier = min(_MAX_SILENCE_MULTIPLIER, self._silence_multiplier * 2)
+            self._replies_since_retry = 0
 
-    def answered_ns(self, worker: str) -> int:
-        """When a worker last answered; 0 where it has not."""
+    def last_reply_ns(self, worker: str) -> int:
+        """Returns when a worker last replied; 0 if it never did."""
         with self._lock:
-            return self._answered_ns.get(worker, 0)
+            return self._last_reply_ns.get(worker, 0)
 
-    def last_answered_ns(self) -> int:
-        """When anybody last answered; 0 where nobody has."""
+    def latest_reply_ns(self) -> int:
+        """Returns when any worker last replied; 0 if none did."""
         with self._lock:
-            return next(reversed(self._answered_ns.values()), 0)
+            return next(reversed(self._last_reply_ns.values()), 0)
 
-    def overtakers(self, sent_ns: int) -> int:
-        """How many of the last answers are to frames that were sent later."""
+    def replies_to_later_frames(self, sent_ns: int) -> int:
+        """Returns how many recent replies belong to frames that were sent after `sent_ns`."""
         with self._lock:
             return sum(other_ns > sent_ns for other_ns in self._sent_ns)

@@ -1,11 +1,11 @@
-"""Results written back into a bag, on the frames' own size and stamps, so that a viewer shows both together."""
+"""The bag sink: results at the size and with the stamps of their frames, so that a viewer shows both together."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.geometry import UNSEEN, to_source
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
@@ -16,9 +16,9 @@ _WRITERS = {"mcap": Entry("rosbag_tools.writer:BagWriter", "edge")}
 
 
 class BagSink:
-    """Writes the bag `masks_bag/` with `<camera>/masks` as mono8 images.
+    """Writes `masks_bag/` with mono8 images on `<camera>/masks`, or `detections_bag/` with `<camera>/detections`.
 
-    Or `detections_bag/` with `<camera>/detections` as `vision_msgs/Detection2DArray`.
+    Detections are `vision_msgs/Detection2DArray` messages.
     """
 
     in_order = True
@@ -27,34 +27,34 @@ class BagSink:
         self._card = card
         self._bag = load("bag writer", _WRITERS, "mcap")(folder / f"{result_name(card.task)}s_bag", "mcap", "none")
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        topic = "/" + answered.camera.strip("/").removesuffix("/image_raw")
-        match answered.result:
+        topic = "/" + frame.camera.strip("/").removesuffix("/image_raw")
+        match frame.result:
             case np.ndarray() as mask:
-                self._write_mask(f"{topic}/masks", mask, answered)
-            case Detections() as found:
-                self._write_boxes(f"{topic}/detections", found, answered)
+                self._write_mask(f"{topic}/masks", mask, frame)
+            case Detections() as detections:
+                self._write_boxes(f"{topic}/detections", detections, frame)
 
     def close(self) -> None:
         """See Sink."""
         self._bag.close()
 
-    def _write_mask(self, topic: str, mask: Mask, answered: Answered) -> None:
-        geometry = answered.geometry
+    def _write_mask(self, topic: str, mask: Mask, frame: FrameResult) -> None:
+        geometry = frame.geometry
         if mask.shape != (geometry.source_height, geometry.source_width):
             mask = to_source(mask, geometry, UNSEEN)
-        self._bag.write_image(topic, mask, "mono8", answered.stamp_ns, answered.source_ns, "camera")
+        self._bag.write_image(topic, mask, "mono8", frame.stamp_ns, frame.source_ns, "camera")
 
-    def _write_boxes(self, topic: str, found: Detections, answered: Answered) -> None:
-        names = [self._card.labels.name_of(class_id) for class_id in found.class_ids.tolist()]
-        boxes = [_box(name, corners) for name, corners in zip(names, found.boxes.tolist(), strict=True)]
-        times: dict[str, Any] = {"stamp_ns": answered.stamp_ns, "received_ns": answered.source_ns}
-        self._bag.write_boxes(topic, boxes, **times, frame_id="camera", scores=found.scores.tolist())
+    def _write_boxes(self, topic: str, detections: Detections, frame: FrameResult) -> None:
+        names = [self._card.labels.name_of(class_id) for class_id in detections.class_ids.tolist()]
+        boxes = [_box(name, corners) for name, corners in zip(names, detections.boxes.tolist(), strict=True)]
+        times: dict[str, Any] = {"stamp_ns": frame.stamp_ns, "received_ns": frame.source_ns}
+        self._bag.write_boxes(topic, boxes, **times, frame_id="camera", scores=detections.scores.tolist())
 
 
 class _Box(NamedTuple):
-    """A box as a bag's writer takes it: its upper left corner and its sides, in pixels of the frame."""
+    """A labelled box in the form of the bag writer: upper left corner and size in pixels of the frame."""
 
     name: str
     x: float

@@ -1,4 +1,4 @@
-"""Files of sinks: written whole, or told why not."""
+"""Writes the files of sinks, and turns failures into sink errors."""
 
 from pathlib import Path
 from typing import Any
@@ -9,34 +9,37 @@ from shared.imaging.opencv import cv2
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file; its folder is made.
+    """Writes a file and creates its folder.
 
     Raises:
-        SinkError: the disk does not take it.
+        SinkError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise write_error(path, error) from error
 
 
-def write_picture(path: Path, picture: Any, *parameters: int) -> None:
-    """Write a picture in the format that its name ends in: H×W as it is, or H×W×3, RGB, uint8.
+def write_image(path: Path, image: Any, *parameters: int) -> None:
+    """Writes an image in the format of the file name's suffix.
 
-    `parameters`: OpenCV's, as `cv2.imencode` takes them.
+    Args:
+        path: Name of the file.
+        image: H×W, or H×W×3 uint8 in RGB order.
+        parameters: Parameters of `cv2.imencode`.
 
     Raises:
-        SinkError: the disk does not take it.
+        SinkError: the file cannot be written.
     """
-    stored = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture  # noqa: PLR2004  H, W, C.
-    taken, data = cv2.imencode(path.suffix, stored, parameters)
-    assert taken
+    stored = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if image.ndim == 3 else image  # noqa: PLR2004 (H×W×3)
+    is_encoded, data = cv2.imencode(path.suffix, stored, parameters)
+    assert is_encoded
     write_file(path, data.tobytes())
 
 
-def unwritable(path: Path, error: Exception) -> SinkError:
-    """The error for a file that cannot be written."""
+def write_error(path: Path, error: Exception) -> SinkError:
+    """Returns the sink error for a file that cannot be written."""
     if isinstance(error, OSError):
         return SinkError(unwritable_message(path, error, "--out"))
     return SinkError(f"{path} cannot be written: {error}")

@@ -1,4 +1,4 @@
-"""Raw tensors as NumPy files."""
+"""The NumPy sink: raw tensors as `.npz` files."""
 
 import io
 import zipfile
@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from edge.sinks.files import write_file
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Tensors
 from shared.messages.topics import camera_name
 
 
 class NpzSink:
-    """Writes `tensors/<camera>/<index>.npz`: a model's outputs by name, every number as the model gave it."""
+    """Writes `tensors/<camera>/<index>.npz` with the model's outputs by name, unchanged."""
 
     in_order = False
 
@@ -22,16 +22,16 @@ class NpzSink:
         del card
         self._folder = folder / "tensors"
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        assert isinstance(answered.result, Tensors)
+        assert isinstance(frame.result, Tensors)
         packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as archive:  # np.savez takes some names for its own options.
-            for name, array in answered.result.values.items():
+        with zipfile.ZipFile(packed, "w") as archive:  # np.savez reserves some names for its options.
+            for name, array in frame.result.values.items():
                 with archive.open(f"{name}.npy", "w") as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
-        path = self._folder / camera_name(answered.camera) / f"{answered.frame_index:06d}.npz"
+        path = self._folder / camera_name(frame.camera) / f"{frame.frame_index:06d}.npz"
         write_file(path, packed.getvalue())
 
     def close(self) -> None:
-        """See Sink; every file is whole already."""
+        """See Sink. Every file is complete already."""

@@ -1,10 +1,10 @@
-"""Overlay pictures: every frame with its result drawn on it, small enough to keep for a report."""
+"""The overlay sink: small images of each frame with its result drawn on it, for reports."""
 
 from pathlib import Path
 
-from edge.sinks.files import write_picture
-from edge.sinks.rendering import scaled, seen, told, view
-from edge.sinks.sink import Answered
+from edge.sinks.files import write_image
+from edge.sinks.rendering import draw_result, input_image, mark_untrained, resized
+from edge.sinks.sink import FrameResult
 from shared.imaging.drawing import LEGIBLE_WIDTH
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
@@ -15,7 +15,7 @@ _QUALITY = 80
 
 
 class OverlaySink:
-    """Writes `overlays/<camera>_<sequence>.jpg`, at most 480 pixels wide; where text is drawn, just as wide."""
+    """Writes `overlays/<camera>_<sequence>.jpg`, at most 480 pixels wide; images with text are exactly so wide."""
 
     in_order = False
 
@@ -23,15 +23,15 @@ class OverlaySink:
         self._folder = folder / "overlays"
         self._card = card
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        picture = seen(answered)
-        height, width = picture.shape[:2]
+        image = input_image(frame)
+        height, width = image.shape[:2]
         if width > LEGIBLE_WIDTH:
-            picture = scaled(picture, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
-        drawn = told(view(picture, answered, self._card, _OPACITY), self._card)
-        name = f"{camera_name(answered.camera)}_{answered.sequence:06d}.jpg"
-        write_picture(self._folder / name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
+            image = resized(image, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
+        drawn = mark_untrained(draw_result(image, frame, self._card, _OPACITY), self._card)
+        name = f"{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
+        write_image(self._folder / name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
 
     def close(self) -> None:
-        """See Sink; every file is whole already."""
+        """See Sink. Every file is complete already."""

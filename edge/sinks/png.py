@@ -1,12 +1,12 @@
-"""Results as PNG files: class ids for programs, colours for people, and pictures with what was found drawn on them."""
+"""The PNG sink: masks as class ids and as colours, and images with other results drawn on them."""
 
 from pathlib import Path
 
 import numpy as np
 
-from edge.sinks.files import write_picture
-from edge.sinks.rendering import seen, told, view
-from edge.sinks.sink import Answered
+from edge.sinks.files import write_image
+from edge.sinks.rendering import draw_result, input_image, mark_untrained
+from edge.sinks.sink import FrameResult
 from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
@@ -16,9 +16,9 @@ _PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 
 
 class PngSink:
-    """Writes `masks/<camera>/<index>.png` with class ids and `masks_colour/…` with the street's colours.
+    """Writes `masks/<camera>/<index>.png` with class ids and `masks_colour/…` with colours.
 
-    Of other tasks it writes `pictures/<camera>/<index>.png`: what the model saw, with its result drawn on it.
+    For tasks other than segmentation, it writes `pictures/<camera>/<index>.png`: the model's input with its result.
     """
 
     in_order = False
@@ -27,16 +27,16 @@ class PngSink:
         self._folder = folder
         self._card = card
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        name = f"{camera_name(answered.camera)}/{answered.frame_index:06d}.png"
-        if isinstance(answered.result, np.ndarray):
-            colours = told(colourise(answered.result, self._card.labels), self._card)
-            write_picture(self._folder / "masks" / name, answered.result, *_PARAMETERS)
-            write_picture(self._folder / "masks_colour" / name, colours, *_PARAMETERS)
+        name = f"{camera_name(frame.camera)}/{frame.frame_index:06d}.png"
+        if isinstance(frame.result, np.ndarray):
+            colours = mark_untrained(colourise(frame.result, self._card.labels), self._card)
+            write_image(self._folder / "masks" / name, frame.result, *_PARAMETERS)
+            write_image(self._folder / "masks_colour" / name, colours, *_PARAMETERS)
         else:
-            drawn = told(view(seen(answered), answered, self._card, 1.0), self._card)
-            write_picture(self._folder / "pictures" / name, drawn, *_PARAMETERS)
+            drawn = mark_untrained(draw_result(input_image(frame), frame, self._card, 1.0), self._card)
+            write_image(self._folder / "pictures" / name, drawn, *_PARAMETERS)
 
     def close(self) -> None:
-        """See Sink; every file is whole already."""
+        """See Sink. Every file is complete already."""

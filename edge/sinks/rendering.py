@@ -1,10 +1,10 @@
-"""The view of a frame: the picture that the model saw with its result drawn on it, for those sinks that show one."""
+"""Renders the model's input with its result drawn on it, for the sinks that write images or videos."""
 
 from typing import Any
 
 import numpy as np
 
-from edge.sinks.sink import Answered
+from edge.sinks.sink import FrameResult
 from shared.imaging.drawing import LEGIBLE_WIDTH, draw
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import ImageArray, stamp_untrained
@@ -13,48 +13,47 @@ from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 
 
-def seen(answered: Answered) -> ImageArray:
-    """The picture at the size to draw on: of a mask its own, elsewhere large enough to read text on."""
-    height, width = answered.picture.shape[:2]
-    if isinstance(answered.result, np.ndarray):
-        mask = _as_seen(answered.result, answered.geometry)
-        return scaled(answered.picture, mask.shape[1], mask.shape[0])
+def input_image(frame: FrameResult) -> ImageArray:
+    """Returns the model's input in the size for drawing: that of the mask, or large enough for legible text."""
+    height, width = frame.image.shape[:2]
+    if isinstance(frame.result, np.ndarray):
+        mask = _to_input(frame.result, frame.geometry)
+        return resized(frame.image, mask.shape[1], mask.shape[0])
     factor = max(1.0, LEGIBLE_WIDTH / width)
-    return scaled(answered.picture, round(width * factor), round(height * factor))
+    return resized(frame.image, round(width * factor), round(height * factor))
 
 
-def view(picture: ImageArray, answered: Answered, card: ModelCard, opacity: float) -> ImageArray:
-    """The result drawn on a picture of any scale of what the model saw, RGB."""
-    result: Any = answered.result
+def draw_result(image: ImageArray, frame: FrameResult, card: ModelCard, opacity: float) -> ImageArray:
+    """Returns a copy of an RGB image, the model's input at any scale, with the result drawn on it."""
+    result: Any = frame.result
     if isinstance(result, np.ndarray):
-        mask = _as_seen(result, answered.geometry)
-        result = cv2.resize(mask, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-    return draw(picture, result, card.labels, answered.geometry, opacity)
+        mask = _to_input(result, frame.geometry)
+        result = cv2.resize(mask, image.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+    return draw(image, result, card.labels, frame.geometry, opacity)
 
 
-def told(picture: ImageArray, card: ModelCard) -> ImageArray:
-    """A picture that says so where its model's weights are random: it is passed on without its run."""
-    return picture if card.trained else stamp_untrained(picture)
+def mark_untrained(image: ImageArray, card: ModelCard) -> ImageArray:
+    """Marks an image if the model's weights are random: images are passed on without their run."""
+    return image if card.trained else stamp_untrained(image)
 
 
-def scaled(picture: ImageArray, width: int, height: int) -> ImageArray:
-    """A picture of another size; itself where it has that size."""
-    if picture.shape[:2] == (height, width):
-        return picture
-    shrinks = width <= picture.shape[1] and height <= picture.shape[0]
+def resized(image: ImageArray, width: int, height: int) -> ImageArray:
+    """Returns an image in another size; the same object if it has that size."""
+    if image.shape[:2] == (height, width):
+        return image
+    shrinks = width <= image.shape[1] and height <= image.shape[0]
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(picture, (width, height), interpolation=interpolation), np.uint8)
+    return np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
 
 
-def _as_seen(mask: Mask, made: Geometry) -> Mask:
-    """A mask of the frame's size, cut to what the model saw and padded where it saw padding; any other as it is."""
-    source = (made.source_height, made.source_width)
-    if mask.shape != source or source == (made.target_height, made.target_width):
+def _to_input(mask: Mask, plan: Geometry) -> Mask:
+    """Crops and pads a mask of the frame's size like the model's input; returns any other mask unchanged."""
+    source = (plan.source_height, plan.source_width)
+    if mask.shape != source or source == (plan.target_height, plan.target_width):
         return mask
-    cropped = mask[made.crop_top : made.crop_top + made.crop_height, made.crop_left : made.crop_left + made.crop_width]
-    seen_part = cv2.resize(cropped, (made.paste_width, made.paste_height), interpolation=cv2.INTER_NEAREST_EXACT)
-    whole = np.full((made.target_height, made.target_width), UNSEEN, np.uint8)
-    whole[made.paste_top : made.paste_top + made.paste_height, made.paste_left : made.paste_left + made.paste_width] = (
-        seen_part
-    )
-    return whole
+    cropped = mask[plan.crop_top : plan.crop_top + plan.crop_height, plan.crop_left : plan.crop_left + plan.crop_width]
+    scaled = cv2.resize(cropped, (plan.paste_width, plan.paste_height), interpolation=cv2.INTER_NEAREST_EXACT)
+    padded = np.full((plan.target_height, plan.target_width), UNSEEN, np.uint8)
+    rows = slice(plan.paste_top, plan.paste_top + plan.paste_height)
+    padded[rows, plan.paste_left : plan.paste_left + plan.paste_width] = scaled
+    return padded

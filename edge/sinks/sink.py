@@ -1,4 +1,4 @@
-"""What a sink is, the table of sinks, and the thread that feeds them."""
+"""The sink contract, the table of sinks, and the thread that feeds them."""
 
 import heapq
 import threading
@@ -21,21 +21,21 @@ from shared.messages.model_card import ModelCard, Task
 from shared.messages.results import Result
 from shared.runtime.threads import BoundedQueue, lower_priority
 
-_REORDER = 16  # Frames kept back so that an answer that was overtaken still finds its place.
+_REORDER = 16  # Frames held back so that a delayed answer still gets its place.
 _BACKLOG = 64
-_BACKLOGS = {Task.TENSORS: 8}  # Each of them may be a hundred megabytes.
+_BACKLOGS = {Task.TENSORS: 8}  # A result of this task may take a hundred megabytes.
 
 
 class SinkError(SkylaneError):
-    """A sink that cannot hold what it is given, or that cannot write."""
+    """A sink does not support the model's task, or cannot write."""
 
 
 class SinkEntry(NamedTuple):
     """A row of the table of sinks."""
 
     path: str  # "module:attribute".
-    extra: str  # The pip extra that brings its library.
-    tasks: tuple[Task, ...] = tuple(Task)  # Tasks whose results it can hold.
+    extra: str  # The pip extra that installs its library.
+    tasks: tuple[Task, ...] = tuple(Task)  # Supported tasks.
     settings: tuple[str, ...] = ()  # Fields of EdgeConfig that it takes as keyword arguments.
 
 
@@ -56,15 +56,15 @@ _DEFAULTS = {
 
 
 def default_sinks(task: Task) -> tuple[str, ...]:
-    """What a task's results are written to where nobody says."""
+    """Returns the sinks of a task for runs that configure none."""
     return _DEFAULTS[task]
 
 
 def check_sinks(names: Sequence[str], card: ModelCard) -> None:
-    """Whether all these sinks hold what a model answers.
+    """Checks that sinks support the task of a model.
 
     Raises:
-        SinkError: one does not; the message names those that do.
+        SinkError: a sink does not; the message names those that do.
     """
     for name in names:
         if card.task not in SINKS[name].tasks:
@@ -75,15 +75,15 @@ def check_sinks(names: Sequence[str], card: ModelCard) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answered frame: RGB H×W×3 uint8 as the model saw it, and the result."""
+class FrameResult:
+    """An answered frame: the model's input as RGB H×W×3 uint8, and the result."""
 
     camera: str
     sequence: int
     frame_index: int
     stamp_ns: int
     source_ns: int
-    picture: npt.NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     result: Result
     geometry: Geometry
     model_version: str = ""
@@ -91,102 +91,102 @@ class Answered:
 
 
 class Sink(Protocol):
-    """Something that results are written to.
+    """Writes results.
 
-    Built as `Sink(folder, card)` with the run's folder and the model's card, and the settings that its entry names.
+    Built as `Sink(folder, card, **settings)` with the run's folder, the model's card, and the settings that its entry
+    names.
     """
 
-    in_order: bool  # Whether a frame that comes too late for its place is of no use.
+    in_order: bool  # Whether the sink needs the frames in order; it then gets none that come too late.
 
-    def write(self, answered: Answered) -> None:
-        """Write one frame; frames of a camera come in order."""
+    def write(self, frame: FrameResult) -> None:
+        """Writes one frame."""
 
     def close(self) -> None:
-        """Finish the files."""
+        """Completes the files."""
 
 
 class SinkFeed:
-    """Feeds the sinks from a thread of its own, behind everything that is measured.
+    """Feeds the sinks from a low-priority thread, after everything that is measured.
 
-    A sink that needs the frames in order gets each when it is certain enough that none before it is still to come; any
-    other at once.
+    A sink that needs the frames in order gets each frame once 16 later ones have arrived; other sinks get it at once.
     """
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard) -> None:
-        self.overtaken = 0  # Frames that came too late for their place; sinks that need the order left them out.
-        self.written = 0  # Frames that sinks were given; it rises for as long as they get on.
-        self.faults: list[SkylaneError] = []  # A sink that failed is left out from then on; the run goes on.
+        self.too_late = 0  # Frames that came too late for sinks that need the order.
+        self.written = 0  # Number of writes; it grows as long as the sinks make progress.
+        self.faults: list[SkylaneError] = []  # A sink that fails is removed; the run continues.
         self._sinks = list(sinks)
         self._card = card
-        self._handover: BoundedQueue[Answered] = BoundedQueue(_BACKLOGS.get(card.task, _BACKLOG))
+        self._handover: BoundedQueue[FrameResult] = BoundedQueue(_BACKLOGS.get(card.task, _BACKLOG))
 
-    def put(self, journey: FrameRecord, message: ResultMessage, result: Result) -> None:
-        """Queue an answered frame; waits where the sinks are far behind, for no result may be lost."""
-        if not self._sinks or journey.picture is None or journey.geometry is None:
+    def put(self, record: FrameRecord, message: ResultMessage, result: Result) -> None:
+        """Queues an answered frame; waits if the sinks are far behind, so that no result is lost."""
+        if not self._sinks or record.image is None or record.geometry is None:
             return
-        picture: Any = journey.picture
-        if picture.shape[:2] != (journey.geometry.target_height, journey.geometry.target_width):
-            picture = apply(picture, journey.geometry)  # Sent as it was, and resized by the worker.
+        image: Any = record.image
+        if image.shape[:2] != (record.geometry.target_height, record.geometry.target_width):
+            image = apply(image, record.geometry)  # The worker resized this frame.
         if self._card.layout is Layout.BGR8:
-            picture = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+            image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
         self._handover.put(
-            Answered(
-                camera=journey.camera,
-                sequence=journey.id.sequence,
-                frame_index=journey.frame_index,
-                stamp_ns=journey.frame_stamp_ns,
-                source_ns=journey.source_ns,
-                picture=picture,
+            FrameResult(
+                camera=record.camera,
+                sequence=record.id.sequence,
+                frame_index=record.frame_index,
+                stamp_ns=record.frame_stamp_ns,
+                source_ns=record.source_ns,
+                image=image,
                 result=result,
-                geometry=journey.geometry,
+                geometry=record.geometry,
                 model_version=message.model_version,
                 engine=message.engine,
             )
         )
 
     def end(self) -> None:
-        """No more frames will come."""
+        """Ends the feed after the queued frames."""
         self._handover.close()
 
     def wait_until_written(self, writing: threading.Thread, stall_s: float) -> None:
-        """Waits until `writing`, the thread of `run`, has ended, or has written nothing for `stall_s` seconds."""
+        """Waits until `writing`, the thread of `run`, has ended or has made no progress for `stall_s` seconds."""
         written = -1
         while writing.is_alive() and self.written != written:
             written = self.written
             writing.join(stall_s)
 
     def run(self) -> None:
-        """Write until the end; the body of the sinks' thread."""
+        """Writes until the end; the body of a thread."""
         lower_priority()
-        waiting: list[tuple[int, Answered]] = []
-        written = -1
+        waiting: list[tuple[int, FrameResult]] = []
+        last_sequence = -1
         with self._handover.reader() as get:
-            while (answered := get()) is not None:
-                self._write(answered, in_order=False)
+            while (frame := get()) is not None:
+                self._write(frame, in_order=False)
                 if not any(sink.in_order for sink in self._sinks):
                     continue
-                if answered.sequence <= written:
-                    self.overtaken += 1
+                if frame.sequence <= last_sequence:
+                    self.too_late += 1
                     continue
-                heapq.heappush(waiting, (answered.sequence, answered))
+                heapq.heappush(waiting, (frame.sequence, frame))
                 if len(waiting) > _REORDER:
-                    written, first = heapq.heappop(waiting)
+                    last_sequence, first = heapq.heappop(waiting)
                     self._write(first, in_order=True)
             while waiting:
                 self._write(heapq.heappop(waiting)[1], in_order=True)
             for sink in list(self._sinks):
-                self._guarded(sink, sink.close)
+                self._run_guarded(sink, sink.close)
 
-    def _write(self, answered: Answered, *, in_order: bool) -> None:
+    def _write(self, frame: FrameResult, *, in_order: bool) -> None:
         for sink in [sink for sink in self._sinks if sink.in_order is in_order]:
-            self._guarded(sink, partial(sink.write, answered))
+            self._run_guarded(sink, partial(sink.write, frame))
         self.written += 1
 
-    def _guarded(self, sink: Sink, step: Callable[[], None]) -> None:
+    def _run_guarded(self, sink: Sink, step: Callable[[], None]) -> None:
         try:
             step()
         except SkylaneError as error:
             self.faults.append(error)
             self._sinks.remove(sink)
-            with suppress(SkylaneError):  # What is wrong has been told.
+            with suppress(SkylaneError):  # The first error is reported already.
                 sink.close()

@@ -1,4 +1,4 @@
-"""The overlay video: what the camera saw beside the model's result, in a form that browsers play."""
+"""The video sink: the model's input and its result side by side, in formats that browsers play."""
 
 import os
 from fractions import Fraction
@@ -9,9 +9,9 @@ import av
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
-from edge.sinks.files import unwritable
-from edge.sinks.rendering import seen, told, view
-from edge.sinks.sink import Answered, SinkError
+from edge.sinks.files import write_error
+from edge.sinks.rendering import draw_result, input_image, mark_untrained
+from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
@@ -21,12 +21,12 @@ _TIME_BASE = Fraction(1, 1000)
 
 
 class VideoSink:
-    """Writes `overlay_<camera>.webm` (VP9) or `.mp4` (AV1, H.264) with the times of the source."""
+    """Writes `overlay_<camera>.webm` (VP9) or `.mp4` (AV1, H.264) with the source's timing."""
 
     in_order = True
 
     def __init__(self, folder: Path, card: ModelCard, *, video_codec: VideoCodec) -> None:
-        """Check that the encoder is there.
+        """Checks that the encoder is available.
 
         Raises:
             SinkError: the installed PyAV does not have it.
@@ -34,25 +34,25 @@ class VideoSink:
         self._folder = folder
         self._card = card
         self._format = _usable_format(video_codec)
-        self._films: dict[str, _Film] = {}
+        self._files: dict[str, _VideoFile] = {}
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        picture = seen(answered)
-        sides = np.concatenate((picture, view(picture, answered, self._card, _OPACITY)), axis=1)
-        sides = told(sides, self._card)
-        if answered.camera not in self._films:
-            path = self._folder / f"overlay_{camera_name(answered.camera)}{self._format.suffix}"
-            self._films[answered.camera] = _Film(path, self._format, sides, answered.source_ns)
-        self._films[answered.camera].add(sides, answered.source_ns)
+        image = input_image(frame)
+        both = np.concatenate((image, draw_result(image, frame, self._card, _OPACITY)), axis=1)
+        both = mark_untrained(both, self._card)
+        if frame.camera not in self._files:
+            path = self._folder / f"overlay_{camera_name(frame.camera)}{self._format.suffix}"
+            self._files[frame.camera] = _VideoFile(path, self._format, both, frame.source_ns)
+        self._files[frame.camera].add(both, frame.source_ns)
 
     def close(self) -> None:
         """See Sink."""
-        for film in self._films.values():
-            film.close()
+        for file in self._files.values():
+            file.close()
 
 
-class _Film:
+class _VideoFile:
     """One video file."""
 
     def __init__(self, path: Path, video_format: VideoFormat, first: Any, start_ns: int) -> None:
@@ -65,7 +65,7 @@ class _Film:
             options = dict(video_format.encoder_options)
             stream = self._container.add_stream(video_format.encoder, options=options)
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
         assert isinstance(stream, av.VideoStream)
         self._stream = stream
         self._stream.width, self._stream.height = width, height
@@ -74,17 +74,17 @@ class _Film:
         self._stream.thread_count = 1
         _describe_colours(self._stream.codec_context)
 
-    def add(self, picture: Any, source_ns: int) -> None:
-        """Append a picture, RGB, at its own time; two of one millisecond are put one apart."""
+    def add(self, image: Any, source_ns: int) -> None:
+        """Appends an RGB image at its source time; images of the same millisecond are put one millisecond apart."""
         frame = av.VideoFrame.from_ndarray(
-            np.ascontiguousarray(picture[: self._stream.height, : self._stream.width]), format="rgb24"
+            np.ascontiguousarray(image[: self._stream.height, : self._stream.width]), format="rgb24"
         )
         self._last = max(self._last + 1, (source_ns - self._start_ns) // 1_000_000)
         frame.pts, frame.time_base = self._last, _TIME_BASE
         self._mux(frame)
 
     def close(self) -> None:
-        """Write what the encoder still holds."""
+        """Writes the frames that the encoder still holds, and closes the file."""
         self._mux(None)
 
     def _mux(self, frame: av.VideoFrame | None) -> None:
@@ -94,12 +94,12 @@ class _Film:
             if frame is None:
                 self._container.close()
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise unwritable(self._path, error) from error
+            raise write_error(self._path, error) from error
 
 
 def _usable_format(codec: VideoCodec) -> VideoFormat:
-    """Returns how to write a codec, after checking that PyAV has its encoder."""
-    # SVT-AV1 reads this variable only; at its default it prints thirty lines per video.
+    """Returns the format of a codec, after checking that PyAV has its encoder."""
+    # SVT-AV1 prints thirty lines per video by default, and only this variable stops it.
     os.environ.setdefault("SVT_LOG", "1")
     if not _has_encoder(codec):
         usable = [str(other) for other in VideoCodec if _has_encoder(other)]
@@ -119,7 +119,7 @@ def _has_encoder(codec: VideoCodec) -> bool:
 
 
 def _describe_colours(context: Any) -> None:
-    """Names the colour conversion that FFmpeg applies to RGB; browsers guess that of an unmarked video."""
+    """Stores the colour conversion that FFmpeg applies to RGB: browsers guess it if it is missing."""
     context.colorspace = Colorspace.ITU601
     context.color_range = ColorRange.MPEG
     context.color_primaries = ColorPrimaries.BT709

@@ -1,4 +1,4 @@
-"""The video codecs that the video sink can write, with the encoder, the settings and the container of each."""
+"""Video codecs of the video sink: encoder, encoder settings and container of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class VideoCodec(StrEnum):
 class VideoFormat:
     """How FFmpeg writes one codec."""
 
-    encoder: str  # FFmpeg's name.
+    encoder: str  # Name in FFmpeg.
     encoder_options: Mapping[str, str]
     suffix: str  # Selects the container.
     container_options: Mapping[str, str]
@@ -25,7 +25,7 @@ class VideoFormat:
 
 _STREAMED = {"cluster_time_limit": "1000", "flush_packets": "1"}  # A killed run loses about one second of video.
 _FAST_START = {"movflags": "+faststart"}
-# All settings keep the encoder on one core, because it runs beside the pipeline that is measured.
+# All settings keep the encoder on one core, because it runs at the same time as the measured pipeline.
 VIDEO_FORMATS: dict[VideoCodec, VideoFormat] = {
     VideoCodec.VP9: VideoFormat(
         "libvpx-vp9",

@@ -1,4 +1,4 @@
-"""Frames from a camera of this machine, as they are grabbed."""
+"""The camera source: frames from a camera of this machine."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from shared.imaging.opencv import cv2
 
 
 class CameraSource:
-    """A camera by number (`camera:0`) or device (`/dev/video0`), as bgr8; it ends when unplugged."""
+    """A camera by number (`camera:0`) or device (`/dev/video0`), as bgr8; ends when the camera is unplugged."""
 
     def __init__(
         self, name: str, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
@@ -32,20 +32,20 @@ class CameraSource:
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """See FrameSource; what a camera saw cannot be hashed beforehand."""
+        """See FrameSource. A live image has no hash."""
         return {"kind": "camera", "path": self._name}
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """See FrameSource."""
-        begun_ns = clock.now_ns()
+        started_ns = clock.now_ns()
         index = 0
-        while self._duration_ns is None or clock.now_ns() - begun_ns < self._duration_ns:
+        while self._duration_ns is None or clock.now_ns() - started_ns < self._duration_ns:
             if not self._capture.grab():
                 return
             grabbed_ns = clock.now_ns()
-            taken, pixels = self._retrieve()
+            is_decoded, pixels = self._retrieve()
             read_ns = clock.now_ns() - grabbed_ns
-            if taken:
+            if is_decoded:
                 yield Frame(pixels, Layout.BGR8, self._name, index, grabbed_ns, grabbed_ns, read_ns)
             else:
                 yield UnreadableFrame(self._name, index, grabbed_ns, grabbed_ns, read_ns, "grabbed but not decoded")

@@ -1,4 +1,4 @@
-"""Frames from a video file."""
+"""The video source: frames of a video file."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from shared.imaging.frames import Frame, Layout, UnreadableFrame
 
 
 class VideoSource:
-    """The first video stream of a file, at its own frame times, as bgr8."""
+    """The first video stream of a file, with its frame times, as bgr8."""
 
     def __init__(
         self, path: Path, *, topics: Sequence[str] = (), start_offset_s: float = 0.0, duration_s: float | None = None
@@ -25,12 +25,12 @@ class VideoSource:
         self._end_ns = None if duration_s is None else self._start_ns + round(duration_s * 1e9)
         with self._opened() as container:
             stream = container.streams.video[0]
-            whole = not self._start_ns and self._end_ns is None
-            self._frame_count = stream.frames if whole and stream.frames else None
+            is_whole = not self._start_ns and self._end_ns is None
+            self._frame_count = stream.frames if is_whole and stream.frames else None
 
     @property
     def frame_count(self) -> int | None:
-        """See FrameSource; a file that does not say is not counted beforehand."""
+        """See FrameSource. None if the file does not contain the number."""
         return self._frame_count
 
     @property
@@ -45,26 +45,28 @@ class VideoSource:
             index = 0
             stamp_ns = -1
             while True:
-                begun_ns = clock.now_ns()
+                started_ns = clock.now_ns()
                 try:
-                    picture = next(decoded, None)
+                    image = next(decoded, None)
                 except (av.FFmpegError, OSError, ValueError) as error:
                     yield UnreadableFrame(self._path.name, index, stamp_ns + 1, stamp_ns + 1, 0, str(error))
                     return
-                if picture is None:
+                if image is None:
                     return
-                # A picture without a time follows its neighbour at once; times never decrease.
-                stamp_ns = max(stamp_ns + 1, round((picture.time or 0.0) * 1e9))
+                # An image without a time follows the previous one at once; times never decrease.
+                stamp_ns = max(stamp_ns + 1, round((image.time or 0.0) * 1e9))
                 if stamp_ns < self._start_ns:
                     continue
                 if self._end_ns is not None and stamp_ns >= self._end_ns:
                     return
-                pixels = picture.to_ndarray(format="bgr24")
-                yield Frame(pixels, Layout.BGR8, self._path.name, index, stamp_ns, stamp_ns, clock.now_ns() - begun_ns)
+                pixels = image.to_ndarray(format="bgr24")
+                yield Frame(
+                    pixels, Layout.BGR8, self._path.name, index, stamp_ns, stamp_ns, clock.now_ns() - started_ns
+                )
                 index += 1
 
     def close(self) -> None:
-        """See FrameSource; nothing is held open."""
+        """See FrameSource. No file stays open."""
 
     def _opened(self) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""A line: the way to one worker, whatever protocol it speaks, and what can come of a call on it."""
+"""The contracts for calls to one worker: channel, protocol adapter, and the possible outcomes of a call."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from shared.messages.frame import FrameMessage, ResultMessage, Status
 
 
 class ChannelError(SkylaneError):
-    """A worker that cannot be asked. `is_final`: nor could it a moment later, as it refuses us."""
+    """A worker cannot be called. `is_final`: it refuses this vehicle, so a retry would fail as well."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
@@ -20,80 +20,82 @@ class ChannelError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """What came back, unread. `beside`: gRPC's trailing metadata, or HTTP's headers."""
+class RpcReply:
+    """A successful call; the reply is not decoded yet."""
 
     body: Buffer
-    beside: Mapping[str, str | bytes]
+    metadata: Mapping[str, str | bytes]  # Trailing metadata of gRPC, or HTTP headers.
     returned_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The worker, or its server, said no in the words of the protocol: what that is of a frame."""
+class RpcRefusal:
+    """The server refused the call with an error code of the protocol."""
 
-    status: Status
+    status: Status  # The error code as a frame status.
     reason: str
     returned_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
-    """It is certain that nobody got the frame: another worker may. `is_stopping`: the worker said so itself."""
+class NotDelivered:
+    """The worker certainly did not get the frame, so another worker may. `is_stopping`: the worker is shutting down."""
 
     is_stopping: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """Nobody knows whether the frame was received. `is_broken`: for the connection is; else it took too long."""
+class Indeterminate:
+    """The worker may or may not have got the frame. `is_broken`: the connection broke; otherwise the call timed out."""
 
     is_broken: bool
 
 
-Outcome = Returned | Refused | Unsent | Silent
-Done = Callable[[Outcome], None]  # Runs on a thread of the line's.
+CallOutcome = RpcReply | RpcRefusal | NotDelivered | Indeterminate
+OnOutcome = Callable[[CallOutcome], None]  # Runs on a thread of the channel.
 
 
-class Dialect(Protocol):
-    """How a frame is written as a call of a protocol, and its answer read."""
+class ProtocolAdapter(Protocol):
+    """Translates frames and results to and from the messages of one inference protocol."""
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """The call's message, written."""
+        """Encodes a frame as a request."""
 
-    def read(self, returned: Returned) -> ResultMessage:
-        """The answer.
+    def read(self, reply: RpcReply) -> ResultMessage:
+        """Decodes a reply.
 
         Raises:
-            MessageError: it is none.
+            MessageError: the reply is malformed.
         """
 
 
-class Line(Protocol):
-    """The way to one worker. Any thread may use it; close it."""
+class RpcChannel(Protocol):
+    """The connection to one worker. Any thread may use it."""
 
-    def call(self, parcel: EncodedRequest, budget_ms: int | None, timeout_s: float, done: Done) -> None:
-        """Send a frame; returns before it is on the wire. `done` is called once.
+    def call(self, request: EncodedRequest, budget_ms: int | None, timeout_s: float, on_outcome: OnOutcome) -> None:
+        """Sends a frame and calls `on_outcome` once; returns before the frame is on the wire.
 
-        `budget_ms`: what the protocol is told of the frame's deadline. `timeout_s`: of use until then.
+        Args:
+            budget_ms: Time until the frame's deadline, passed on to the worker.
+            timeout_s: Time limit of the call.
         """
 
-    def probe(self, payload: bytes, echoed: Callable[[bytes, int], None]) -> None:
-        """Send a packed probe; returns at once. `echoed` hears the packed echo, and when it came, if one comes."""
+    def probe(self, payload: bytes, on_echo: Callable[[bytes, int], None]) -> None:
+        """Sends a packed clock probe; returns at once. `on_echo` gets the packed echo and its arrival time, if any."""
 
     def echo(self, payload: bytes) -> bytes:
-        """The packed echo of a packed probe.
+        """Sends a packed clock probe and waits for the packed echo.
 
         Raises:
-            ChannelError: there is none.
+            ChannelError: there is no echo.
         """
 
     def statuses(self, stop: threading.Event) -> Iterator[bytes]:
-        """The worker's packed status: now, and whenever it changes.
+        """Yields the worker's packed status: the current one, then each change.
 
         Raises:
-            ChannelError: it cannot be reached, or no more.
+            ChannelError: the worker cannot be reached, or the connection is lost.
         """
 
     def close(self) -> None:
-        """Hang up: calls under way come to nothing."""
+        """Closes the connection and cancels calls in progress."""

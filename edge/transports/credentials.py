@@ -1,4 +1,4 @@
-"""What secures the way to a worker without a broker: an authority that vouches for it, a token that tells who we are."""
+"""Credentials for connections to workers without a broker: a certificate authority and a bearer token."""
 
 import os
 import ssl
@@ -13,14 +13,14 @@ TOKEN_VARIABLE = env_names.WORKER
 
 
 class WorkerAddressError(SkylaneError):
-    """A worker's address, or what its worker is to be trusted by, cannot be used."""
+    """A worker's address, certificate authority or token cannot be used."""
 
 
 def worker_address(text: str) -> Endpoint:
-    """Where a worker's door is, from HOST:PORT.
+    """Parses the HOST:PORT of a worker's endpoint.
 
     Raises:
-        WorkerAddressError: it is not that.
+        WorkerAddressError: the text has another form.
     """
     try:
         return Endpoint.parse(text)
@@ -29,18 +29,18 @@ def worker_address(text: str) -> Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
-    """Whom we trust, and who we are."""
+class WorkerCredentials:
+    """The certificate authority that signs the workers' certificates, and this vehicle's token."""
 
     authority: bytes | None = None  # PEM; None: no TLS.
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, authority: Path | None) -> "Security":
-        """The authority of a file, and the token of the environment's SKYLANE_WORKER_TOKEN.
+    def read(cls, authority: Path | None) -> "WorkerCredentials":
+        """Reads the authority from a file, and the token from the environment variable SKYLANE_WORKER_TOKEN.
 
         Raises:
-            WorkerAddressError: the file cannot be read, or holds no certificate.
+            WorkerAddressError: the file cannot be read, or has no certificate.
         """
         pem = None
         if authority is not None:
@@ -53,16 +53,16 @@ class Security:
         return cls(pem, os.environ.get(TOKEN_VARIABLE) or None)
 
     def context(self, address: Endpoint) -> ssl.SSLContext | None:
-        """For TLS with a worker whom the authority vouches for; None: no TLS.
+        """Returns the TLS settings for a connection, or None without an authority.
 
         Raises:
-            WorkerAddressError: the authority cannot be used.
+            WorkerAddressError: the authority is no valid certificate.
         """
         if self.authority is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # As gRPC's library: the authority may be no root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # The authority may be an intermediate one, as in gRPC.
         try:
             context.load_verify_locations(cadata=self.authority.decode())
         except (ssl.SSLError, UnicodeDecodeError) as error:
@@ -70,17 +70,17 @@ class Security:
         return context
 
     def headers(self, vehicle: str, address: Endpoint) -> dict[str, str]:
-        """What tells a worker who calls.
+        """Returns the headers that identify this vehicle to a worker.
 
         Raises:
-            WorkerAddressError: the token would travel in the clear.
+            WorkerAddressError: the token would travel unencrypted to another machine.
         """
-        told = {"skylane-vehicle": vehicle}
+        headers = {"skylane-vehicle": vehicle}
         if self.token is not None:
             if self.authority is None and not address.is_local:
                 raise WorkerAddressError(
                     f"{TOKEN_VARIABLE} would travel to {address} in the clear: give the worker's authority with "
                     "--worker-tls-ca"
                 )
-            told["authorization"] = f"Bearer {self.token}"
-        return told
+            headers["authorization"] = f"Bearer {self.token}"
+        return headers

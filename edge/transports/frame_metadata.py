@@ -1,6 +1,7 @@
-"""What a vehicle's call carries beside its picture, on the doors of standard protocols: the frame message without data.
+"""Skylane's metadata in calls of standard inference protocols.
 
-The answer's mask message comes back the same way. The tensors' names are those that every model has at these doors.
+The tensors of these protocols have room for the image and the result only. The rest of the frame message travels as
+gRPC metadata or as an HTTP header, and the rest of the result message returns in the same way.
 """
 
 import base64
@@ -13,41 +14,45 @@ from shared.encoding.compression import Buffer
 from shared.encoding.msgpack_reader import MessageError
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 
-FRAME_KEY, MASK_KEY = "skylane-frame-bin", "skylane-mask-bin"  # gRPC's metadata, as they are, and
-FRAME_HEADER, MASK_HEADER = "Skylane-Frame", "Skylane-Mask"  # HTTP's headers, in base64url without padding.
-IMAGE, RESULT = "image_bytes", "result_bytes"
+FRAME_KEY, MASK_KEY = "skylane-frame-bin", "skylane-mask-bin"  # gRPC metadata, binary.
+FRAME_HEADER, MASK_HEADER = "Skylane-Frame", "Skylane-Mask"  # HTTP headers, base64url without padding.
+IMAGE, RESULT = "image_bytes", "result_bytes"  # Names of the input and output tensor of every model.
 
 
-def frame_beside(message: FrameMessage) -> bytes:
-    """The frame message without its data."""
+def pack_metadata(message: FrameMessage) -> bytes:
+    """Encodes a frame message without its image, for gRPC metadata."""
     return pack_frame(replace(message, data=b""))
 
 
-def frame_header(message: FrameMessage) -> str:
-    """The same, as a header has it."""
-    return base64.urlsafe_b64encode(frame_beside(message)).decode().rstrip("=")
+def pack_header(message: FrameMessage) -> str:
+    """Encodes a frame message without its image, for an HTTP header."""
+    return base64.urlsafe_b64encode(pack_metadata(message)).decode().rstrip("=")
 
 
-def mask_of(beside: Mapping[str, str | bytes], result: Callable[[], Buffer | None]) -> ResultMessage:
-    """The mask message that came beside an answer, with its data. `result` finds that; None where there is none.
+def read_mask(metadata: Mapping[str, str | bytes], read_result: Callable[[], Buffer | None]) -> ResultMessage:
+    """Decodes the result message in a reply's metadata and adds its data.
+
+    Args:
+        metadata: gRPC metadata or HTTP headers of the reply.
+        read_result: Returns the result tensor of the reply's body, or None if there is none.
 
     Raises:
-        MessageError: there is no mask message, or it announces a result that is not there.
+        MessageError: there is no result message, or the result it announces is missing.
     """
-    packed = beside.get(MASK_KEY) or _from_header(beside.get(MASK_HEADER, ""))
+    packed = metadata.get(MASK_KEY) or _decode_header(metadata.get(MASK_HEADER, ""))
     if not isinstance(packed, bytes) or not packed:
-        raise MessageError(f"the answer has no {MASK_HEADER}: whoever gave it is no worker of Skylane's")
+        raise MessageError(f"the reply has no {MASK_HEADER}: the server is no Skylane worker")
     message = unpack_result(packed)
     if message.status is not Status.ANSWERED:
         return message
-    data = result()
+    data = read_result()
     if data is None:
-        raise MessageError(f"the answer has not the one {RESULT} that its {MASK_HEADER} announces")
+        raise MessageError(f"the reply lacks the {RESULT} that its {MASK_HEADER} announces")
     return replace(message, data=data)
 
 
-def _from_header(text: str | bytes) -> bytes:
-    """What a header holds; nothing where that is no base64url."""
+def _decode_header(text: str | bytes) -> bytes:
+    """Decodes base64url without padding; returns no bytes for malformed text."""
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):

@@ -1,20 +1,28 @@
-"""Frames and masks without a broker: a call a frame, to one worker or to several, each by its address."""
+"""The transport without a broker: one call per frame, to one or more workers whose addresses are configured."""
 
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from edge.config import EdgeConfig
 from edge.reliability.clock_sync import ClockProber
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_directory import NoWorkerError, Workers
-from edge.transports.channel import ChannelError, Dialect, Line, Outcome, Refused, Returned, Silent, Unsent
-from edge.transports.credentials import Security
-from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, Reply, Unreachable
-from edge.transports.worker_connection import Link
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import NoWorkerError, WorkerDirectory
+from edge.transports.channel import (
+    CallOutcome,
+    ChannelError,
+    Indeterminate,
+    NotDelivered,
+    ProtocolAdapter,
+    RpcChannel,
+    RpcRefusal,
+    RpcReply,
+)
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUndelivered, RawReply
+from edge.transports.worker_connection import WorkerConnection
 from shared import clock
 from shared.encoding.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.clock_probes import MAX_PROBE_BYTES
@@ -22,256 +30,227 @@ from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import ThreadGroup
 
-_GRACE_S = 0.5  # After a deadline the worker's word for it is still of use.
-_JOIN_S = 10.0
-_LOOK_S = 0.1
-_NO_ONE = "no_worker"
-_UNNAMED = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class RpcSettings:
-    """Whom a vehicle calls, and as whom."""
-
-    addresses: tuple[str, ...]  # HOST:PORT each.
-    vehicle: str
-    session: str
-    model: str
-    on_fault: Callable[[BaseException], None]  # Told of bugs of ours, on any thread.
-    version: str | None = None  # Of the model; None: whichever a worker takes for current.
-    most_calls: int = 8  # Under way at a time; a frame may be sent twice.
-    answer_timeout_s: float = 30.0
-    security: Security = field(default_factory=Security)
-
-    @classmethod
-    def of(cls, config: EdgeConfig, session: str, on_fault: Callable[[BaseException], None]) -> "RpcSettings":
-        """As the vehicle is configured; the token comes from the environment.
-
-        Raises:
-            WorkerAddressError: the authority cannot be read.
-        """
-        return cls(
-            addresses=config.worker_addresses,
-            vehicle=config.vehicle,
-            session=session,
-            model=config.model,
-            version=config.model_version,
-            most_calls=2 * config.window,  # Each frame may be sent twice.
-            answer_timeout_s=config.answer_timeout_s,
-            security=Security.read(config.worker_tls_ca),
-            on_fault=on_fault,
-        )
+_GRACE_S = 0.5  # Time after a frame's deadline in which the worker may still report the outcome.
+_JOIN_TIMEOUT_S = 10.0
+_POLL_S = 0.1
 
 
 class RpcTransport:
-    """Gives each frame to the worker with the fewest frames under way."""
+    """Sends each frame to the worker with the fewest frames in flight. See Transport."""
 
-    def __init__(self, dialect: Dialect, lines: Mapping[str, Line], settings: RpcSettings) -> None:
-        """`lines`: by address; they are closed with the transport."""
-        self.replies: queue.Queue[Reply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, settings.most_calls))
+    def __init__(
+        self,
+        adapter: ProtocolAdapter,
+        channels: Mapping[str, RpcChannel],
+        config: EdgeConfig,
+        session: str,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        """Connects to the workers in the background.
+
+        Args:
+            adapter: Translates frames and results.
+            channels: One channel per address; the transport closes them.
+            config: The vehicle's configuration.
+            session: Session of the vehicle.
+            on_fault: Called with unexpected exceptions, on any thread.
+        """
+        self.replies: queue.Queue[RawReply | None] = queue.Queue(max(MAX_QUEUED_REPLIES, 2 * config.window))
         self.replies_dropped = 0
-        self._dialect = dialect
-        self._settings = settings
-        self._workers = Workers()
-        self._links = [Link(address, line) for address, line in lines.items()]
+        self._adapter = adapter
+        self._answer_timeout_s = config.answer_timeout_s
+        self._session = session
+        self._on_fault = on_fault
+        self.workers = WorkerDirectory(config.model, config.model_version)
+        self._connections = [WorkerConnection(address, channel) for address, channel in channels.items()]
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._frame_numbers = itertools.count(1)
         self._stop = threading.Event()
-        self._threads = ThreadGroup(self._failed)
-        for link in self._links:
-            told, left = partial(self._told, link), self._workers.left
-            follow = partial(link.follow, settings.session, told, left, self._stop)
-            self._threads.start(f"status {link.address}", follow)
+        self._threads = ThreadGroup(self._on_thread_failure)
+        for connection in self._connections:
+            on_status, on_lost = partial(self._on_status, connection), self.workers.left
+            follow = partial(connection.follow, session, on_status, on_lost, self._stop)
+            self._threads.start(f"status {connection.address}", follow)
 
     @property
-    def largest_message(self) -> int:
+    def max_request_bytes(self) -> int:
         """See Transport."""
         return MAX_MESSAGE_BYTES
 
     @property
-    def largest_message_told(self) -> str:
+    def request_limit(self) -> str:
         """See Transport."""
         return f"a worker takes {MAX_MESSAGE_BYTES}"
 
     @property
     def is_connected(self) -> bool:
         """See Transport."""
-        return bool(self.online())
+        return bool(self.workers.online())
 
     @property
     def last_received_ns(self) -> int:
-        """See Transport. There is nothing between us and a worker that could be heard while the worker is not."""
+        """See Transport. Returns the current time: there is no broker whose silence could explain that of a worker."""
         return clock.now_ns()
 
-    def ask_for_sign(self) -> None:
-        """See Transport: nobody but the workers could give one."""
+    def ping(self) -> None:
+        """See Transport. Does nothing without a broker."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        model, version = self._settings.model, self._settings.version
-        until_ns = clock.now_ns() + round(timeout_s * 1e9)
+        deadline_ns = clock.now_ns() + round(timeout_s * 1e9)
         while True:
             self._threads.check()
-            left_s = max(0.0, (until_ns - clock.now_ns()) / 1e9)
-            if self._workers.wait_until_serves(model, min(left_s, _LOOK_S), version):
-                return self._workers.wait_for_card(model, left_s, version)
-            problems = {link.address: link.problem for link in self._links if link.problem}
-            is_refused = len(problems) == len(self._links) and all(problem.is_final for problem in problems.values())
+            left_s = max(0.0, (deadline_ns - clock.now_ns()) / 1e9)
+            if self.workers.wait_until_served(min(left_s, _POLL_S)):
+                return self.workers.wait_for_card(left_s)
+            problems = {each.address: each.problem for each in self._connections if each.problem}
+            is_refused = len(problems) == len(self._connections) and all(each.is_final for each in problems.values())
             if is_refused or (not left_s and problems):
-                told = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-                raise NoWorkerError(f"no worker serves {model!r}: {told}", is_final=is_refused)
+                reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
+                raise NoWorkerError(f"no worker serves {self.workers.model!r}: {reasons}", is_final=is_refused)
             if not left_s:
-                return self._workers.wait_for_card(model, 0.0, version)  # Which says what is served instead.
-
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """See Transport."""
-        return self._workers.wait_until_serves(self._settings.model, timeout_s, self._settings.version)
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """See Transport."""
-        return self._workers.online(self._settings.model, self._settings.version)
-
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """See Transport."""
-        model, version = self._settings.model, self._settings.version
-        return self._workers.departed_ns(model, version, after_ns=after_ns, timeout_s=timeout_s)
+                return self.workers.wait_for_card(0.0)  # Raises an error that names other models.
 
     def unused(self) -> Mapping[str, str]:
-        """See Transport. One that could have been given frames is none of them."""
-        serving = {name for name, _ in self.online()}
-        idle = [link for link in self._links if not link.used and link.name not in serving]
-        return {link.address: self._problem(link) for link in idle}
+        """See Transport. Leaves out workers that serve the model but were not needed."""
+        serving = {name for name, _ in self.workers.online()}
+        idle = [each for each in self._connections if not each.last_used and each.name not in serving]
+        return {connection.address: self._problem(connection) for connection in idle}
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return self._dialect.pack(message)
+        return self._adapter.pack(message)
 
     def send(
-        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
+        self,
+        message: FrameMessage,
+        request: EncodedRequest,
+        on_undelivered: OnUndelivered,
+        *,
+        worker: str | None = None,
     ) -> None:
         """See Transport."""
-        self._send(_Call(message, parcel, unreachable, worker), frozenset())
+        self._send(_Call(message, request, on_undelivered, worker), frozenset())
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
 
-        def ask(worker: str, payload: bytes) -> None:
-            for link in self._links:
-                if link.name == worker:
-                    link.line.probe(payload, partial(echoed, worker))
+        def probe(worker: str, payload: bytes) -> None:
+            for connection in self._connections:
+                if connection.name == worker:
+                    connection.channel.probe(payload, partial(on_echo, worker))
 
-        def echoed(worker: str, payload: bytes, returned_ns: int) -> None:
+        def on_echo(worker: str, payload: bytes, returned_ns: int) -> None:
             if len(payload) > MAX_PROBE_BYTES:
                 clocks.ignore("unreadable")
             elif not prober.echoed(worker, payload, returned_ns):
                 clocks.ignore("too_many")
 
-        prober = ClockProber(self._settings.session, online=self.online, ask=ask)
+        prober = ClockProber(self._session, online=self.workers.online, probe=probe)
         prober.run(clocks, stop)
 
     def close(self) -> None:
         """See Transport."""
         self._stop.set()
-        for link in self._links:
-            link.interrupted.set()
-            link.line.close()
-        self._threads.join(_JOIN_S)
+        for connection in self._connections:
+            connection.interrupted.set()
+            connection.channel.close()
+        self._threads.join(_JOIN_TIMEOUT_S)
 
     def _send(self, call: "_Call", tried: frozenset[str]) -> None:
-        """Give a frame to the least busy of the links that were not tried; where there is none it reaches nobody."""
-        serving = {name for name, _ in self.online()}
+        """Sends a frame to the least busy worker whose address is not in `tried`."""
+        serving = {name for name, _ in self.workers.online()}
         with self._lock:
-            links = [link for link in self._links if link.name in serving and link.address not in tried]
-            asked = [link for link in links if link.name == call.worker] if call.worker else links
-            link = min(asked, key=lambda each: (each.under_way, each.used), default=None)
-            if link is not None:
-                link.under_way += 1
-                link.used = next(self._numbers)
-        if link is None:
-            call.unreachable(_NO_ONE)
+            usable = [each for each in self._connections if each.name in serving and each.address not in tried]
+            if call.worker:
+                usable = [each for each in usable if each.name == call.worker]
+            connection = min(usable, key=lambda each: (each.in_flight, each.last_used), default=None)
+            if connection is not None:
+                connection.in_flight += 1
+                connection.last_used = next(self._frame_numbers)
+        if connection is None:
+            call.on_undelivered("no_worker")
             return
         budget_ms = call.message.remaining_ms
-        timeout_s = self._settings.answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
-        link.line.call(call.parcel, budget_ms, timeout_s, partial(self._ended, link, call, tried))
+        timeout_s = self._answer_timeout_s if budget_ms is None else budget_ms / 1e3 + _GRACE_S
+        connection.channel.call(call.request, budget_ms, timeout_s, partial(self._on_outcome, connection, call, tried))
 
-    def _ended(self, link: Link, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
-        """A call is over; runs on a thread of the line's, whose library would swallow what is raised here."""
+    def _on_outcome(
+        self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome
+    ) -> None:
         try:
             with self._lock:
-                link.under_way -= 1
-            self._take(link, call, tried, outcome)
-        except BaseException as error:  # noqa: BLE001  Whatever it is, the node raises it.
-            self._settings.on_fault(error)
+                connection.in_flight -= 1
+            self._handle(connection, call, tried, outcome)
+        except BaseException as error:  # noqa: BLE001  grpcio would swallow it; the node raises it.
+            self._on_fault(error)
 
-    def _take(self, link: Link, call: "_Call", tried: frozenset[str], outcome: Outcome) -> None:
-        name = link.name or _UNNAMED
+    def _handle(self, connection: WorkerConnection, call: "_Call", tried: frozenset[str], outcome: CallOutcome) -> None:
+        name = connection.name or "unknown"
         match outcome:
-            case Returned():
-                size = len(outcome.body) + sum(len(value) for key, value in outcome.beside.items() if _is_ours(key))
-                self._reply(Reply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns))
-            case Refused():
+            case RpcReply():
+                ours = (value for key, value in outcome.metadata.items() if key.lower().startswith("skylane-"))
+                size = len(outcome.body) + sum(map(len, ours))
+                self._put(RawReply(partial(self._read, call.message, name, outcome), size, outcome.returned_ns))
+            case RpcRefusal():
                 refusal = _refusal(call.message, name, outcome.status, outcome.reason)
-                self._reply(Reply(lambda: refusal, 0, outcome.returned_ns))
-            case Unsent():
-                if link.name is not None:
-                    self._workers.left(link.name, is_drained=outcome.is_stopping)
-                link.interrupted.set()
-                self._send(call, tried | {link.address})
-            case Silent() if outcome.is_broken and link.name is not None:
-                self._workers.broke(link.name)
+                self._put(RawReply(lambda: refusal, 0, outcome.returned_ns))
+            case NotDelivered():
+                if connection.name is not None:
+                    self.workers.left(connection.name, is_drained=outcome.is_stopping)
+                connection.interrupted.set()
+                self._send(call, tried | {connection.address})
+            case Indeterminate() if outcome.is_broken and connection.name is not None:
+                self.workers.connection_lost(connection.name)
 
-    def _reply(self, reply: Reply) -> None:
+    def _put(self, reply: RawReply) -> None:
         try:
             self.replies.put_nowait(reply)
         except queue.Full:
             with self._lock:
                 self.replies_dropped += 1
 
-    def _read(self, frame: FrameMessage, worker: str, returned: Returned) -> ResultMessage:
-        """The answer to a frame; where it is none, that is its answer: no other will come."""
+    def _read(self, frame: FrameMessage, worker: str, reply: RpcReply) -> ResultMessage:
+        """Decodes a reply. A malformed one counts as the failure of its frame, because no other reply will come."""
         try:
-            message = self._dialect.read(returned)
+            message = self._adapter.read(reply)
         except MessageError as error:
-            return _refusal(frame, worker, Status.FAILED, f"the answer cannot be read: {error}")
+            return _refusal(frame, worker, Status.FAILED, f"the reply cannot be read: {error}")
         if message.id != frame.id:
-            return _refusal(frame, worker, Status.FAILED, f"the answer is one to frame {message.id}")
+            return _refusal(frame, worker, Status.FAILED, f"the reply belongs to frame {message.id}")
         return message
 
-    def _problem(self, link: Link) -> str:
-        if link.name is not None:
-            return f"it does not serve {self._settings.model}"
-        return str(link.problem or "it said nothing")
+    def _problem(self, connection: WorkerConnection) -> str:
+        if connection.name is not None:
+            return f"it does not serve {self.workers.model}"
+        return str(connection.problem or "no status received yet")
 
-    def _told(self, link: Link, name: str, packed: bytes) -> None:
-        other = next((each for each in self._links if each is not link and each.name == name), None)
+    def _on_status(self, connection: WorkerConnection, name: str, packed: bytes) -> None:
+        other = next((each for each in self._connections if each is not connection and each.name == name), None)
         if other is not None:
             raise ChannelError(
-                f"its worker is {name}, as is that of {other.address}: name one address of each, and each by another name "
-                "(skylane cloud serve --worker)"
+                f"its worker is named {name}, as is the one at {other.address}: give one address per worker, and each "
+                "worker its own name (skylane cloud serve --worker)"
             )
-        self._workers.told(name, packed)
+        self.workers.update(name, packed)
 
-    def _failed(self) -> None:
+    def _on_thread_failure(self) -> None:
         try:
             self._threads.check()
-        except BaseException as error:  # noqa: BLE001  Whatever it is, the node raises it.
-            self._settings.on_fault(error)
+        except BaseException as error:  # noqa: BLE001  The node raises it.
+            self._on_fault(error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A frame that is to be sent."""
+    """A frame to send."""
 
     message: FrameMessage
-    parcel: EncodedRequest
-    unreachable: Unreachable
+    request: EncodedRequest
+    on_undelivered: OnUndelivered
     worker: str | None
 
 
 def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:
-    """What became of a frame, as if the worker had said it."""
+    """Returns the outcome of a frame in the form of a worker's message."""
     return ResultMessage(frame.id, frame.attempt, status, worker, reason)
-
-
-def _is_ours(key: str) -> bool:
-    return key.lower().startswith("skylane-")

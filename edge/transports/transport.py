@@ -1,118 +1,120 @@
-"""What every transport offers, and the table of them."""
+"""The transport contract, the table of transports, and `open_transport`."""
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.reliability.worker_clocks import Clocks
-from shared.encoding.compression import Buffer
+from edge.config import EdgeConfig
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
+from edge.transport_events import TransportEvents
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
-from shared.registry import Entry
+from shared.registry import Entry, load
 
-MAX_QUEUED_REPLIES = 256  # That wait to be read.
+MAX_QUEUED_REPLIES = 256
 
-TRANSPORTS = {  # Each opened by (EdgeConfig, session, TransportEvents).
-    "mqtt": Entry("edge.transports.mqtt.transport:opened", "edge"),
-    "grpc": Entry("edge.transports.grpc.transports:native", "transports"),
-    "tfs-grpc": Entry("edge.transports.grpc.transports:tensorflow_serving", "transports"),
-    "oip-grpc": Entry("edge.transports.grpc.transports:open_inference", "transports"),
-    "oip-rest": Entry("edge.transports.http.transports:open_inference", "transports"),
-    "tfs-rest": Entry("edge.transports.http.transports:tensorflow_serving", "transports"),
+TRANSPORTS = {  # Each is called as (EdgeConfig, session, TransportEvents).
+    "mqtt": Entry("edge.transports.mqtt.transport:open_mqtt", "edge"),
+    "grpc": Entry("edge.transports.factory:skylane_grpc", "transports"),
+    "tfs-grpc": Entry("edge.transports.factory:tensorflow_serving_grpc", "transports"),
+    "oip-grpc": Entry("edge.transports.factory:open_inference_grpc", "transports"),
+    "oip-rest": Entry("edge.transports.factory:open_inference_rest", "transports"),
+    "tfs-rest": Entry("edge.transports.factory:tensorflow_serving_rest", "transports"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """A frame packed for its way up."""
+    """A frame encoded for a transport."""
 
-    parts: tuple[Buffer, ...]  # Of its body: a picture among them lies where it was made, and is not copied.
-    beside: tuple[tuple[str, str | bytes], ...] = ()  # Headers that say of the frame what the body has no place for.
-
-    @property
-    def body(self) -> bytes:
-        """All of its parts, joined; one that is bytes already is not copied."""
-        return b"".join(self.parts)
+    body: bytes
+    metadata: tuple[tuple[str, str | bytes], ...] = ()  # gRPC metadata or HTTP headers.
 
     @property
     def size(self) -> int:
-        """Bytes that go up: the body, and what goes beside it."""
-        return sum(map(len, self.parts)) + sum(len(value) for _, value in self.beside)
+        """Size of body and metadata in bytes."""
+        return len(self.body) + sum(len(value) for _, value in self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as it came in, unread."""
+class RawReply:
+    """A reply that is not decoded yet."""
 
-    read: Callable[[], ResultMessage]  # Raises MessageError: it is none.
-    size: int  # Bytes that came down.
+    read: Callable[[], ResultMessage]  # Raises MessageError if the reply is malformed.
+    size: int  # Size in bytes.
     returned_ns: int
 
 
-Unreachable = Callable[[str], None]  # Told, with the reason, when it is certain that nobody got a message.
+OnUndelivered = Callable[[str], None]  # Called with the reason if no worker got the frame.
 
 
 class Transport(Protocol):
-    """Carries frames to a worker; whatever comes back waits in `replies`."""
+    """Carries frames to workers and puts their replies into `replies`."""
 
-    replies: "queue.Queue[Reply | None]"
+    replies: "queue.Queue[RawReply | None]"
+    workers: WorkerDirectory  # The workers that serve the configured model.
 
     @property
     def replies_dropped(self) -> int:
-        """Answers that found `replies` full; their frames are closed by time."""
+        """Number of replies that were dropped because `replies` was full."""
 
     @property
-    def largest_message(self) -> int:
-        """Bytes; a larger message must not be sent."""
+    def max_request_bytes(self) -> int:
+        """Largest request that may be sent."""
 
     @property
-    def largest_message_told(self) -> str:
-        """Whose bound that is, and the bound."""
+    def request_limit(self) -> str:
+        """The size limit and its origin, for error messages."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether the link to the broker, or without a broker to a worker of the model, stands as far as is known."""
+        """Whether there is a connection to the broker, or without a broker to a worker that serves the model."""
 
     @property
     def last_received_ns(self) -> int:
-        """When the link was last known to carry anything this way, by `shared.clock`."""
+        """Time at which the connection last carried anything to this vehicle, by `shared.clock`."""
 
-    def ask_for_sign(self) -> None:
-        """Have the link carry something back, if it carries anything at all, unless that is on its way already."""
+    def ping(self) -> None:
+        """Asks the broker for a sign of life, unless one is due already."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
-        """The card of the model that is wanted, from a worker that serves it."""
+        """Returns the card of the configured model from a worker that serves it.
 
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """Whether a worker serves the model, waiting for one at most `timeout_s`."""
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """The workers that serve the model, each with the session of its process."""
-
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """When a worker of the model last went without draining, or the connection with all that was on its way.
-
-        0 where none has. Waits at most `timeout_s` for one that goes later than `after_ns`.
+        Raises:
+            NoWorkerError: no worker serves the model in time.
         """
 
     def unused(self) -> Mapping[str, str]:
-        """The addresses that were given and got no frame, each with why nobody there could take one."""
+        """Returns the configured addresses that got no frame, with the reason."""
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """A frame as this transport sends it."""
+        """Encodes a frame."""
 
     def send(
-        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
+        self,
+        message: FrameMessage,
+        request: EncodedRequest,
+        on_undelivered: OnUndelivered,
+        *,
+        worker: str | None = None,
     ) -> None:
-        """Hand a packed frame over; returns before it is on the wire. `worker`: who is to take it; None: any."""
+        """Sends an encoded frame to `worker`, or to any worker; returns before it is on the wire."""
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
-        """Tell `clocks` what the workers' clocks say, until stopped; the body of a thread.
-
-        A transport without a channel beside the frames returns at once: `clocks` then knows what the frames tell.
-        """
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
+        """Probes the clocks of the workers until stopped, and reports the results to `clocks`."""
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Signs off and closes the connections."""
+
+
+def open_transport(config: EdgeConfig, session: str, *, events: TransportEvents | None = None) -> Transport:
+    """Connects to the broker or to the workers of a configuration; close the transport after use.
+
+    Raises:
+        SkylaneError: an address cannot be used, a library is missing, or there is no broker.
+    """
+    factory: Callable[..., Transport] = load("transport", TRANSPORTS, config.transport)
+    return factory(config, session, events or TransportEvents())

@@ -1,4 +1,4 @@
-"""`skylane send`: pictures to workers, spread over them by load."""
+"""The command `skylane send`: uploads images to workers and balances them by load."""
 
 import json
 import sys
@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edge.run_summary import NOTHING_ANSWERED
 from edge.transports.credentials import worker_address
-from edge.upload.dispatcher import Ended, Spread
-from edge.upload.grpc_client import UploadSettings
-from edge.upload.image_files import found, sort_out
+from edge.upload.client import UploadSettings
+from edge.upload.dispatcher import Dispatcher, UploadOutcome
+from edge.upload.image_files import check_images, find_images
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
 from shared.flags import FiniteRange, ValidatedText, check_version, topic_name
@@ -27,14 +27,14 @@ from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
 
-CALLERS = {
+UPLOAD_CLIENTS = {
     "grpc": Entry("edge.upload.grpc_client:GrpcUploadClient", "transports"),
     "http": Entry("edge.upload.http_client:HttpUploadClient", "transports"),
 }
 
 
 def _addresses(text: str) -> list[str]:
-    """Reads the addresses of workers, separated by commas.
+    """Parses the addresses of workers, separated by commas.
 
     Raises:
         SkylaneError: one of them is not HOST:PORT.
@@ -43,7 +43,7 @@ def _addresses(text: str) -> list[str]:
 
 
 class UnwritableError(SkylaneError):
-    """What a picture was answered cannot be kept."""
+    """A result cannot be written."""
 
 
 @click.command()
@@ -58,10 +58,10 @@ class UnwritableError(SkylaneError):
 )
 @click.option(
     "--transport",
-    type=click.Choice([*CALLERS]),
+    type=click.Choice([*UPLOAD_CLIENTS]),
     default="grpc",
     show_default=True,
-    help="grpc: made ready for the model here; http: as they are, to /api/detect.",
+    help="grpc: images are resized and encoded here; http: files are sent unchanged to /api/detect.",
 )
 @click.option(
     "--vehicle",
@@ -69,25 +69,53 @@ class UnwritableError(SkylaneError):
     type=topic_name("vehicle"),
     default="send",
     show_default=True,
-    help="Name to send by; the one of the token, where there is a token.",
+    help="Name that identifies this sender to the workers; it must match the token if they require one.",
 )
-@click.option("--model", type=topic_name("model"), default="road-small", show_default=True)
-@click.option("--model-version", "version", callback=check_version, help="[the worker's current one]")
 @click.option(
-    "--places", type=click.IntRange(1, 64), default=2, show_default=True, help="Pictures under way at a node."
+    "--model", type=topic_name("model"), default="road-small", show_default=True, help="Model to run on the images."
 )
-@click.option("--codec", type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]), default="jpeg", show_default=True)
-@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the annotated pictures.")
-@click.option("--json", "lines", type=click.File("w", "utf-8"), help="A line of JSON a picture goes there; -: here.")
-@click.option("--connect-timeout", "connect_timeout_s", type=FiniteRange(0.1), default=10.0, show_default=True)
-@click.option("--answer-timeout", "answer_timeout_s", type=FiniteRange(0.1), default=60.0, show_default=True)
+@click.option(
+    "--model-version", "version", callback=check_version, help="Version of the model. [the worker's current one]"
+)
+@click.option(
+    "--places", type=click.IntRange(1, 64), default=2, show_default=True, help="Concurrent images per worker."
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["raw", "jpeg", "png", "lz4", "zstd"]),
+    default="jpeg",
+    show_default=True,
+    help="Encoding of images over gRPC.",
+)
+@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality.")
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
+)
+@click.option(
+    "--json", "lines", type=click.File("w", "utf-8"), help="File for one JSON line per image; - for standard output."
+)
+@click.option(
+    "--connect-timeout",
+    "connect_timeout_s",
+    type=FiniteRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for a worker.",
+)
+@click.option(
+    "--answer-timeout",
+    "answer_timeout_s",
+    type=FiniteRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a result.",
+)
 @log_options
 @click.option(
     "--worker-tls-ca",
     "tls_ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Speak TLS to workers whose certificate this authority (PEM) signed; a token goes in SKYLANE_WORKER_TOKEN.",
+    help="Certificate authority (PEM) of the workers; turns TLS on. The token is read from SKYLANE_WORKER_TOKEN.",
 )
 def send(
     images: tuple[Path, ...],
@@ -99,120 +127,114 @@ def send(
     lines: IO[str] | None,
     log_level: str | None,
     log_format: str | None,
-    **asked: Any,
+    **options: Any,
 ) -> None:
-    """Send IMAGES (pictures, or folders of them) to workers; each goes to a node that has a free place.
+    """Send IMAGES (image files, or folders of them) to workers, balanced by load.
 
-    The exit code is 0, or 1 if a picture was corrupt or got no answer, 2 for a wrong command line, 3 if none was answered.
+    The exit code is 0, or 1 if an image was corrupt or got no result, 2 for a wrong command line, 3 if no image got one.
     """
-    configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": asked["sender"]})
-    addresses = [address for node in nodes for address in _addresses(node)]
+    configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": options["sender"]})
+    addresses = dict.fromkeys(address for node in nodes for address in _addresses(node))
+    client_type = load("transport", UPLOAD_CLIENTS, transport)
+    settings = UploadSettings(**options, annotate=output is not None)
     console = Console(stderr=True)
-    opened = load("transport", CALLERS, transport)
-    settings = UploadSettings(**asked, annotate=output is not None)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
-        files = found(images)
-        looking = progress.add_task("looked through", total=len(files))
-        whole, corrupt = sort_out(files, lambda: progress.advance(looking))
+        files = find_images(images)
+        checking = progress.add_task("checked", total=len(files))
+        valid, corrupt = check_images(files, lambda: progress.advance(checking))
         for error in corrupt:
-            _LOG.warning("picture left out", reason=str(error))
-        sending = progress.add_task("answered", total=len(whole))
-        ended: list[Ended] = []
-        began_ns = last_ns = clock.now_ns()
+            _LOG.warning("image skipped", reason=str(error))
+        sending = progress.add_task("answered", total=len(valid))
+        outcomes: list[UploadOutcome] = []
+        started_ns = ended_ns = clock.now_ns()
 
-        def record(each: Ended) -> None:
-            nonlocal last_ns
-            last_ns = clock.now_ns()  # Of a node that is not there is heard later.
-            ended.append(each)
-            _write(each, len(ended), lines, output)
+        def record(outcome: UploadOutcome) -> None:
+            nonlocal ended_ns
+            ended_ns = clock.now_ns()  # The loss of a worker may be noticed later.
+            outcomes.append(outcome)
+            _write(outcome, len(outcomes), lines, output)
             progress.advance(sending)
 
-        spread = Spread(whole, record)
-        spread.run(
-            {
-                address: [partial(opened, address, settings, spread.is_over)] * places
-                for address in dict.fromkeys(addresses)
-            }
+        dispatcher = Dispatcher(valid, record)
+        dispatcher.run(
+            {address: [partial(client_type, address, settings, dispatcher.has_work)] * places for address in addresses}
         )
-    taken_s = (last_ns - began_ns) / 1e9
-    for node, why in spread.lost.items():
-        _LOG.warning("worker gets no more pictures", address=node, reason=why)
-    failed = [each for each in ended if each.told is None]
-    for each in failed:
-        _LOG.warning("picture not answered", picture=str(each.picture), reason=each.fault)
+    for address, reason in dispatcher.lost.items():
+        _LOG.warning("worker gets no more images", address=address, reason=reason)
+    failed = [outcome for outcome in outcomes if outcome.result is None]
+    for outcome in failed:
+        _LOG.warning("image not answered", image=str(outcome.image), reason=outcome.fault)
     results = console if lines is not None and lines.name == "-" else Console()
-    results.print(_summary(ended, len(corrupt), taken_s))
+    results.print(_summary(outcomes, len(corrupt), (ended_ns - started_ns) / 1e9))
     if output is not None and output.is_dir():
-        results.print(
-            f"The annotated pictures are in {output.resolve()}", markup=False, highlight=False, soft_wrap=True
-        )
-    if ended and len(failed) == len(ended):
+        results.print(f"The annotated images are in {output.resolve()}", markup=False, highlight=False, soft_wrap=True)
+    if outcomes and len(failed) == len(outcomes):
         sys.exit(NOTHING_ANSWERED)
     sys.exit(1 if failed or corrupt else 0)
 
 
-def _write(each: Ended, number: int, lines: IO[str] | None, output: Path | None) -> None:
-    """What became of a picture, as a line and as a picture.
+def _write(outcome: UploadOutcome, number: int, lines: IO[str] | None, output: Path | None) -> None:
+    """Writes the JSON line of an image, and its annotated copy.
 
     Raises:
-        UnwritableError: the disk does not take it.
+        UnwritableError: a file cannot be written.
     """
     if lines is not None:
-        with _kept("--json", lines.name, lines.close):
-            lines.write(json.dumps(_line(each), ensure_ascii=False) + "\n")
+        with _write_errors("--json", lines.name, lines.close):
+            lines.write(json.dumps(_line(outcome), ensure_ascii=False) + "\n")
             lines.flush()
-    if output is not None and each.told is not None and each.told.annotated is not None:
-        with _kept("--output", output):
+    if output is not None and outcome.result is not None and outcome.result.annotated is not None:
+        with _write_errors("--output", output):
             output.mkdir(parents=True, exist_ok=True)
-            (output / f"{number:05d}-{each.picture.stem}.jpg").write_bytes(each.told.annotated)
+            (output / f"{number:05d}-{outcome.image.stem}.jpg").write_bytes(outcome.result.annotated)
 
 
 @contextmanager
-def _kept(flag: str, path: str | Path, give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """`give_up`: what is to be done where it cannot be written; what that says of the same is not told again."""
+def _write_errors(option: str, path: str | Path, close: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Turns an OSError into an error that names the option; calls `close` and ignores further errors of it."""
     try:
         yield
     except OSError as error:
         with suppress(OSError):
-            give_up()
-        raise UnwritableError(unwritable_message(path, error, flag)) from error
+            close()
+        raise UnwritableError(unwritable_message(path, error, option)) from error
 
 
-def _line(each: Ended) -> Mapping[str, Any]:
-    line: dict[str, Any] = {"picture": str(each.picture), "node": each.node}
-    if each.told is None:
-        return {**line, "error": each.fault}
-    told = each.told
-    times = {"bytes_up": told.bytes_up, "inference_ms": told.inference_ms, "total_ms": told.total_ms}
-    return {**line, **times, **told.result}
+def _line(outcome: UploadOutcome) -> Mapping[str, Any]:
+    line: dict[str, Any] = {"picture": str(outcome.image), "node": outcome.worker}
+    result = outcome.result
+    if result is None:
+        return {**line, "error": outcome.fault}
+    times = {"bytes_up": result.bytes_up, "inference_ms": result.inference_ms, "total_ms": result.total_ms}
+    return {**line, **times, **result.result}
 
 
-def _summary(ended: Sequence[Ended], corrupt: int, taken_s: float) -> Table:
-    """What each node did, and all of them together."""
-    told = [each.told for each in ended if each.told is not None]
-    title = (
-        f"{len(ended) + corrupt} pictures in {taken_s:.1f} s: {len(told)} answered, {len(ended) - len(told)} failed, "
+def _summary(outcomes: Sequence[UploadOutcome], corrupt: int, duration_s: float) -> Table:
+    """Returns a table with the totals of each worker, and of all together."""
+    answered = sum(outcome.result is not None for outcome in outcomes)
+    table = Table(
+        title=f"{len(outcomes) + corrupt} images in {duration_s:.1f} s: {answered} answered, "
+        f"{len(outcomes) - answered} failed, {corrupt} corrupt"
     )
-    table = Table(title=f"{title}{corrupt} corrupt")
     table.add_column("node", no_wrap=True)
     for heading in ("answered", "failed", "upload MB/s", "mean inference ms", "mean total ms"):
         table.add_column(heading, justify="right")
-    nodes = sorted({each.node for each in ended if each.node})
-    for node in nodes:
-        table.add_row(node, *_figures([each for each in ended if each.node == node], taken_s))
-    if len(nodes) > 1:
-        table.add_row(*(f"[bold]{figure}[/]" for figure in ("all", *_figures(ended, taken_s))))
+    workers = sorted({outcome.worker for outcome in outcomes if outcome.worker})
+    for worker in workers:
+        table.add_row(worker, *_totals([each for each in outcomes if each.worker == worker], duration_s))
+    if len(workers) > 1:
+        table.add_row(*(f"[bold]{cell}[/]" for cell in ("all", *_totals(outcomes, duration_s))))
     return table
 
 
-def _figures(ended: Sequence[Ended], taken_s: float) -> tuple[str, ...]:
-    told = [each.told for each in ended if each.told is not None]
-    inferences = [each.inference_ms for each in told if each.inference_ms is not None]
+def _totals(outcomes: Sequence[UploadOutcome], duration_s: float) -> tuple[str, ...]:
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    inferences = [result.inference_ms for result in results if result.inference_ms is not None]
     return (
-        str(len(told)),
-        str(len(ended) - len(told)),
-        f"{sum(each.bytes_up for each in told) / 1e6 / max(taken_s, 1e-9):.2f}",
+        str(len(results)),
+        str(len(outcomes) - len(results)),
+        f"{sum(result.bytes_up for result in results) / 1e6 / max(duration_s, 1e-9):.2f}",
         f"{fmean(inferences):.1f}" if inferences else "",
-        f"{fmean(each.total_ms for each in told):.1f}" if told else "",
+        f"{fmean(result.total_ms for result in results):.1f}" if results else "",
     )

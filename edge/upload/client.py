@@ -1,4 +1,4 @@
-"""A caller: a place at a node, where one picture is under way at a time."""
+"""The contract of upload clients, and their settings, results and errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,43 +7,58 @@ from typing import Any, Protocol
 
 from shared.errors import SkylaneError
 
-LOOK_S = 0.2  # Between two looks whether a node that is waited for is still needed.
+CONNECT_POLL_S = 0.2  # Interval at which a client that still connects checks whether it is needed.
 
 
 class WorkerLostError(SkylaneError):
-    """A node that answers no more, or nonsense; the picture may be another's."""
+    """The worker cannot be reached, or its reply is malformed; another worker may process the image."""
 
 
 class WorkerBusyError(SkylaneError):
-    """A node that has too much to do just now; a moment later it may take the picture."""
+    """The worker is overloaded; it may accept the image later."""
 
 
 class ImageRefusedError(SkylaneError):
-    """A node's word that a picture has no result."""
+    """The worker has no result for the image."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a node says of a picture."""
+class UploadSettings:
+    """Settings of an upload."""
 
-    result: Mapping[str, Any]  # As a line of JSON tells it.
+    model: str
+    version: str | None = None
+    codec: str = "jpeg"
+    quality: int = 95
+    annotate: bool = False
+    connect_timeout_s: float = 10.0
+    answer_timeout_s: float = 60.0
+    tls_ca: Path | None = None
+    sender: str = "send"  # Name of the vehicle.
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """A worker's result for an image."""
+
+    result: Mapping[str, Any]  # Fields of a JSON line.
     bytes_up: int
-    inference_ms: float | None  # None: it was not told.
-    total_ms: float  # From the file's first byte to the result.
+    inference_ms: float | None  # None: not reported.
+    total_ms: float  # Time from reading the file to the decoded result.
     annotated: bytes | None = None  # A JPEG.
 
 
-class Caller(Protocol):
-    """Asks one node. Used by one thread; close it."""
+class UploadClient(Protocol):
+    """A connection to one worker for one image at a time. Not thread-safe."""
 
-    def ask(self, picture: Path) -> Told:
-        """The node's answer.
+    def upload(self, image: Path) -> ImageResult:
+        """Sends an image and waits for its result.
 
         Raises:
-            ImageRefusedError: it gives no result.
-            WorkerBusyError: it would take it later.
-            WorkerLostError: it gives no answer, or one that is none.
+            ImageRefusedError: the worker has no result for the image.
+            WorkerBusyError: the worker is overloaded.
+            WorkerLostError: there is no reply, or a malformed one.
         """
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""

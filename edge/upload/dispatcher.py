@@ -1,149 +1,150 @@
-"""Spreading pictures over nodes by load: whoever has a free place takes the next one."""
+"""Distributes images over workers by load: a worker gets the next image when one of its connections is free."""
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edge.upload.client import Caller, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
+from edge.upload.client import ImageResult, UploadClient, WorkerBusyError, WorkerLostError
 from shared.errors import SkylaneError
 from shared.runtime.threads import ThreadGroup
 
-_MOST_ATTEMPTS = 3  # A picture that three nodes went away with may be why.
-_PATIENCE = 120  # How many times in a row a node may say that it is busy before it counts as lost.
-_JOIN_S = 120.0
+_MAX_ATTEMPTS = 3  # An image on which three workers failed may itself be the cause.
+_MAX_BUSY_REPLIES = 120  # Consecutive replies after which a worker counts as lost.
+_JOIN_TIMEOUT_S = 120.0  # Per image.
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a picture."""
+class UploadOutcome:
+    """Result or failure of an image."""
 
-    picture: Path
-    node: str  # That answered it, or had it last; empty: none had it.
-    told: Told | None
+    image: Path
+    worker: str  # Address of the last worker that had it; empty: none had it.
+    result: ImageResult | None
     fault: str = ""
 
 
-class Spread:
-    """Gives each picture to a node with a free place; one that a node goes away with goes to another."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An image that has no outcome yet. `attempts`: number of workers that were lost while they had it."""
 
-    def __init__(self, pictures: Iterable[Path], on_ended: Callable[[Ended], None], *, rest_s: float = 0.5) -> None:
-        """`on_ended` hears of each picture, one at a time. `rest_s`: the pause after a node said that it is busy."""
-        self._waiting: deque[tuple[Path, int]] = deque((picture, 0) for picture in pictures)
-        self._on_ended = on_ended
-        self._rest_s = rest_s
+    image: Path
+    attempts: int = 0
+
+
+class Dispatcher:
+    """Uploads images; an image that a worker failed to answer goes to another worker."""
+
+    def __init__(
+        self, images: Iterable[Path], on_outcome: Callable[[UploadOutcome], None], *, busy_pause_s: float = 0.5
+    ) -> None:
+        """Queues the images.
+
+        Args:
+            images: The images to upload.
+            on_outcome: Called once per image, never concurrently.
+            busy_pause_s: Pause after a worker reported that it is overloaded.
+        """
+        self._waiting = deque(_Job(image) for image in images)
+        self._on_outcome = on_outcome
+        self._busy_pause_s = busy_pause_s
         self._condition = threading.Condition()
-        self._under_way = 0
+        self._in_progress = 0
         self._stopped = False
-        self._is_deaf = False  # Whoever hears of pictures has failed, and is told no more.
+        self._callback_failed = False
         self._lost: dict[str, str] = {}
         self._threads = ThreadGroup(self.stop)
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """The nodes that went away, and why."""
+        """The workers that were lost, with the reason."""
         return dict(self._lost)
 
-    def run(self, nodes: Mapping[str, Sequence[Callable[[], Caller]]]) -> None:
-        """Send all; `nodes`: by address, how to make a caller for each of its places. Returns when all have ended."""
-        for node, places in nodes.items():
-            for number, opened in enumerate(places):
-                self._threads.start(f"{node} {number}", partial(self._serve, node, opened))
-        self._threads.join(_JOIN_S * (1 + len(self._waiting)))
-        while self._waiting:
-            self._on_ended(Ended(self._waiting.popleft()[0], "", None, "no node is left"))
+    def run(self, workers: Mapping[str, Sequence[Callable[[], UploadClient]]]) -> None:
+        """Uploads all images and returns when each has its outcome.
 
-    def is_over(self) -> bool:
-        """Whether nothing is left for a node that comes now."""
+        `workers`: by address, one function per connection that opens its client.
+        """
+        for worker, connections in workers.items():
+            for number, connect in enumerate(connections):
+                self._threads.start(f"{worker} {number}", partial(self._serve, worker, connect))
+        self._threads.join(_JOIN_TIMEOUT_S * (1 + len(self._waiting)))
+        while self._waiting:
+            self._on_outcome(UploadOutcome(self._waiting.popleft().image, "", None, "no worker is left"))
+
+    def has_work(self) -> bool:
+        """Returns whether an image may still need a worker that connects now."""
         with self._condition:
-            return self._stopped or not (self._waiting or self._under_way)
+            return not self._stopped and bool(self._waiting or self._in_progress)
 
     def stop(self) -> None:
-        """Send no more."""
+        """Starts no more uploads."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
 
-    def _serve(self, node: str, opened: Callable[[], Caller]) -> None:
-        """Ask a node as long as it answers; the body of a thread."""
+    def _serve(self, worker: str, connect: Callable[[], UploadClient]) -> None:
+        """Uploads images over one connection until none is left or the worker is lost; the body of a thread."""
         try:
-            caller = opened()
+            client = connect()
         except WorkerLostError as error:
-            self._lose(node, error)
+            with self._condition:
+                self._lost.setdefault(worker, str(error))
+                self._condition.notify_all()
             return
-        rests = 0
-        try:
-            while (taken := self._take(node)) is not None:
+        busy_replies = 0
+        with closing(client):
+            while (job := self._next(worker)) is not None:
                 try:
-                    self._ask(node, caller, *taken, is_last_time=rests >= _PATIENCE)
-                    rests = 0
-                except WorkerBusyError:
-                    rests += 1
-                    self._rest()
-        finally:
-            caller.close()
+                    outcome = UploadOutcome(job.image, worker, client.upload(job.image))
+                except WorkerBusyError as error:
+                    busy_replies += 1
+                    is_lost = busy_replies > _MAX_BUSY_REPLIES
+                    self._complete(worker, job, lost=str(error) if is_lost else None)
+                    if not is_lost:
+                        self._pause()
+                except WorkerLostError as error:
+                    failed = _Job(job.image, job.attempts + 1)
+                    fault = f"{_MAX_ATTEMPTS} workers failed on it, the last one because: {error}"
+                    gives_up = failed.attempts >= _MAX_ATTEMPTS
+                    self._complete(
+                        worker, UploadOutcome(job.image, worker, None, fault) if gives_up else failed, lost=str(error)
+                    )
+                except (SkylaneError, OSError) as error:
+                    busy_replies = 0
+                    self._complete(worker, UploadOutcome(job.image, worker, None, str(error)))
+                else:
+                    busy_replies = 0
+                    self._complete(worker, outcome)
 
-    def _ask(self, node: str, caller: Caller, picture: Path, attempts: int, *, is_last_time: bool) -> None:
-        """Ask for one picture; where the node says nothing of it, it waits for the next place.
-
-        Raises:
-            WorkerBusyError: the node may be asked again later. `is_last_time`: it is lost instead.
-        """
-        ended: Ended | None = None
-        lost: SkylaneError | None = None
-        busy: WorkerBusyError | None = None
-        try:
-            ended = Ended(picture, node, caller.ask(picture))
-        except WorkerBusyError as error:
-            busy, lost = (None, error) if is_last_time else (error, None)
-        except WorkerLostError as error:
-            lost, attempts = error, attempts + 1
-            if attempts >= _MOST_ATTEMPTS:
-                ended = Ended(
-                    picture, node, None, f"{_MOST_ATTEMPTS} nodes went away with it, the last because: {error}"
-                )
-        except (ImageRefusedError, SkylaneError, OSError) as error:
-            ended = Ended(picture, node, None, str(error))
-        with self._condition:
-            self._under_way -= 1
-            if (
-                lost is not None
-            ):  # Before its picture can be taken: by another place at the same node it would be lost too.
-                self._lost.setdefault(node, str(lost))
-            if ended is None:
-                self._waiting.appendleft((picture, attempts))
-            else:
-                self._tell(ended)
-            self._condition.notify_all()
-        if busy is not None:
-            raise busy
-
-    def _tell(self, ended: Ended) -> None:
-        if self._is_deaf:
-            return
-        self._is_deaf = True
-        self._on_ended(ended)
-        self._is_deaf = False
-
-    def _rest(self) -> None:
-        """Leave a busy node alone for a moment; the others work."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._stopped, self._rest_s)
-
-    def _take(self, node: str) -> tuple[Path, int] | None:
-        """The next picture; None when all have ended, or the node is lost."""
+    def _next(self, worker: str) -> _Job | None:
+        """Waits for an image; returns None when all have their outcome, or the worker is lost."""
         with self._condition:
             self._condition.wait_for(
-                lambda: self._stopped or node in self._lost or self._waiting or not self._under_way
+                lambda: self._stopped or worker in self._lost or self._waiting or not self._in_progress
             )
-            if self._stopped or node in self._lost or not self._waiting:
+            if self._stopped or worker in self._lost or not self._waiting:
                 return None
-            self._under_way += 1
+            self._in_progress += 1
             return self._waiting.popleft()
 
-    def _lose(self, node: str, error: WorkerLostError) -> None:
+    def _complete(self, worker: str, result: UploadOutcome | _Job, lost: str | None = None) -> None:
+        """Reports an outcome, or queues a job again. `lost`: the worker is lost for this reason."""
         with self._condition:
-            self._lost.setdefault(node, str(error))
+            self._in_progress -= 1
+            if lost is not None:  # Before the image is queued, so that no connection to this worker takes it.
+                self._lost.setdefault(worker, lost)
+            if isinstance(result, _Job):
+                self._waiting.appendleft(result)
+            elif not self._callback_failed:
+                self._callback_failed = True
+                self._on_outcome(result)
+                self._callback_failed = False
             self._condition.notify_all()
+
+    def _pause(self) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped, self._busy_pause_s)

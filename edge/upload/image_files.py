@@ -1,4 +1,4 @@
-"""The pictures that are to be sent: found, and looked through before the first of them leaves."""
+"""Finds the image files to upload, and checks them before the first one is sent."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,42 +10,40 @@ from shared.imaging.image_files import ImageFileError, read_image_file
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-class NoPicturesError(SkylaneError):
-    """There is nothing to send."""
+class NothingToUploadError(SkylaneError):
+    """There are no images to upload."""
 
 
-class Sorted(NamedTuple):
-    """Whole pictures, and what is wrong with the others."""
+class CheckedFiles(NamedTuple):
+    """Valid image files, and the errors of the others."""
 
-    whole: tuple[Path, ...]
+    valid: tuple[Path, ...]
     corrupt: tuple[ImageFileError, ...]
 
 
-def found(paths: Iterable[Path]) -> list[Path]:
-    """The files that are named, and those of the folders that are, by their suffix and in the order of their names.
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Returns files as given, and the image files in folders and their subfolders, sorted by name.
 
     Raises:
-        NoPicturesError: there are none.
+        NothingToUploadError: there are none.
     """
     files: list[Path] = []
     for path in paths:
         inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
         files += inside if path.is_dir() else [path]
     if not files:
-        raise NoPicturesError(
-            f"no picture is named, nor in a folder that is: give files, or folders of {', '.join(_SUFFIXES)}"
-        )
+        raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
     return list(dict.fromkeys(files))
 
 
-def sort_out(files: Sequence[Path], on_looked: Callable[[], None]) -> Sorted:
-    """Decode every picture once, whole: a header alone tells nothing of a transfer that broke off."""
-    whole, corrupt = [], []
+def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> CheckedFiles:
+    """Decodes each image completely: a header does not reveal that a file was cut off."""
+    valid, corrupt = [], []
     for file in files:
         try:
             read_image_file(file)
-            whole.append(file)
+            valid.append(file)
         except ImageFileError as error:
             corrupt.append(error)
-        on_looked()
-    return Sorted(tuple(whole), tuple(corrupt))
+        on_checked()
+    return CheckedFiles(tuple(valid), tuple(corrupt))

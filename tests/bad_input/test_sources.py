@@ -25,7 +25,7 @@ def test_missing_source_is_reported(fails: Callable[..., str], tmp_path: Path, n
     """Covers a typing error in a path."""
     line = fails("edge", "play", tmp_path / name)
     assert f"{tmp_path / name} does not exist" in line
-    assert "give a bag, a video file, a folder of pictures or camera:0" in line
+    assert "give a bag, a video file, a folder of images or camera:0" in line
 
 
 @pytest.mark.parametrize("name", ["text.bag", "text.mcap", "text.db3", "text.mp4"])

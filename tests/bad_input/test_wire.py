@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from msgspec.structs import asdict, replace
 
-from edge.reliability.worker_directory import Workers
+from edge.reliability.worker_directory import WorkerDirectory
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -103,9 +103,9 @@ def test_malformed_message_is_rejected_and_the_next_frame_processed(case: str) -
 def test_malformed_message_is_rejected_over_mosquitto(mosquitto_url: str) -> None:
     """A broken message is identified by its correlation data alone."""
     with bus_of(mosquitto_url) as bus, working(bus_of(mosquitto_url)):
-        workers = Workers()
+        workers = WorkerDirectory("tiny")
         bus.subscribe(WORKER_STATUS.filter(), WORKER_STATUS.qos, workers.announced)
-        assert workers.wait_until_serves("tiny", WAIT_S)  # Before that, the message may reach no worker.
+        assert workers.wait_until_served(WAIT_S)  # Before that, the message may reach no worker.
         vehicle = f"car-{uuid4().hex[:6]}"
         sender = Sender(bus, vehicle)
         sender.send(b"\xc1", correlation=f"{vehicle}/left/s1/5".encode())

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from bench.load.null_worker import NullWorker, NullWorkerSettings
-from edge.cli import run
 from edge.config import EdgeConfig
-from edge.pacing.arrivals import Arrivals
+from edge.pacing.replay import Arrivals
+from edge.run import run
 
 _FRAMES = 40
 _HEIGHT, _WIDTH = 16, 24
@@ -53,7 +53,7 @@ def consistent_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) 
     with _own_signals(), NullWorker(embedded_url, settings) as worker:
         assert worker.wait_until_ready()
         beside = {"worker/sound-worker": os.getpid()}  # It is threads of this process.
-        assert run(str(pictures), config, Console(quiet=True), beside=beside) == 0
+        assert run(str(pictures), config, Console(quiet=True), sampled_processes=beside) == 0
     return folder / "run"
 
 

@@ -1,4 +1,4 @@
-"""What the vehicle's tests share: a model card, frames and answers."""
+"""Fixtures of the vehicle's tests: a model card, frames and replies."""
 
 import logging
 from collections.abc import Callable
@@ -34,7 +34,7 @@ NODE = "edge/car/s1"
 
 @pytest.fixture
 def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
-    """Returns the lines that Skylane logged so far, each as its fields; the message is `event`."""
+    """Returns the fields of each line that Skylane has logged; the message is `event`."""
     caplog.set_level(logging.INFO, logger="skylane")
     return lambda: [
         {**record.msg, "level": record.levelname.lower()} for record in caplog.records if isinstance(record.msg, dict)
@@ -43,13 +43,13 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, A
 
 @pytest.fixture
 def card() -> ModelCard:
-    """A model of 8×12 pixels, rgb8, two classes."""
+    """Returns the card of a model with an 8×12 rgb8 input and two classes."""
     return CARD
 
 
 @pytest.fixture
 def frame() -> Callable[..., Frame]:
-    """Makes frames, numbered, of the model's size."""
+    """Makes numbered frames of the model's size."""
 
     def make(index: int = 0, camera: str = "/left", source_ns: int = 0) -> Frame:
         return Frame(np.full((HEIGHT, WIDTH, 3), index % 256, np.uint8), Layout.RGB8, camera, index, 7, source_ns, 5)
@@ -59,28 +59,28 @@ def frame() -> Callable[..., Frame]:
 
 @pytest.fixture
 def send() -> Callable[[FrameRecord], FrameRecord]:
-    """Has a journey pass all stages up to sent, a microsecond each."""
+    """Gives a record the times of all stages up to sent, one microsecond apart."""
 
-    def pass_stages(journey: FrameRecord) -> FrameRecord:
-        at_ns = journey.times[Stage.DUE]
+    def set_times(record: FrameRecord) -> FrameRecord:
+        at_ns = record.times[Stage.DUE]
         for stage in (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED, Stage.SENT):
             at_ns += 1000
-            journey.times[stage] = at_ns
-        journey.stamps = tuple(Stamp(stage.value, NODE, at) for stage, at in journey.times.items())
-        return journey
+            record.times[stage] = at_ns
+        record.stamps = tuple(Stamp(stage.value, NODE, at) for stage, at in record.times.items())
+        return record
 
-    return pass_stages
+    return set_times
 
 
 @pytest.fixture
 def answer() -> Callable[..., ResultMessage]:
-    """Makes a worker's answer to a sent journey; its clock is ten seconds ahead."""
+    """Makes a worker's reply to a sent frame; the worker's clock is ten seconds ahead."""
 
-    def make(journey: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> ResultMessage:
-        base_ns = journey.times[Stage.SENT] + 10**10
+    def make(record: FrameRecord, status: Status = Status.ANSWERED, **changes: Any) -> ResultMessage:
+        base_ns = record.times[Stage.SENT] + 10**10
         cloud = tuple(Stamp(stage.value, "cloud/w/s9", base_ns + 100 * i) for i, stage in enumerate(CLOUD_STAGES))
         fields: dict[str, Any] = {
-            "id": journey.id,
+            "id": record.id,
             "attempt": 1,
             "status": status,
             "worker": "w",
@@ -89,7 +89,7 @@ def answer() -> Callable[..., ResultMessage]:
             if status is Status.ANSWERED
             else b"",
             "batch_size": 1,
-            "stamps": journey.stamps + cloud,
+            "stamps": record.stamps + cloud,
         }
         return ResultMessage(**fields | changes)
 

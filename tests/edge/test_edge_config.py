@@ -1,3 +1,5 @@
+"""The configuration of the vehicle node."""
+
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,18 @@ from shared.flags import override
 
 REFUSED = [
     ({"arrivals": "poisson"}, "arrivals: poisson needs arrival_rate_hz"),
-    ({"arrival_rate_hz": 5.0}, "arrival_rate_hz: the source's own times are the schedule"),
+    ({"arrival_rate_hz": 5.0}, "arrival_rate_hz: the times of the source are the schedule"),
     ({"arrivals": "uniform", "arrival_rate_hz": 5.0, "rate": 2.0}, "rate: uniform arrivals follow arrival_rate_hz"),
     ({"arrivals": "uniform", "arrival_rate_hz": 5.0, "closed_loop": True}, "arrivals: a closed loop waits for answers"),
-    ({"queue": 4, "closed_loop": True}, "queue: in a closed loop no frame is given up"),
-    ({"burst": 8}, "burst: frames fall due together in a closed loop only: add closed_loop"),
-    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: nothing is sent again without retry"),
+    ({"queue": 4, "closed_loop": True}, "queue: a closed loop drops no frame"),
+    ({"burst": 8}, "burst: only a closed loop sends bursts: add closed_loop"),
+    ({"retry_after_ms": 300, "retry": False}, "retry_after_ms: no frame is sent again without retry"),
 ]
 
 
 @pytest.mark.parametrize(("given", "problem"), REFUSED, ids=[problem.partition(":")[0] for _, problem in REFUSED])
-def test_a_load_that_contradicts_itself_is_refused(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    """A flag that is quietly without effect makes a figure that means something else."""
+def test_contradicting_options_are_refused(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    """An option that silently has no effect would make results mean something else."""
     with pytest.raises(click.UsageError) as flags:
         override(EdgeConfig(), given)
     assert flags.value.message.startswith(problem)
@@ -40,15 +42,15 @@ def test_a_load_that_contradicts_itself_is_refused(given: dict[str, Any], proble
         {"closed_loop": True, "burst": 8, "window": 4},
         {"queue": 16, "rate": 2.0},
     ],
-    ids=["server", "multi stream", "patient"],
+    ids=["server", "multi stream", "queue"],
 )
-def test_a_load_that_holds_together_is_taken(given: dict[str, Any]) -> None:
-    """What the scenarios are made of."""
+def test_consistent_options_are_accepted(given: dict[str, Any]) -> None:
+    """These are the combinations of the benchmark scenarios."""
     assert override(EdgeConfig(), given).model_dump(include=set(given)) == given
 
 
-def test_a_seed_is_drawn_where_chance_plays_a_part_and_none_was_given() -> None:
-    """Then the manifest tells it; where nothing is drawn there is none to tell."""
+def test_poisson_arrivals_without_a_seed_get_a_random_one() -> None:
+    """The manifest records the seed; other arrivals need none."""
     poisson = EdgeConfig.model_validate({"arrivals": "poisson", "arrival_rate_hz": 5.0})
     assert poisson.seeded().seed is not None
     assert poisson.seeded().seed != poisson.seeded().seed
@@ -61,17 +63,28 @@ def test_a_seed_is_drawn_where_chance_plays_a_part_and_none_was_given() -> None:
     [("--arrivals", "uniform", "--arrival-rate", "5"), ("--closed-loop", "--burst", "2")],
     ids=["arrivals", "burst"],
 )
-def test_a_camera_keeps_its_own_time(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Its frames cannot be told when to exist; the flag is refused before the camera is opened."""
+def test_a_camera_accepts_no_schedule(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A camera decides when its frames exist; the option is refused before the camera is opened."""
     with pytest.raises(SystemExit) as ended:
         skylane.main(["edge", "play", "camera:0", *flags])
     assert ended.value.code == 2
     assert "a camera's frames are due when it takes them" in capsys.readouterr().err
 
 
-def test_the_shipped_configuration_is_taken() -> None:
-    """`configs/edge.yaml` is what a user starts from, its comments what he takes out."""
+def test_the_shipped_configuration_contains_every_key_with_its_default() -> None:
+    """Users start from `configs/edge.yaml` and uncomment lines."""
     path = Path(__file__).parents[2] / "configs" / "edge.yaml"
     assert read_yaml(path, EdgeConfig) == EdgeConfig()
     keys = {line.removeprefix("# ").partition(":")[0] for line in path.read_text().splitlines() if ":" in line}
     assert EdgeConfig.model_fields.keys() <= keys
+
+
+def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only `--config` and `--help` stand outside of a group."""
+    with pytest.raises(SystemExit):
+        skylane.main(["edge", "play", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", "Source:", "Connection:", "Timing:", "Encoding:", "Results:", "Advanced:"]
+    ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
+    assert [line.split()[0] for line in ungrouped if line.startswith("  -")] == ["--config", "-h,"]

@@ -1,7 +1,9 @@
+"""Log lines about frames."""
+
 from collections.abc import Callable
 from typing import Any
 
-from edge.frame_log import FrameLog
+from edge.frame_log import FrameEventLog
 from edge.reliability.reply_validation import ReplyOrigin
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import Outcome
@@ -13,9 +15,9 @@ def _frame(sequence: int) -> FrameId:
     return FrameId("car", "left", "s1", sequence)
 
 
-def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
-    """A worker could give a new reason for every frame, and fill a disk; the vehicle's own reasons are few."""
-    log = FrameLog()
+def test_frames_that_end_in_the_same_way_are_one_line(log_lines: Lines) -> None:
+    """A worker could fill a disk by sending a new reason with every frame; the vehicle has few reasons."""
+    log = FrameEventLog()
     for sequence in range(100):
         log.ended(_frame(sequence), Outcome.REJECTED, f"no model {sequence}", "w")
         log.ended(_frame(sequence), Outcome.DROPPED, "window", "")
@@ -28,9 +30,9 @@ def test_many_frames_that_end_alike_are_one_line(log_lines: Lines) -> None:
     assert too_large["reason"] == "too_large: 0 bytes"
 
 
-def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
-    """From there on the results are another model's."""
-    log = FrameLog()
+def test_a_changed_model_is_logged(log_lines: Lines) -> None:
+    """From then on the results come from another model."""
+    log = FrameEventLog()
     log.answered(_frame(0), "tiny", ReplyOrigin("w", "1", "tensorflow", "0" * 64))
     log.answered(_frame(1), "tiny", ReplyOrigin("v", "1", "openvino", "0" * 64))
     assert not log_lines()
@@ -41,8 +43,8 @@ def test_a_model_that_changes_under_a_run_is_a_line(log_lines: Lines) -> None:
     assert (line["sha256_before"], line["sha256"]) == ("0" * 12, "f" * 12)
 
 
-def test_a_second_attempt_names_who_gets_it(log_lines: Lines) -> None:
-    """And how long the first has been silent."""
-    FrameLog().sent_again(_frame(3), "v", 1_500_000_000)
+def test_a_retry_is_logged_with_its_worker_and_the_silence_before_it(log_lines: Lines) -> None:
+    """An operator sees which worker takes over."""
+    FrameEventLog().sent_again(_frame(3), "v", 1_500_000_000)
     (line,) = log_lines()
     assert (line["event"], line["worker"], line["silent_ms"]) == ("frame sent again", "v", 1500)

@@ -1,3 +1,5 @@
+"""The vehicle node."""
+
 import json
 import subprocess
 import sys
@@ -11,9 +13,9 @@ import pytest
 from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
-from edge.pacing.replay import Pace, Schedule
+from edge.pacing.replay import Pace, ReplaySettings
 from edge.pipeline import Preparation
-from edge.reliability.ledger import Tally
+from edge.reliability.ledger import RunCounts
 from edge.transport_events import TransportEvents
 from edge.transports.mqtt.transport import MqttTransport, vehicle_will
 from shared.errors import SkylaneError
@@ -28,7 +30,7 @@ WAIT_S = 60.0
 
 
 class Endless:
-    """A source that never ends, unless in an error."""
+    """A source that never ends, except with an error."""
 
     frame_count = None
     provenance: dict[str, str | int | float | list[str]] = {"kind": "endless"}  # noqa: RUF012 (the protocol's type)
@@ -52,7 +54,7 @@ class Endless:
 
 @pytest.fixture
 def bus(card: ModelCard) -> Iterator[MemoryBus]:
-    """A bus with a worker that announces itself, takes frames and never answers."""
+    """Returns a bus with a worker that receives frames and never answers."""
     with MemoryBus() as made:
         made.publish(
             WORKER_STATUS.of(worker="w"),
@@ -67,8 +69,8 @@ def bus(card: ModelCard) -> Iterator[MemoryBus]:
 def _node(bus: MemoryBus, log: LogWriter, card: ModelCard, source: Endless) -> EdgeNode:
     transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
     assert transport.wait_for_card(WAIT_S) == card
-    schedule = Schedule(pace=Pace.CLOSED_LOOP)
-    settings = RunSettings("car", "s1", schedule, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
+    replay = ReplaySettings(pace=Pace.CLOSED_LOOP)
+    settings = RunSettings("car", "s1", replay, Preparation(card, codec="raw"), window=3, answer_timeout_s=0.3)
     return EdgeNode(source, transport, log, [], settings)
 
 
@@ -77,63 +79,68 @@ def _no_threads_left() -> bool:
     return not names & {"pipeline", "sinks", "receiver", "pacer", "reader"}
 
 
-def test_a_source_that_breaks_off_ends_the_run_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """What was read has its row, the frames in flight are waited for, and the fault is told at the end."""
+def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """The run waits for the frames in flight; every frame has its row, and the error is reported at the end."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless(5, SkylaneError("the rest is missing")))
-        tally = node.run(lambda: None)
+        counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["the rest is missing"]
-    assert (tally.read, tally.outcomes) == (5, {Outcome.LOST: 5})
+    assert (counts.read, counts.outcomes) == (5, {Outcome.LOST: 5})
     assert {row["reason"] for row in read_rows(tmp_path)} == {"no answer"}
     assert _no_threads_left()
 
 
-def test_a_bug_ends_the_run_with_its_rows_written(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """Loudly, and without losing what is known."""
+def test_an_unexpected_exception_ends_the_run_with_all_rows_written(
+    bus: MemoryBus, card: ModelCard, tmp_path: Path
+) -> None:
+    """The exception is raised, and no row is lost."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless(5, ZeroDivisionError("a bug")))
         with pytest.raises(ZeroDivisionError, match="a bug"):
             node.run(lambda: None)
-    tally = node.tally()
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    counts = node.counts()
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert _no_threads_left()
 
 
-def test_a_fault_of_the_bus_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """What a callback raised on the network thread is raised where it is seen."""
+def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """It is raised again by `run`."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
         with pytest.raises(KeyError, match="lost"):
             node.run(lambda: node.fault(KeyError("lost")))
-    assert node.tally().read == node.tally().closed
+    assert node.counts().read == node.counts().closed
     assert _no_threads_left()
 
 
-def test_a_stopped_run_balances(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """In the middle of everything."""
+def test_a_stopped_run_accounts_for_every_frame(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """The stop comes while frames are read, queued and in flight."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
-        tally = node.run(lambda: node.stop() if node.tally().read >= 3 else None)
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
-    assert tally.in_flight == 0
-    assert set(tally.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
+        counts = node.run(lambda: node.stop() if node.counts().read >= 3 else None)
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
+    assert counts.in_flight == 0
+    assert set(counts.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
     assert _no_threads_left()
 
 
-def test_a_vehicle_says_when_it_comes_and_when_it_goes() -> None:
-    """Retained, and by its will where it goes without a word."""
-    said: list[NodeStatus] = []
+def test_a_vehicle_announces_its_start_and_its_end() -> None:
+    """If it crashes, the broker publishes its last will."""
+    statuses: list[NodeStatus] = []
     with MemoryBus() as bus:
-        bus.subscribe(VEHICLE_STATUS.filter(), 1, lambda delivery: said.append(unpack_status(delivery.payload)))
+        bus.subscribe(VEHICLE_STATUS.filter(), 1, lambda delivery: statuses.append(unpack_status(delivery.payload)))
         MqttTransport(bus, vehicle="car", session="s1", model="tiny").close()
-    assert [(status.state, status.session) for status in said] == [(NodeState.ONLINE, "s1"), (NodeState.OFFLINE, "s1")]
+    assert [(status.state, status.session) for status in statuses] == [
+        (NodeState.ONLINE, "s1"),
+        (NodeState.OFFLINE, "s1"),
+    ]
     will = vehicle_will("car", "s1")
     assert will.topic == "skylane/v1/status/vehicle/car"
     assert unpack_status(will.payload).state is NodeState.OFFLINE
 
 
-def test_only_replies_of_this_vehicle_are_taken() -> None:
-    """The filter is the vehicle's own."""
+def test_only_replies_to_this_vehicle_are_received() -> None:
+    """The topic filter contains the vehicle's name."""
     with MemoryBus() as bus:
         transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
         for vehicle, payload in (("bus", b"of bus"), ("car", b"of the car")):
@@ -144,9 +151,9 @@ def test_only_replies_of_this_vehicle_are_taken() -> None:
         assert transport.replies.empty()
 
 
-def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """A sink that stands still must not fill the memory; the frames of what falls out are closed by time."""
-    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny", most_replies=2)
+def test_the_queue_of_replies_is_bounded(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """Slow sinks must not fill the memory; frames whose reply was dropped time out."""
+    transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny", max_replies=2)
     settled = threading.Event()
     for _ in range(5):
         bus.publish("skylane/v1/masks/car/left", b"", qos=1)
@@ -154,29 +161,29 @@ def test_replies_that_nobody_reads_are_bounded_and_counted(bus: MemoryBus, card:
     assert settled.wait(WAIT_S)
     assert transport.replies.qsize() == 2
     with LogWriter(tmp_path) as log:
-        settings = RunSettings("car", "s1", Schedule(), Preparation(card))
+        settings = RunSettings("car", "s1", ReplaySettings(), Preparation(card))
         node = EdgeNode(Endless(), transport, log, [], settings)
-        assert node.tally().ignored_answers == {"too_many": 3}
+        assert node.counts().ignored_answers == {"too_many": 3}
 
 
-def test_a_manifest_tells_all_that_a_run_can_be_traced_by(card: ModelCard) -> None:
-    """And keeps no secret; its counts are of every outcome, nought included."""
+def test_the_manifest_describes_the_run_without_secrets(card: ModelCard) -> None:
+    """It has a count for every outcome, including zeros."""
     config = EdgeConfig(vehicle="car", tls_key=Path("/secret/key.pem"))
-    begun = run_record.begun(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
-    assert (begun["state"], begun["session"], begun["model"]["sha256"]) == ("running", "s1", card.sha256)
-    assert begun["source"]["sha256"] == "ab"
-    assert begun["configuration"]["codec"] == "jpeg"
-    assert begun["host"]["python"]
-    ended = run_record.ended(begun, Tally(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
+    started = run_record.started(config, "s1", {"kind": "bag", "sha256": "ab"}, card)
+    assert (started["state"], started["session"], started["model"]["sha256"]) == ("running", "s1", card.sha256)
+    assert started["source"]["sha256"] == "ab"
+    assert started["configuration"]["codec"] == "jpeg"
+    assert started["host"]["python"]
+    ended = run_record.ended(started, RunCounts(3, 0, {Outcome.ANSWERED: 2, Outcome.LOST: 1}, {}, 1.0), 0)
     assert ended["outcomes"].keys() == set(Outcome)
     assert sum(ended["outcomes"].values()) == ended["frames_read"] == 3
     assert ended["state"] == "complete"
-    assert run_record.ended(begun, Tally(3, 0, {}, {}, None), 1)["state"] == "incomplete"
+    assert run_record.ended(started, RunCounts(3, 0, {}, {}, None), 1)["state"] == "incomplete"
     assert "secret" not in json.dumps(ended)
 
 
 def test_a_vehicle_loads_no_tensorflow(tmp_path: Path) -> None:
-    """Nor anything of the cloud's: with all that it needs to play a bag, and to write every kind of output."""
+    """Sources, sinks and transports need neither TensorFlow nor the cloud package."""
     program = """
 import sys
 import edge.cli
@@ -202,31 +209,31 @@ print(sorted(found & {"tensorflow", "keras", "cloud", "modelling", "bench", "amq
     assert done.stdout.strip() == "[]"
 
 
-def test_a_run_that_has_to_end_ends_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """Its name turned out to be another's: every frame has its row, and the reason is told at the end."""
+def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """Another process uses the vehicle's name: every frame has its row, and the reason is reported."""
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
-        tally = node.run(lambda: node.end(SkylaneError("car runs already")))
+        counts = node.run(lambda: node.end(SkylaneError("car runs already")))
     assert [str(fault) for fault in node.faults] == ["car runs already"]
-    assert tally.read == tally.closed == len(list(read_rows(tmp_path)))
+    assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert _no_threads_left()
 
 
-def test_what_happens_before_there_is_a_node_is_not_forgotten(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
-    """The bus is there first: its network thread may fail, or the name be lost, while a worker is waited for."""
-    hooks = TransportEvents()
-    hooks.check()
-    hooks.give_up(SkylaneError("car runs already"))
+def test_events_before_the_node_exists_are_delivered_later(bus: MemoryBus, card: ModelCard, tmp_path: Path) -> None:
+    """The transport may fail while the vehicle still waits for a worker."""
+    events = TransportEvents()
+    events.check()
+    events.give_up(SkylaneError("car runs already"))
     with pytest.raises(SkylaneError, match="car runs already"):
-        hooks.check()
+        events.check()
     with LogWriter(tmp_path) as log:
         node = _node(bus, log, card, Endless())
-        hooks.attach(node)
-        hooks.check()
+        events.attach(node)
+        events.check()
         node.run(lambda: None)
         assert [str(fault) for fault in node.faults] == ["car runs already"]
     with LogWriter(tmp_path / "other") as log:
         node = _node(bus, log, card, Endless())
-        hooks.attach(node)
+        events.attach(node)
         with pytest.raises(KeyError, match="lost"):
-            node.run(lambda: hooks.fault(KeyError("lost")))
+            node.run(lambda: events.fault(KeyError("lost")))

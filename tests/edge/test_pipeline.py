@@ -1,3 +1,5 @@
+"""Preparation of frames for a model."""
+
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
@@ -23,14 +25,14 @@ HEIGHT, WIDTH = 8, 12
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[[Frame], FrameRecord]]:
-    """Makes a frame's journey."""
+    """Makes the record of a frame."""
     with LogWriter(tmp_path) as log:
-        ledger = Ledger(log, vehicle="car", session="s1", model="tiny")
+        ledger = Ledger(log, LedgerSettings("car", "s1", "tiny"))
 
         def start(frame: Frame) -> FrameRecord:
-            journey = ledger.begin(frame, 0)
-            journey.times[Stage.TAKEN] = 1
-            return journey
+            record = ledger.begin(frame, 0)
+            record.times[Stage.TAKEN] = 1
+            return record
 
         yield start
 
@@ -41,49 +43,49 @@ def _frame(height: int, width: int, layout: Layout) -> Frame:
     return Frame(pixels, layout, "/left", 0, 0, 0, 0)
 
 
-def _sent(message: FrameMessage) -> Pixels:
+def _decoded(message: FrameMessage) -> Pixels:
     return image_codecs.decode(
         message.data, message.codec, message.layout, message.shape, ImageLimits(), message.layout
     )
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "lz4", "zstd"])
-def test_what_is_sent_is_what_the_model_is_to_see(
+def test_lossless_codecs_send_exactly_the_models_input(
     card: ModelCard, begin: Callable[[Frame], FrameRecord], codec: str
 ) -> None:
-    """In the model's size and colour order, lossless where nothing lossy was chosen."""
+    """The image has the model's size and colour order."""
     frame = _frame(HEIGHT, WIDTH, Layout.BGR8)
-    journey = begin(frame)
-    message = prepare(frame, journey, Preparation(card, codec=codec))
-    np.testing.assert_array_equal(_sent(message), frame.pixels[..., ::-1])
-    assert journey.picture is not None
-    np.testing.assert_array_equal(journey.picture, frame.pixels[..., ::-1])
+    record = begin(frame)
+    message = prepare(frame, record, Preparation(card, codec=codec))
+    np.testing.assert_array_equal(_decoded(message), frame.pixels[..., ::-1])
+    assert record.image is not None
+    np.testing.assert_array_equal(record.image, frame.pixels[..., ::-1])
     assert (message.layout, message.shape) == (Layout.RGB8, (HEIGHT, WIDTH, 3))
-    assert list(journey.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
+    assert list(record.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
 def test_a_frame_of_twice_the_size_is_binned(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
-    """1936×1216 to 968×608 in one pass, without inventing the pixels that are then thrown away."""
+    """Binning 1936×1216 to 968×608 interpolates no pixels that resizing would discard."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_GBRG8)
     message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
-    np.testing.assert_array_equal(_sent(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "binning"))
+    np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "binning"))
     assert (message.geometry.source_height, message.geometry.source_width) == (2 * HEIGHT, 2 * WIDTH)
 
 
 def test_a_frame_of_less_than_twice_the_size_keeps_its_resolution(
     card: ModelCard, begin: Callable[[Frame], FrameRecord]
 ) -> None:
-    """Binning would throw away what the model could still see."""
+    """Binning would discard detail that the model can use."""
     frame = _frame(HEIGHT, WIDTH, Layout.BAYER_RGGB8)
     message = prepare(frame, begin(frame), Preparation(card, codec="raw"))
-    np.testing.assert_array_equal(_sent(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear"))
+    np.testing.assert_array_equal(_decoded(message), to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear"))
 
 
 @pytest.mark.parametrize("resize", list(Resize))
-def test_the_geometry_that_was_made_travels_along(
+def test_the_message_contains_the_resize_geometry(
     card: ModelCard, begin: Callable[[Frame], FrameRecord], resize: Resize
 ) -> None:
-    """The model card's, unless the user says otherwise."""
+    """The configured mode takes precedence over the model card."""
     frame = _frame(40, 40, Layout.RGB8)
     message = prepare(frame, begin(frame), Preparation(card, resize=resize))
     plan = message.geometry
@@ -93,29 +95,29 @@ def test_the_geometry_that_was_made_travels_along(
 
 
 @pytest.mark.parametrize(("size", "sent"), [((40, 50), (20, 25)), ((14, 20), (14, 20)), ((6, 6), (6, 6))])
-def test_a_frame_for_the_worker_to_resize_is_sent_as_large_as_it_is(
+def test_a_frame_that_the_worker_resizes_is_sent_in_full_size(
     card: ModelCard, begin: Callable[[Frame], FrameRecord], size: tuple[int, int], sent: tuple[int, int]
 ) -> None:
-    """With the geometry that makes it, to the last pixel, into what the vehicle would have sent."""
+    """With its geometry, the worker gets exactly the pixels that the vehicle would have sent."""
     frame = _frame(*size, Layout.BAYER_RGGB8)
     here = prepare(frame, begin(frame), Preparation(card, codec="raw"))
-    journey = begin(frame)
-    there = prepare(frame, journey, Preparation(card, codec="raw", resize_at="cloud"))
+    record = begin(frame)
+    there = prepare(frame, record, Preparation(card, codec="raw", resize_at="cloud"))
     assert there.geometry == here.geometry
     assert there.shape == (*sent, 3)
-    np.testing.assert_array_equal(geometry.apply(_sent(there), there.geometry), _sent(here))
-    assert list(journey.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
+    np.testing.assert_array_equal(geometry.apply(_decoded(there), there.geometry), _decoded(here))
+    assert list(record.times) == [Stage.DUE, Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED, Stage.ENCODED]
 
 
-def test_what_cannot_be_demosaiced_as_asked_is_told(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
-    """The frame is dropped with that reason."""
+def test_an_unsupported_demosaicing_is_an_error(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
+    """The frame is dropped with this reason."""
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB16)
     with pytest.raises(SkylaneError, match="8"):
         prepare(frame, begin(frame), Preparation(card, demosaic="vng"))
 
 
-def test_preparing_is_done_in_the_callers_thread(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
-    """Its stages are stamped one after the other; a pool behind them would make the stamps lie."""
+def test_preparation_starts_no_threads(card: ModelCard, begin: Callable[[Frame], FrameRecord]) -> None:
+    """Work in other threads would make the times of the stages wrong."""
     before = threading.active_count()
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB8)
     prepare(frame, begin(frame), Preparation(card))

@@ -1,3 +1,5 @@
+"""The sender and its window."""
+
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -7,8 +9,8 @@ from typing import Any
 import pytest
 
 from edge.pipeline import Preparation, prepare
-from edge.reliability.ledger import FrameRecord, Ledger
-from edge.sender import Sender, Window
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.sender import InFlightWindow, Sender
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.imaging.frames import Frame
@@ -24,54 +26,52 @@ WAIT_S = 60.0
 
 
 class Vehicle:
-    """A sender with all that it needs, over a bus in memory with a worker that announces itself and listens."""
+    """A sender with its ledger, window and transport, on an in-memory bus."""
 
     def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard, **options: Any) -> None:
         self.folder = folder
         self.card = card
         self.bus = bus
         self.stop = threading.Event()
-        self.window = Window(2, self.stop)
+        self.window = InFlightWindow(2, self.stop)
         self.log = LogWriter(folder)
         deadline_ms = options.pop("deadline_ms", None)
-        self.ledger = Ledger(
-            self.log, vehicle="car", session="s1", model="tiny", deadline_ms=deadline_ms,
-            on_closed=self.window.give_back_place,
-        )  # fmt: skip
+        settings = LedgerSettings("car", "s1", "tiny", deadline_ms=deadline_ms)
+        self.ledger = Ledger(self.log, settings, on_closed=self.window.release)
         self.transport = MqttTransport(bus, vehicle="car", session="s1", model="tiny")
         self.sender = Sender(self.transport, self.ledger, self.window, node="edge/car/s1", **options)
         self.published: list[Delivery] = []
 
     def announce(self, state: NodeState) -> None:
-        """The worker says where it stands."""
+        """Publishes the status of a worker."""
         status = NodeStatus(state, "s9", 4, (self.card,) if state is NodeState.ONLINE else ())
         self.bus.publish(WORKER_STATUS.of(worker="w"), pack_status(status), qos=1, retained=True)
 
     def listen(self) -> None:
-        """Have the worker take frames."""
+        """Subscribes to frames like a worker."""
         self.bus.subscribe(FRAMES.filter(model="tiny"), 1, self.published.append)
 
     def send(self, frame: Frame, codec: str = "raw") -> FrameRecord:
-        """Bring a frame from due to published."""
-        journey = self.ledger.begin(frame, clock.now_ns())
-        journey.times[Stage.TAKEN] = clock.now_ns()
-        self.sender.send(journey, prepare(frame, journey, Preparation(self.card, codec=codec)))
-        return journey
+        """Prepares and sends a frame."""
+        record = self.ledger.begin(frame, clock.now_ns())
+        record.times[Stage.TAKEN] = clock.now_ns()
+        self.sender.send(record, prepare(frame, record, Preparation(self.card, codec=codec)))
+        return record
 
     def settle(self) -> None:
-        """Wait until the bus has delivered all that was published."""
+        """Waits until the bus has delivered all messages."""
         done = threading.Event()
         self.bus.publish("tests/settled", b"", qos=1, acknowledged=lambda _: done.set())
         assert done.wait(WAIT_S)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Outcome and reason of the rows so far."""
+        """Returns outcome and reason of the rows so far."""
         return [(row["outcome"], row["reason"]) for row in read_rows(self.folder)]
 
 
 @pytest.fixture
 def vehicle(tmp_path: Path, card: ModelCard) -> Iterator[Callable[..., Vehicle]]:
-    """Makes the vehicle."""
+    """Makes vehicles."""
     with MemoryBus() as bus:
         made: list[Vehicle] = []
 
@@ -84,43 +84,45 @@ def vehicle(tmp_path: Path, card: ModelCard) -> Iterator[Callable[..., Vehicle]]
             vehicle.log.__exit__()
 
 
-def test_a_message_carries_all_that_the_far_side_needs(
+def test_a_message_contains_identity_stamps_and_reply_topic(
     vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
 ) -> None:
-    """Identity in topic, payload and correlation alike; stamps of one node in order; where to answer."""
+    """The worker needs them to reply; topic, payload and correlation data agree."""
     car = vehicle(deadline_ms=3_600_000.0)
     car.listen()
-    journey = car.send(frame(7))
+    record = car.send(frame(7))
     car.settle()
     (delivery,) = car.published
     message = unpack_frame(delivery.payload)
     assert delivery.topic == "skylane/v1/frames/tiny/car/left"
     assert delivery.properties.response_topic == MASKS.of(vehicle="car", camera="left")
-    assert delivery.properties.correlation == str(journey.id).encode() == b"car/left/s1/0"
-    assert (message.id, message.attempt, message.model) == (journey.id, 1, "tiny")
+    assert delivery.properties.correlation == str(record.id).encode() == b"car/left/s1/0"
+    assert (message.id, message.attempt, message.model) == (record.id, 1, "tiny")
     assert message.data == bytes([7]) * len(message.data)
     assert message.remaining_ms is not None
     assert 0 < message.remaining_ms < 3_600_000
     assert delivery.properties.expiry_s == math.ceil(message.remaining_ms / 1000)
     assert [stamp.stage for stamp in message.stamps] == [stage.value for stage in EDGE_STAGES[:6]]
     assert {stamp.node for stamp in message.stamps} == {"edge/car/s1"}
-    assert message.stamps == journey.stamps
-    assert car.ledger.tally().in_flight == 1
+    assert message.stamps == record.stamps
+    assert car.ledger.counts().in_flight == 1
 
 
-def test_a_message_that_nobody_took_is_withdrawn(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
-    """The broker says so at once, and the window gets its place back."""
+def test_a_message_without_a_subscriber_is_dropped(
+    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
+) -> None:
+    """The broker reports it at once, and the window is released."""
     car = vehicle()
     car.send(frame())
     car.settle()
     assert car.rows() == [("dropped", "no_worker")]
-    assert car.window._unanswered == 0
+    assert car.window.in_flight == 0
 
 
-def test_a_message_that_the_broker_refuses_is_withdrawn_with_its_words(
+def test_a_message_that_the_broker_refuses_is_dropped_with_the_reason(
     vehicle: Callable[..., Vehicle], frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An access list that was changed, a quota: the reason is the only way to find it."""
+    """The reason helps the user to find a changed access list or a quota."""
     car = vehicle()
     reasons = ("Not authorized", "", LINK_JAMMED)
     refused = [Ack(accepted=False, no_subscriber=False, reason=reason) for reason in reasons]
@@ -133,14 +135,18 @@ def test_a_message_that_the_broker_refuses_is_withdrawn_with_its_words(
         car.send(frame(index))
     monkeypatch.undo()
     car.settle()
-    said = ["broker_refused: Not authorized", "broker_refused", "link_jammed"]  # The last is the bus's own word.
-    assert car.rows() == [("dropped", reason) for reason in said]
+    expected = [
+        "broker_refused: Not authorized",
+        "broker_refused",
+        "link_jammed",
+    ]  # The last reason comes from the bus.
+    assert car.rows() == [("dropped", reason) for reason in expected]
 
 
-def test_a_message_too_large_for_the_broker_is_not_published(
+def test_a_message_above_the_brokers_limit_is_not_published(
     vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
 ) -> None:
-    """It would cut the connection, and again at every reconnect."""
+    """The broker would close the connection, and again after every reconnect."""
     car = vehicle()
     car.listen()
     car.bus.max_payload_bytes = 200
@@ -151,13 +157,11 @@ def test_a_message_too_large_for_the_broker_is_not_published(
     assert reason.startswith("too_large: ")
     assert reason.endswith("the broker takes 200")
     assert not car.published
-    assert car.window._unanswered == 0
+    assert car.window.in_flight == 0
 
 
-def test_a_frame_past_its_deadline_is_not_worked_on(
-    vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
-) -> None:
-    """Its mask would be of no use."""
+def test_a_frame_past_its_deadline_is_refused(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+    """Its result would be useless."""
     car = vehicle(deadline_ms=10.0)
     car.announce(NodeState.ONLINE)
     car.settle()
@@ -165,58 +169,58 @@ def test_a_frame_past_its_deadline_is_not_worked_on(
     assert car.sender.refusal(car.ledger.begin(frame(), clock.now_ns() + 3600 * 10**9)) is None
 
 
-def test_without_patience_a_missing_worker_is_told_at_once(
+def test_without_a_worker_wait_frames_are_refused_at_once(
     vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]
 ) -> None:
-    """In open loop newer frames come anyway."""
+    """In an open loop, newer frames follow anyway."""
     car = vehicle()
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    assert car.sender.refusal(journey) == "no_worker"
+    record = car.ledger.begin(frame(), clock.now_ns())
+    assert car.sender.refusal(record) == "no_worker"
     car.announce(NodeState.ONLINE)
     car.settle()
-    assert car.sender.refusal(journey) is None
+    assert car.sender.refusal(record) is None
     car.announce(NodeState.STOPPING)
     car.settle()
-    assert car.sender.refusal(journey) == "no_worker"
+    assert car.sender.refusal(record) == "no_worker"
 
 
-def test_with_patience_a_worker_is_waited_for(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
-    """In closed loop every frame is to be answered, and a worker may be restarting."""
-    car = vehicle(patience_s=WAIT_S)
+def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+    """A closed loop sends every frame, and the worker may be restarting."""
+    car = vehicle(worker_wait_s=WAIT_S)
     found: list[str | None] = []
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(journey)))
+    record = car.ledger.begin(frame(), clock.now_ns())
+    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.announce(NodeState.ONLINE)
     waiting.join(WAIT_S)
     assert found == [None]
 
 
-def test_patience_ends_when_the_run_is_stopped(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
-    """Ctrl-C must not wait half a minute for a worker."""
-    car = vehicle(patience_s=3600.0)
+def test_a_stop_ends_the_wait_for_a_worker(vehicle: Callable[..., Vehicle], frame: Callable[..., Frame]) -> None:
+    """Ctrl-C must not wait for a worker."""
+    car = vehicle(worker_wait_s=3600.0)
     found: list[str | None] = []
-    journey = car.ledger.begin(frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(journey)))
+    record = car.ledger.begin(frame(), clock.now_ns())
+    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
     waiting.start()
     car.stop.set()
     waiting.join(WAIT_S)
     assert found == ["no_worker"]
 
 
-def test_the_window_counts_answers() -> None:
-    """Back-pressure is how many frames are unanswered, not how many the broker has acknowledged."""
+def test_the_window_counts_frames_until_their_answer() -> None:
+    """Acknowledgements of the broker have no effect."""
     stop = threading.Event()
-    window = Window(2, stop)
+    window = InFlightWindow(2, stop)
     for _ in range(2):
-        assert window.wait_for_place()
-        window.take_place()
+        assert window.wait_for_room()
+        window.acquire()
     found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(window.wait_for_place()))
+    waiting = threading.Thread(target=lambda: found.append(window.wait_for_room()))
     waiting.start()
-    window.give_back_place()
+    window.release()
     waiting.join(WAIT_S)
     assert found == [True]
-    window.take_place()
+    window.acquire()
     stop.set()
-    assert not window.wait_for_place()
+    assert not window.wait_for_room()

@@ -1,3 +1,5 @@
+"""Sinks for masks, and the feed of all sinks."""
+
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +14,7 @@ from edge.reliability.ledger import FrameRecord
 from edge.sinks.bag import BagSink
 from edge.sinks.overlay import OverlaySink
 from edge.sinks.png import PngSink
-from edge.sinks.sink import Answered, SinkError, SinkFeed
+from edge.sinks.sink import FrameResult, SinkError, SinkFeed
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
@@ -30,62 +32,62 @@ ANSWER = ResultMessage(
 )
 
 
-def _answered(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Answered:
+def _result(sequence: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> FrameResult:
     noise = np.random.default_rng(sequence)
-    return Answered(
+    return FrameResult(
         camera="/cam/left/image_raw",
         sequence=sequence,
         frame_index=sequence,
         stamp_ns=10**18 + sequence,
         source_ns=10**18 + sequence * 10**8,
-        picture=noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
+        image=noise.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
         result=noise.integers(0, 2, (HEIGHT, WIDTH), np.uint8),
         geometry=plan(Resize.CROP, *size, HEIGHT, WIDTH),
     )
 
 
-def _mask(answered: Answered) -> Any:
-    return answered.result
+def _mask(frame: FrameResult) -> Any:
+    return frame.result
 
 
 @pytest.fixture
 def card(card: ModelCard) -> ModelCard:
-    """A model large enough to look at."""
+    """Returns the card of a model with a larger input."""
     return replace(card, height=HEIGHT, width=WIDTH)
 
 
-def test_masks_become_pictures_of_ids_and_of_colours(card: ModelCard, tmp_path: Path) -> None:
-    """The one for programs, bit-exact; the other for people."""
-    answered = _answered(7)
-    PngSink(tmp_path, card).write(answered)
+def test_the_png_sink_writes_class_ids_and_colours(card: ModelCard, tmp_path: Path) -> None:
+    """The class ids are unchanged."""
+    frame = _result(7)
+    PngSink(tmp_path, card).write(frame)
     ids: Any = cv2.imread(str(tmp_path / "masks" / "cam_left_image_raw" / "000007.png"), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, answered.result)
+    np.testing.assert_array_equal(ids, frame.result)
     colours: Any = cv2.imread(str(tmp_path / "masks_colour" / "cam_left_image_raw" / "000007.png"))
-    np.testing.assert_array_equal(colours[..., ::-1], colourise(_mask(answered), card.labels))
+    np.testing.assert_array_equal(colours[..., ::-1], colourise(_mask(frame), card.labels))
 
 
-def test_pictures_made_with_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
-    """But the ids stay what the model said."""
-    answered = _answered()
-    PngSink(tmp_path, replace(card, trained=False)).write(answered)
+def test_colour_masks_of_untrained_models_are_marked(card: ModelCard, tmp_path: Path) -> None:
+    """The class ids stay unchanged."""
+    frame = _result()
+    PngSink(tmp_path, replace(card, trained=False)).write(frame)
     ids: Any = cv2.imread(str(next((tmp_path / "masks").rglob("*.png"))), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(ids, answered.result)
+    np.testing.assert_array_equal(ids, frame.result)
     colours: Any = cv2.imread(str(next((tmp_path / "masks_colour").rglob("*.png"))))
-    assert (colours[..., ::-1] != colourise(_mask(answered), card.labels)).any()
+    assert (colours[..., ::-1] != colourise(_mask(frame), card.labels)).any()
 
 
-def test_a_picture_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
-    """One line that says what to do."""
+def test_an_unwritable_mask_is_an_error(card: ModelCard, tmp_path: Path) -> None:
+    """The message says what to do."""
     (tmp_path / "masks").write_text("in the way")
     with pytest.raises(SinkError, match="Not a directory: choose another --out"):
-        PngSink(tmp_path, card).write(_answered())
+        PngSink(tmp_path, card).write(_result())
 
 
 def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tmp_path: Path) -> None:
-    """A report finds the picture of a frame by its row, and must be able to carry a few of them."""
+    """A report finds the image of a frame by its row, and contains several of them."""
     large = replace(
-        _answered(7),
-        picture=np.full((608, 968, 3), 100, np.uint8),
+        _result(7),
+        image=np.full((608, 968, 3), 100, np.uint8),
         result=np.ones((608, 968), np.uint8),
     )
     OverlaySink(tmp_path, card).write(large)
@@ -95,34 +97,34 @@ def test_overlays_are_small_and_named_by_camera_and_sequence(card: ModelCard, tm
     np.testing.assert_allclose(picture[150, 240, ::-1], expected, atol=6)
 
 
-def test_overlays_of_untrained_weights_say_so(card: ModelCard, tmp_path: Path) -> None:
-    """A picture in a report is passed on without its report."""
+def test_overlays_of_untrained_models_are_marked(card: ModelCard, tmp_path: Path) -> None:
+    """An image may be passed on without its run."""
     for trained in (True, False):
-        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_answered())
+        OverlaySink(tmp_path / str(trained), replace(card, trained=trained)).write(_result())
     pictures = [next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("True", "False")]
     assert pictures[0] != pictures[1]
 
 
-def test_an_overlay_that_cannot_be_written_is_told(card: ModelCard, tmp_path: Path) -> None:
-    """One line that says what to do."""
+def test_an_unwritable_overlay_is_an_error(card: ModelCard, tmp_path: Path) -> None:
+    """The message says what to do."""
     (tmp_path / "overlays").write_text("in the way")
     with pytest.raises(SinkError, match="File exists: choose another --out"):
-        OverlaySink(tmp_path, card).write(_answered())
+        OverlaySink(tmp_path, card).write(_result())
 
 
-def test_a_mask_of_the_frames_size_lies_on_what_the_model_saw_of_it(card: ModelCard, tmp_path: Path) -> None:
-    """Laid over the cut-out as it is, it would show everything beside its place."""
-    small = _answered(1, (2 * HEIGHT, 4 * WIDTH))
+def test_a_mask_of_the_frames_size_is_cropped_to_the_models_input(card: ModelCard, tmp_path: Path) -> None:
+    """Otherwise the mask would not match the image."""
+    small = _result(1, (2 * HEIGHT, 4 * WIDTH))
     large = replace(small, result=to_source(_mask(small), small.geometry, 255))
-    for name, answered in (("small", small), ("large", large)):
-        OverlaySink(tmp_path / name, card).write(answered)
+    for name, frame in (("small", small), ("large", large)):
+        OverlaySink(tmp_path / name, card).write(frame)
     one, other = (next((tmp_path / name / "overlays").iterdir()).read_bytes() for name in ("small", "large"))
     assert one == other
 
 
-def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_path: Path) -> None:
-    """A viewer shows both together only so."""
-    answered = _answered(3, (2 * HEIGHT, 3 * WIDTH))
+def test_masks_in_a_bag_have_the_size_and_stamp_of_their_frame(card: ModelCard, tmp_path: Path) -> None:
+    """A viewer needs both to show them together."""
+    answered = _result(3, (2 * HEIGHT, 3 * WIDTH))
     sink = BagSink(tmp_path, card)
     sink.write(answered)
     sink.close()
@@ -135,7 +137,7 @@ def test_masks_in_a_bag_lie_on_the_frame_with_its_stamp(card: ModelCard, tmp_pat
 
 
 class Recorder:
-    """A sink that keeps the numbers it gets."""
+    """A sink that stores the sequence numbers that it gets."""
 
     def __init__(self, *, in_order: bool, fail_at: int = -1, error: Exception | None = None) -> None:
         self.in_order = in_order
@@ -144,89 +146,88 @@ class Recorder:
         self._fail_at = fail_at
         self._error = error
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        if self._error and answered.sequence == self._fail_at:
+        if self._error and frame.sequence == self._fail_at:
             raise self._error
-        self.got.append(answered.sequence)
+        self.got.append(frame.sequence)
 
     def close(self) -> None:
         """See Sink."""
         self.is_closed = True
 
 
-def _journey(sequence: int) -> FrameRecord:
-    answered = _answered(sequence)
-    journey = FrameRecord(
+def _record(sequence: int) -> FrameRecord:
+    frame = _result(sequence)
+    record = FrameRecord(
         id=FrameId("car", "left", "s1", sequence), camera="/left", frame_index=sequence, frame_stamp_ns=0,
         source_ns=0, read_ns=0, times={Stage.DUE: 0}, deadline_ns=None,
     )  # fmt: skip
-    journey.picture, journey.geometry = answered.picture, answered.geometry
-    return journey
+    record.image, record.geometry = frame.image, frame.geometry
+    return record
 
 
 def _fed(feed: SinkFeed, sequences: list[int]) -> None:
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in sequences:
-        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+        feed.put(_record(sequence), ANSWER, _result(sequence).result)
     feed.end()
     thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
-def test_frames_that_overtook_each_other_come_in_order_again(card: ModelCard) -> None:
-    """Several workers answer as they like; a film must not jump back."""
+def test_frames_are_put_in_order(card: ModelCard) -> None:
+    """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
     _fed(SinkFeed([sink], card), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
 
-def test_a_frame_far_too_late_is_left_out_only_where_the_order_matters(card: ModelCard) -> None:
-    """Every answered frame has its PNG."""
-    film, pictures = Recorder(in_order=True), Recorder(in_order=False)
-    feed = SinkFeed([film, pictures], card)
+def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order(card: ModelCard) -> None:
+    """Every answered frame has its PNG file."""
+    video, images = Recorder(in_order=True), Recorder(in_order=False)
+    feed = SinkFeed([video, images], card)
     _fed(feed, [*range(1, 40), 0])
-    assert film.got == list(range(1, 40))
-    assert sorted(pictures.got) == list(range(40))
-    assert feed.overtaken == 1
+    assert video.got == list(range(1, 40))
+    assert sorted(images.got) == list(range(40))
+    assert feed.too_late == 1
 
 
-def test_who_needs_no_order_waits_for_none(card: ModelCard) -> None:
-    """A program that follows `results.jsonl` reads of a frame when it is answered, and not sixteen frames later."""
-    came = [threading.Event() for _ in range(3)]
+def test_a_sink_without_order_gets_each_frame_at_once(card: ModelCard) -> None:
+    """A program that follows `results.jsonl` sees each frame as soon as it is answered."""
+    written = [threading.Event() for _ in range(3)]
 
     class Follower(Recorder):
-        def write(self, answered: Answered) -> None:
-            came[answered.sequence].set()
+        def write(self, frame: FrameResult) -> None:
+            written[frame.sequence].set()
 
     feed = SinkFeed([Follower(in_order=False), Recorder(in_order=True)], card)
     thread = threading.Thread(target=feed.run)
     thread.start()
     for sequence in (2, 0, 1):
-        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
-        assert came[sequence].wait(WAIT_S)
+        feed.put(_record(sequence), ANSWER, _result(sequence).result)
+        assert written[sequence].wait(WAIT_S)
     feed.end()
     thread.join(WAIT_S)
-    assert feed.overtaken == 0
+    assert feed.too_late == 0
 
 
-def test_a_sink_that_stalls_holds_so_many_results_and_no_more(card: ModelCard) -> None:
-    """Each holds its picture: a disk that hangs must not take the memory, and no result may be lost."""
+def test_the_queue_of_results_is_bounded(card: ModelCard) -> None:
+    """A slow disk must neither fill the memory nor lose results, so `put` waits."""
     feed = SinkFeed([Recorder(in_order=False)], card)
     more = threading.Event()
     for sequence in range(64):
-        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+        feed.put(_record(sequence), ANSWER, _result(sequence).result)
 
     def put_more() -> None:
-        feed.put(_journey(64), ANSWER, _answered(64).result)
+        feed.put(_record(64), ANSWER, _result(64).result)
         more.set()
 
     waiting = threading.Thread(target=put_more)
     waiting.start()
-    assert feed._handover._queue.full()
-    assert not more.is_set()
+    assert not more.wait(0.2)
     writing = threading.Thread(target=feed.run)
     writing.start()
     assert more.wait(WAIT_S)
@@ -236,53 +237,53 @@ def test_a_sink_that_stalls_holds_so_many_results_and_no_more(card: ModelCard) -
 
 
 class Gated(Recorder):
-    """A sink that writes a frame only when it is allowed to."""
+    """A sink that writes a frame only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__(in_order=False)
         self.may_write = threading.Semaphore(0)
-        self.asked = threading.Semaphore(0)  # Once for each frame, and for the end: what came before is written.
+        self.ready = threading.Semaphore(0)  # Released once per frame and at the end, after the previous write.
 
-    def write(self, answered: Answered) -> None:
+    def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        self.asked.release()
+        self.ready.release()
         assert self.may_write.acquire(timeout=WAIT_S)
-        super().write(answered)
+        super().write(frame)
 
     def close(self) -> None:
         """See Sink."""
         super().close()
-        self.asked.release()
+        self.ready.release()
 
 
 class Stepped(threading.Thread):
-    """The thread of a feed: each time it is joined, the sink writes one more frame, as long as `writes` says."""
+    """The thread of a feed whose sink writes one frame per call of `join`, `writes` times."""
 
     def __init__(self, feed: SinkFeed, sink: Gated, writes: int) -> None:
         super().__init__(target=feed.run)
         self.sink, self.writes = sink, writes
 
     def join(self, timeout: float | None = None) -> None:
-        """Stands for `timeout` seconds in which one frame is written, or none."""
+        """Simulates `timeout` seconds in which the sink writes one frame, or none."""
         if self.writes:
             self.writes -= 1
             self.sink.may_write.release()
-            assert self.sink.asked.acquire(timeout=timeout)
+            assert self.sink.ready.acquire(timeout=timeout)
         elif self.sink.is_closed:
             super().join(timeout)
 
 
 @pytest.mark.parametrize("writes", [2, 5], ids=["stalled", "slow"])
-def test_sinks_are_waited_for_as_long_as_they_write(card: ModelCard, writes: int) -> None:
-    """A slow disk gets all the time it needs; one that hangs keeps no run from ending."""
+def test_the_wait_for_sinks_lasts_as_long_as_they_make_progress(card: ModelCard, writes: int) -> None:
+    """A slow disk gets the time it needs; a disk that hangs does not block the end of the run."""
     sink = Gated()
     feed = SinkFeed([sink], card)
     for sequence in range(5):
-        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+        feed.put(_record(sequence), ANSWER, _result(sequence).result)
     feed.end()
     thread = Stepped(feed, sink, writes)
     thread.start()
-    assert sink.asked.acquire(timeout=WAIT_S)
+    assert sink.ready.acquire(timeout=WAIT_S)
     feed.wait_until_written(thread, WAIT_S)
     assert (len(sink.got), thread.is_alive()) == (writes, writes < 5)
     sink.may_write.release(5)
@@ -290,15 +291,15 @@ def test_sinks_are_waited_for_as_long_as_they_write(card: ModelCard, writes: int
     assert len(sink.got) == 5
 
 
-def test_where_nobody_needs_the_order_no_frame_is_too_late(card: ModelCard) -> None:
-    """A run without video and bag would be told that frames are missing in them."""
+def test_no_frame_is_too_late_for_sinks_without_order(card: ModelCard) -> None:
+    """Otherwise a run without video and bag would report missing frames."""
     feed = SinkFeed([Recorder(in_order=False)], card)
     _fed(feed, [*range(1, 40), 0])
-    assert feed.overtaken == 0
+    assert feed.too_late == 0
 
 
-def test_a_sink_that_fails_is_left_out_and_told(card: ModelCard) -> None:
-    """The run and the other sinks go on."""
+def test_a_failed_sink_is_removed_and_reported(card: ModelCard) -> None:
+    """The run and the other sinks continue."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
     feed = SinkFeed([failing, healthy], card)
@@ -310,8 +311,8 @@ def test_a_sink_that_fails_is_left_out_and_told(card: ModelCard) -> None:
     assert healthy.is_closed
 
 
-def test_a_bug_in_a_sink_keeps_the_receiver_from_nothing(card: ModelCard) -> None:
-    """The thread ends with its traceback, and whoever feeds it is not kept waiting for ever."""
+def test_an_exception_in_a_sink_does_not_block_the_receiver(card: ModelCard) -> None:
+    """The thread of the feed ends with the exception, and `put` stops waiting."""
     feed = SinkFeed([Recorder(in_order=True, fail_at=0, error=ZeroDivisionError())], card)
     raised: list[type[BaseException]] = []
 
@@ -333,31 +334,31 @@ def test_a_bug_in_a_sink_keeps_the_receiver_from_nothing(card: ModelCard) -> Non
 
 def _put_many(feed: SinkFeed) -> None:
     for sequence in range(200):
-        feed.put(_journey(sequence), ANSWER, _answered(sequence).result)
+        feed.put(_record(sequence), ANSWER, _result(sequence).result)
     feed.end()
 
 
-def test_without_sinks_no_picture_is_kept(card: ModelCard) -> None:
-    """Nothing beside what is measured."""
+def test_without_sinks_no_result_is_queued(card: ModelCard) -> None:
+    """The queue would otherwise be full after 64 frames."""
     put: Callable[..., None] = SinkFeed([], card).put
     for sequence in range(200):
-        put(_journey(sequence), ANSWER, _answered(sequence).result)
+        put(_record(sequence), ANSWER, _result(sequence).result)
 
 
-def test_sinks_get_what_the_model_saw_wherever_it_was_resized(card: ModelCard) -> None:
-    """A mask laid on the whole frame, where the model saw its middle, would lie beside everything in it."""
-    got: list[Answered] = []
+def test_sinks_get_the_models_input_wherever_the_frame_was_resized(card: ModelCard) -> None:
+    """A mask of the cropped input does not match the whole frame."""
+    got: list[FrameResult] = []
 
     class Keeper(Recorder):
-        def write(self, answered: Answered) -> None:
-            got.append(answered)
+        def write(self, frame: FrameResult) -> None:
+            got.append(frame)
 
     feed = SinkFeed([Keeper(in_order=True)], card)
-    journey = _journey(0)
+    record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
-    journey.picture, journey.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(journey, ANSWER, _answered(0).result)
+    record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
+    feed.put(record, ANSWER, _result(0).result)
     feed.end()
     feed.run()
-    np.testing.assert_array_equal(got[0].picture, apply(frame, journey.geometry))
+    np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))
     assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")

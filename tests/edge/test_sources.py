@@ -1,3 +1,5 @@
+"""Sources of frames."""
+
 import shutil
 from collections.abc import Callable
 from fractions import Fraction
@@ -24,7 +26,7 @@ def _noise(index: int, shape: tuple[int, ...] = (HEIGHT, WIDTH, 3)) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten pictures, and a file that is none."""
+    """Returns a folder with ten images and a text file."""
     path = tmp_path / "street"
     path.mkdir()
     for index in range(10):
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def video(tmp_path: Path) -> Path:
-    """A second of video at ten frames a second."""
+    """Returns a video of one second with ten frames."""
     path = tmp_path / "street.mp4"
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=Fraction(10))
@@ -48,7 +50,7 @@ def video(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_played_in_the_order_of_its_names(folder: Path) -> None:
-    """Bit for bit, ten a second."""
+    """The pixels are unchanged; there are ten images per second."""
     source = open_source(str(folder))
     frames = list(source.frames())
     assert source.frame_count == len(frames) == 10
@@ -58,7 +60,7 @@ def test_a_folder_is_played_in_the_order_of_its_names(folder: Path) -> None:
         assert (frame.layout, frame.camera, frame.index) == (Layout.BGR8, "street", index)
         assert frame.stamp_ns == frame.source_ns == index * 10**8
         assert frame.read_ns > 0
-    assert list(source.frames())[0].index == 0  # noqa: RUF015 (a second reading is the point)
+    assert list(source.frames())[0].index == 0  # noqa: RUF015 (the source can be read twice)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,8 @@ def test_a_folder_is_played_in_the_order_of_its_names(folder: Path) -> None:
     ],
     ids=["grey", "16-bit grey", "with alpha", "16-bit colour"],
 )
-def test_pictures_of_every_kind_are_read(tmp_path: Path, pixels: Any, layout: Layout) -> None:
-    """As near to what is stored as a layout of ours is."""
+def test_images_of_every_pixel_format_are_read(tmp_path: Path, pixels: Any, layout: Layout) -> None:
+    """Each becomes the layout that is closest to the file."""
     cv2.imwrite(str(tmp_path / "0.png"), pixels)
     (frame,) = open_source(str(tmp_path)).frames()
     assert isinstance(frame, Frame)
@@ -84,8 +86,8 @@ def test_pictures_of_every_kind_are_read(tmp_path: Path, pixels: Any, layout: La
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(50)])
-def test_a_picture_that_cannot_be_read_is_a_frame_all_the_same(folder: Path, content: bytes) -> None:
-    """It is accounted for with its reason, and the others are played."""
+def test_an_unreadable_image_is_an_unreadable_frame(folder: Path, content: bytes) -> None:
+    """It keeps its place with a reason, and the other images are played."""
     (folder / "05.png").write_bytes(content)
     frames = list(open_source(str(folder)).frames())
     assert len(frames) == 10
@@ -96,16 +98,16 @@ def test_a_picture_that_cannot_be_read_is_a_frame_all_the_same(folder: Path, con
 
 
 def test_a_part_of_a_folder_can_be_played(folder: Path) -> None:
-    """By its ten pictures a second."""
+    """Offset and duration refer to ten images per second."""
     source = open_source(str(folder), start_offset_s=0.3, duration_s=0.4)
     pixels = [frame.pixels for frame in source.frames() if isinstance(frame, Frame)]
     np.testing.assert_array_equal(pixels, [_noise(index) for index in (3, 4, 5, 6)])
-    with pytest.raises(SourceError, match="has 10 pictures, none in the time asked for"):
+    with pytest.raises(SourceError, match="has 10 images, none of them in the selected time"):
         open_source(str(folder), start_offset_s=1.0)
 
 
-def test_what_a_bag_is_extracted_to_is_played_camera_by_camera(tmp_path: Path) -> None:
-    """`skylane bag extract` writes one folder a camera, and what it wrote is to be played."""
+def test_the_folders_of_an_extracted_bag_are_cameras(tmp_path: Path) -> None:
+    """`skylane bag extract` writes one folder per camera."""
     record(tmp_path / "drive", DrivePlan(frames=3, width=32, height=16))
     extract(tmp_path / "drive", tmp_path / "png")
     (camera,) = (tmp_path / "png").iterdir()
@@ -120,16 +122,16 @@ def test_what_a_bag_is_extracted_to_is_played_camera_by_camera(tmp_path: Path) -
         open_source(str(tmp_path / "png"), topics=["front"])
 
 
-def test_a_folder_is_known_by_what_is_in_it(folder: Path) -> None:
-    """A figure must be traceable to its input."""
+def test_the_hash_of_a_folder_depends_on_its_contents(folder: Path) -> None:
+    """A result must be traceable to its input."""
     before = open_source(str(folder)).provenance
     assert before == open_source(str(folder)).provenance
     cv2.imwrite(str(folder / "03.png"), _noise(99))
     assert before["sha256"] != open_source(str(folder)).provenance["sha256"]
 
 
-def test_a_video_is_played_at_its_own_times(video: Path) -> None:
-    """And a part of it from there."""
+def test_a_video_is_played_with_its_frame_times(video: Path) -> None:
+    """Offset and duration refer to these times."""
     source = open_source(str(video))
     frames = [frame for frame in source.frames() if isinstance(frame, Frame)]
     assert source.frame_count == 10
@@ -140,8 +142,8 @@ def test_a_video_is_played_at_its_own_times(video: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
-def test_a_damaged_video_ends_in_a_reason(video: Path, share: float) -> None:
-    """Never in another exception, wherever it is damaged."""
+def test_a_damaged_video_ends_with_a_reason(video: Path, share: float) -> None:
+    """Damage at any position causes an error for the user or unreadable frames, nothing else."""
     data = bytearray(video.read_bytes())
     start = int(len(data) * share)
     data[start : start + 200] = bytes(len(data[start : start + 200]))
@@ -149,29 +151,31 @@ def test_a_damaged_video_ends_in_a_reason(video: Path, share: float) -> None:
     try:
         frames = list(open_source(str(video)).frames())
     except SkylaneError as error:
-        assert "street.mp4" in str(error)  # noqa: PT017 (either end is right)
+        assert "street.mp4" in str(error)  # noqa: PT017 (both outcomes are valid)
     else:
         assert all(isinstance(frame, Frame | UnreadableFrame) for frame in frames)
 
 
 @pytest.mark.parametrize("make", [lambda path: path / "street", lambda path: path / "street.mp4"])
-def test_topics_are_a_bags(folder: Path, video: Path, make: Callable[[Path], Path]) -> None:
-    """A flag that does nothing would be a lie."""
+def test_only_bags_and_folders_of_cameras_accept_topics(
+    folder: Path, video: Path, make: Callable[[Path], Path]
+) -> None:
+    """An option without effect would mislead the user."""
     del folder
     with pytest.raises(SourceError, match="leave --topics out"):
         open_source(str(make(video.parent)), topics=("/left",))
 
 
-def test_a_camera_that_is_not_there_is_told() -> None:
-    """One line that says what to check."""
+def test_a_missing_camera_is_an_error() -> None:
+    """The message says what to check."""
     with pytest.raises(SourceError, match="camera 'camera:63' cannot be opened: check that it is plugged in"):
         open_source("camera:63")
     with pytest.raises(SourceError, match="is live: leave --topics and --start-offset out"):
         open_source("camera:0", start_offset_s=1.0)
 
 
-def test_what_an_argument_means_is_seen_from_it(folder: Path, tmp_path: Path) -> None:
-    """No flag is needed."""
+def test_the_kind_of_a_source_follows_from_its_name(folder: Path, tmp_path: Path) -> None:
+    """The user needs no option for it."""
     (tmp_path / "a.BAG").touch()
     (tmp_path / "ros2").mkdir()
     (tmp_path / "ros2" / "part_0.db3").touch()
@@ -180,5 +184,5 @@ def test_what_an_argument_means_is_seen_from_it(folder: Path, tmp_path: Path) ->
     assert kind_of(str(tmp_path / "ros2")) == "bag"
     assert kind_of("/dev/video0") == kind_of("camera:0") == "camera"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="holds neither a bag nor pictures"):
+    with pytest.raises(SourceError, match="holds neither a bag nor images"):
         kind_of(str(tmp_path / "empty"))

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser
 from edge.cli import edge
 from edge.config import EdgeConfig
 from edge.sinks import video_codec
-from edge.sinks.sink import Answered, SinkError
+from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
 from edge.sources.source import open_source
@@ -61,27 +61,27 @@ SHOW = """([source, time_s, columns]) => new Promise((resolve, reject) => {
 
 
 def _columns(height: int, width: int, colours: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.uint8]:
-    picture = np.empty((height, width, 3), np.uint8)
+    image = np.empty((height, width, 3), np.uint8)
     for number, colour in enumerate(colours):
-        picture[:, number * width // len(colours) : (number + 1) * width // len(colours)] = colour
-    return picture
+        image[:, number * width // len(colours) : (number + 1) * width // len(colours)] = colour
+    return image
 
 
-def _answered(picture: npt.NDArray[np.uint8], time_ms: int) -> Answered:
-    height, width = picture.shape[:2]
-    return Answered(
+def _result(image: npt.NDArray[np.uint8], time_ms: int) -> FrameResult:
+    height, width = image.shape[:2]
+    return FrameResult(
         camera="/cam",
         sequence=time_ms,
         frame_index=time_ms,
         stamp_ns=START_NS,
         source_ns=START_NS + time_ms * 1_000_000,
-        picture=picture,
+        image=image,
         result=np.zeros((height, width), np.uint8),
         geometry=plan(Resize.CROP, height, width, height, width),
     )
 
 
-def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[Answered]) -> Path:
+def _written(folder: Path, card: ModelCard, codec: VideoCodec, frames: list[FrameResult]) -> Path:
     sink = VideoSink(folder, card, video_codec=codec)
     for frame in frames:
         sink.write(frame)
@@ -100,7 +100,7 @@ def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, 
     """Frames arrive at any interval, two may share a millisecond, and a model's input may have odd sides."""
     noise = np.random.default_rng(1)
     times_ms = (0, 100, 200, 500, 500)
-    frames = [_answered(noise.integers(0, 256, (65, 97, 3), np.uint8), time_ms) for time_ms in times_ms]
+    frames = [_result(noise.integers(0, 256, (65, 97, 3), np.uint8), time_ms) for time_ms in times_ms]
     path = _written(tmp_path, card, codec, frames)
     read = list(open_source(str(path)).frames())
     assert [round(frame.stamp_ns / 1e6) for frame in read] == [0, 100, 200, 500, 501]
@@ -110,7 +110,7 @@ def test_a_video_keeps_the_times_of_the_source(card: ModelCard, tmp_path: Path, 
 @pytest.mark.parametrize("codec", VideoCodec)
 def test_a_video_has_the_codec_that_was_asked_for(card: ModelCard, tmp_path: Path, codec: VideoCodec) -> None:
     """An operator who must not use a codec relies on the setting."""
-    path = _written(tmp_path, card, codec, [_answered(_columns(64, 96, COLOURS), 0)])
+    path = _written(tmp_path, card, codec, [_result(_columns(64, 96, COLOURS), 0)])
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (VideoCodec(stream.codec.canonical_name), stream.pix_fmt) == (codec, "yuv420p")
@@ -126,9 +126,9 @@ import numpy as np
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VideoCodec
 from tests.edge.conftest import CARD
-from tests.edge.test_video_sink import _answered
+from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec("{codec}"))
-sink.write(_answered(np.zeros((120, 160, 3), np.uint8), 0))
+sink.write(_result(np.zeros((120, 160, 3), np.uint8), 0))
 sink.close()
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
@@ -141,9 +141,9 @@ def test_a_browser_shows_a_video_in_its_true_colours(
     browser: Browser, card: ModelCard, tmp_path: Path, codec: VideoCodec, height: int
 ) -> None:
     """A browser guesses the colour conversion of an unmarked video, for H.264 wrongly from 720 lines on."""
-    frames = [_answered(np.full((height, 400, 3), shade, np.uint8), time_ms) for shade, time_ms in ((10, 0), (90, 100))]
-    frames.append(_answered(_columns(height, 400, COLOURS), 200))
-    frames.append(_answered(np.full((height, 400, 3), 250, np.uint8), 300))
+    frames = [_result(np.full((height, 400, 3), shade, np.uint8), time_ms) for shade, time_ms in ((10, 0), (90, 100))]
+    frames.append(_result(_columns(height, 400, COLOURS), 200))
+    frames.append(_result(np.full((height, 400, 3), 250, np.uint8), 300))
     path = _written(tmp_path, card, codec, frames)
     source = f"data:{MEDIA_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
     with browser.new_context(offline=True) as context:
@@ -162,11 +162,11 @@ import numpy as np
 from edge.sinks.video import VideoSink
 from edge.sinks.video_codec import VideoCodec
 from tests.edge.conftest import CARD
-from tests.edge.test_video_sink import _answered
+from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec.VP9)
 noise = np.random.default_rng(1)
 for number in range(60):
-    sink.write(_answered(noise.integers(0, 2, (120, 160, 3), np.uint8) * 255, number * 500))
+    sink.write(_result(noise.integers(0, 2, (120, 160, 3), np.uint8) * 255, number * 500))
 os.kill(os.getpid(), {int(signal.SIGKILL)})
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, env=os.environ)

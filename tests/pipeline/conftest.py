@@ -1,4 +1,4 @@
-"""A tiny model and pictures for the whole journey; every test ends what it started."""
+"""Fixtures of the end-to-end tests: a tiny model, images, and checks that no thread is left."""
 
 import signal
 import threading
@@ -20,7 +20,7 @@ from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH, noise
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with `tiny`, a frozen graph of the road models' form: uint8 1×64×96×3 to class ids."""
+    """Returns a repository with the model `tiny`, a frozen graph: uint8 1×64×96×3 to class ids."""
     root = tmp_path_factory.mktemp("models")
     weights = np.random.default_rng(7).normal(size=(5, 5, 3, CLASSES)).astype(np.float32)
     graph = tf.Graph()
@@ -46,14 +46,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(models: Path) -> Iterator[Model]:
-    """The tiny model, loaded once; the worker and the direct call take turns."""
+    """Loads the tiny model once; the worker and direct calls share it."""
     with Repository(models).load("tiny") as loaded:
         yield loaded
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Callable[[int], Path]:
-    """Makes a folder of so many pictures of noise, of the model's size."""
+    """Makes folders of noise images of the model's size."""
 
     def make(count: int) -> Path:
         folder = tmp_path / f"pictures-{count}"
@@ -67,7 +67,7 @@ def pictures(tmp_path: Path) -> Callable[[int], Path]:
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """The command line installs handlers of its own; the tests' come back."""
+    """Restores the signal handlers that the command line replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -76,7 +76,7 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """Each test ends what it started; gRPC's threads end a moment after their server."""
+    """Checks that each test has ended its threads; those of gRPC end shortly after their server."""
     before = {thread.name for thread in threading.enumerate()}
     yield
     until_s = time.monotonic() + WAIT_S

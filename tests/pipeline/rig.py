@@ -1,4 +1,4 @@
-"""What the tests of the whole journey are made of: a tiny model, a worker, a vehicle, and what every log must hold."""
+"""Parts of the end-to-end tests: workers, vehicles, and the consistency check of latency logs."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from decimal import Decimal
 from io import StringIO
 from itertools import pairwise
@@ -20,11 +21,11 @@ from rich.console import Console
 from cloud.frontends.mqtt import worker_will
 from cloud.models.model import Model
 from cloud.node import CloudNode, WorkerSettings
-from edge import cli
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
-from edge.pacing.replay import Pace, Schedule
+from edge.pacing.replay import Pace, ReplaySettings
 from edge.pipeline import Preparation
+from edge.run import run
 from edge.sources.source import open_source
 from edge.transports.mqtt.transport import MqttTransport
 from shared.messages.frame import RequestOptions
@@ -41,24 +42,24 @@ Rows = list[dict[str, str]]
 
 
 def noise(seed: int, shape: tuple[int, ...]) -> Any:
-    """Random pixels of a shape, uint8."""
+    """Returns random uint8 pixels."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
 def direct(model: Model, rgb: Any) -> Mask:
-    """The model's own mask of an RGB picture, called without any journey."""
+    """Returns the model's mask of an RGB image, called directly."""
     mask: Mask = model.predict(np.ascontiguousarray(rgb)[None])[0]
     return mask
 
 
 def connect(url: str, **options: Any) -> MqttBus:
-    """A bus to a broker, under a name of its own."""
+    """Connects to a broker with a unique client id."""
     return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)
 
 
 @contextmanager
 def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> Iterator[CloudNode]:
-    """A worker in a thread of its own; a bug in it fails the test."""
+    """Runs a worker in a thread; an exception in it fails the test."""
     name = f"worker-{uuid4().hex[:6]}"
     node = CloudNode([model], WorkerSettings(worker=name, session="s1", group=f"group-{name}", **settings))
     ready = threading.Event()
@@ -67,7 +68,7 @@ def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> I
     def serve() -> None:
         try:
             node.serve(bus(node), lambda: None, ready.set)
-        except BaseException as error:  # noqa: BLE001 (raised again below)
+        except BaseException as error:  # noqa: BLE001 (checked below)
             raised.append(error)
             ready.set()
 
@@ -84,15 +85,15 @@ def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> I
 
 @contextmanager
 def memory_bus() -> Iterator[MemoryBus]:
-    """A bus in memory."""
+    """Yields an in-memory bus."""
     with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True  # The only worker need not wait to see whether it is alone.
+        bus.supports_shared_subscriptions = True  # Spares the worker the check that it is the only one.
         yield bus
 
 
 @contextmanager
 def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
-    """A worker on a broker."""
+    """Runs a worker on a broker."""
 
     def bus(node: CloudNode) -> Bus:
         return connect(url, will=worker_will("w", "s1"), on_connected=node.announce, on_fault=node.fault)
@@ -102,16 +103,15 @@ def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
 
 
 class Vehicle:
-    """A vehicle node and its log, on any bus."""
+    """A vehicle node and its log."""
 
     def __init__(self, bus: Bus, source: Path, out: Path, *, pace: Pace = Pace.CLOSED_LOOP, **settings: Any) -> None:
         self.out = out
-        asked = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
-        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **asked)
+        model = {"model": settings.pop("model", "tiny"), "version": settings.pop("version", None)}
+        self._transport = MqttTransport(bus, vehicle=out.name, session="s1", **model)
         self.card = card = self._transport.wait_for_card(WAIT_S)
-        of_play = ["window", "queue", "deadline_ms", "answer_timeout_s", "retries", "retry_after_ms", "silence_s"]
-        of_play += ["health_file"]
-        play = {key: settings.pop(key) for key in of_play if key in settings}
+        run_keys = {field.name for field in fields(RunSettings)}
+        run_settings = {key: settings.pop(key) for key in run_keys & settings.keys()}
         topics, sinks = settings.pop("topics", ()), settings.pop("sinks", [])
         self._source = open_source(str(source), topics=topics)
         self._log = LogWriter(out)
@@ -123,19 +123,19 @@ class Vehicle:
             RunSettings(
                 vehicle=out.name,
                 session="s1",
-                schedule=Schedule(pace=pace, **settings),
-                preparation=Preparation(card, codec="raw", want=RequestOptions("zstd"), version=asked["version"]),
-                **play,
+                replay=ReplaySettings(pace=pace, **settings),
+                preparation=Preparation(card, codec="raw", options=RequestOptions("zstd"), version=model["version"]),
+                **run_settings,
             ),
         )
         self.stop = self._node.stop
-        self.tally = self._node.tally
-        self.clocks = self._node._clocks
+        self.counts = self._node.counts
+        self.clocks = self._node.clocks
         self.reconnected = self._transport.reconnected
-        self.online = self._transport.online
+        self.online = self._transport.workers.online
 
     def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:
-        """Play to the end, leave, and read the log."""
+        """Plays to the end, closes everything, and returns the rows of the log."""
         try:
             self._node.run(on_tick)
         finally:
@@ -145,20 +145,20 @@ class Vehicle:
         assert not self._node.faults
         rows = list(read_rows(self.out))
         check(rows)
-        assert len(rows) == self.tally().read
+        assert len(rows) == self.counts().read
         return rows
 
     def rows(self) -> Rows:
-        """The rows so far."""
+        """Returns the rows so far."""
         return list(read_rows(self.out))
 
     def answered(self) -> int:
-        """How many frames were answered so far."""
-        return self.tally().outcomes.get(Outcome.ANSWERED, 0)
+        """Returns the number of frames answered so far."""
+        return self.counts().outcomes.get(Outcome.ANSWERED, 0)
 
 
 def check(rows: Sequence[Mapping[str, str]]) -> None:
-    """What must hold for every log: no frame twice, every sum exact, no node's time running backwards."""
+    """Checks what must hold for every log: unique frames, exact sums, times of each node in order."""
     assert len({(row["vehicle"], row["session"], row["sequence"]) for row in rows}) == len(rows)
     for row in rows:
         for stages in (EDGE_STAGES, CLOUD_STAGES):
@@ -178,19 +178,19 @@ def check(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def count_outcomes(rows: Rows) -> Counter[tuple[str, str]]:
-    """How often each outcome with its reason occurs."""
+    """Counts the rows by outcome and reason."""
     return Counter((row["outcome"], row["reason"]) for row in rows)
 
 
 def play(source: Path, url: str, out: Path, **settings: Any) -> tuple[int, str]:
-    """`skylane edge play`: its exit code and what it printed."""
+    """Runs `skylane edge play`; returns its exit code and output."""
     printed = StringIO()
     config = EdgeConfig(broker=url, vehicle=out.name, model="tiny", out=out, **settings)
-    return cli.run(str(source), config, Console(file=printed, width=160)), printed.getvalue()
+    return run(str(source), config, Console(file=printed, width=160)), printed.getvalue()
 
 
 def skylane(*arguments: str) -> str:
-    """The command line in a process of its own; what it printed."""
+    """Runs the command line in a new process; returns its output."""
     done = subprocess.run(
         [sys.executable, "-m", "skylane", *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
     )

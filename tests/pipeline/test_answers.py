@@ -1,4 +1,4 @@
-"""The whole journey on real parts: every mask comes back as the model made it."""
+"""End-to-end runs with real parts: every mask is exactly the model's."""
 
 import threading
 from collections import Counter
@@ -36,10 +36,10 @@ from tests.pipeline.rig import (
 )
 
 
-def test_three_hundred_frames_are_answered_with_the_models_own_masks(
+def test_three_hundred_frames_get_exactly_the_models_masks(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The promise of the whole: a row a frame, every mask the direct call's in every pixel, every nanosecond told."""
+    """Every frame has a row, and every mask equals that of a direct call."""
     out = tmp_path / "car-300"
     with worker(mosquitto_url, model) as node:
         code, printed = play(pictures(300), mosquitto_url, out, closed_loop=True, codec="raw")
@@ -67,10 +67,8 @@ def test_three_hundred_frames_are_answered_with_the_models_own_masks(
     assert "inferred" in printed
 
 
-def test_a_bayer_bag_of_two_cameras_is_played_camera_by_camera(
-    mosquitto_url: str, model: Model, tmp_path: Path
-) -> None:
-    """A camera's frames must not become another's, nor be lost to it; binned and cropped they are what the model saw."""
+def test_a_bayer_bag_of_two_cameras_keeps_the_cameras_apart(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
+    """The masks belong to the binned frames of the right camera."""
     bag, out = tmp_path / "drive.bag", tmp_path / "car-bag"
     left, right = "/sensors/camera/left/image_raw", "/sensors/camera/right/image_raw"
     with BagWriter(bag) as writer:
@@ -99,8 +97,8 @@ def test_a_bayer_bag_of_two_cameras_is_played_camera_by_camera(
         np.testing.assert_array_equal(mask, direct(model, rgb))
 
 
-def test_masks_of_the_frames_size_lie_on_the_frame(model: Model, tmp_path: Path, mosquitto_url: str) -> None:
-    """A cropped and shrunk frame gets its mask back where it was seen, and 255 where it was not."""
+def test_masks_of_the_frames_size_match_the_frame(model: Model, tmp_path: Path, mosquitto_url: str) -> None:
+    """Pixels that the model did not see are 255."""
     folder, out = tmp_path / "wide", tmp_path / "car-wide"
     folder.mkdir()
     bgr = noise(3, (2 * HEIGHT, 3 * WIDTH, 3))
@@ -114,10 +112,10 @@ def test_masks_of_the_frames_size_lie_on_the_frame(model: Model, tmp_path: Path,
     assert (mask == 255).any()
 
 
-def test_the_sinks_make_what_a_person_can_look_at(
+def test_video_and_bag_have_one_frame_per_mask(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """A video a browser plays and a bag a viewer opens, one frame a mask."""
+    """The video can be decoded, and the masks in the bag equal the PNG files."""
     out = tmp_path / "car-sinks"
     with worker(mosquitto_url, model):
         code, printed = play(pictures(20), mosquitto_url, out, closed_loop=True, sinks=("png", "video", "bag"))
@@ -138,7 +136,7 @@ def test_the_sinks_make_what_a_person_can_look_at(
 
 
 class SlowSink:
-    """A sink that writes nothing before all is answered."""
+    """A sink that writes nothing before all frames are answered."""
 
     in_order = True
 
@@ -157,10 +155,8 @@ class SlowSink:
         self.is_closed = True
 
 
-def test_slow_sinks_are_waited_for_while_they_get_on(
-    model: Model, pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """On a busy machine the video is ready long after the last answer, and without its end it cannot be played."""
+def test_a_run_waits_for_slow_sinks(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """On a busy machine a video may be complete long after the last answer."""
     sink = SlowSink()
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(60), tmp_path / "car", sinks=[sink])
@@ -179,10 +175,10 @@ def _let_write_when_answered(vehicle: Vehicle, sink: SlowSink, count: int) -> No
     sink.may_write.set()
 
 
-def test_all_of_it_works_over_the_embedded_broker(
+def test_a_run_works_over_the_embedded_broker(
     embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """`make demo` must work where nothing can be installed; MQTT 3.1.1 has no properties, so the payload says all."""
+    """It speaks MQTT 3.1.1, which has no message properties, so the payload must be sufficient."""
     out = tmp_path / "car-embedded"
     with worker(embedded_url, model) as node:
         code, printed = play(pictures(30), embedded_url, out, closed_loop=True, codec="jpeg", sinks=())
@@ -194,7 +190,7 @@ def test_all_of_it_works_over_the_embedded_broker(
 
 
 def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embedded_url: str, model: Model) -> None:
-    """Without shared subscriptions both would answer every frame."""
+    """Without shared subscriptions, both workers would answer every frame."""
     with worker(embedded_url, model):
         bus = connect(embedded_url)
         second = CloudNode([model], WorkerSettings(worker="second", session="s2"))

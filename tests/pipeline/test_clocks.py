@@ -1,4 +1,4 @@
-"""Every worker's clock is known by itself, over every kind of bus."""
+"""Clock offsets of several workers, over every kind of bus."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,13 +16,16 @@ from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus
 
 
 def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Rows:
-    """Play until so many processes' clocks are known by probes, and each has answered a while since."""
+    """Plays until so many worker processes have echoed probes and then answered some frames."""
     vehicle = Vehicle(bus, source, out, loop=True)
     enough = 20 * nodes
 
     def tick() -> None:
         nonlocal enough
-        if len(vehicle.clocks._probed) < nodes:
+        if (
+            sum(vehicle.clocks.last_echo_ns(f"cloud/{name}/{session}") > 0 for name, session in vehicle.online())
+            < nodes
+        ):
             enough = vehicle.answered() + 20 * nodes
         elif vehicle.answered() >= enough:
             vehicle.stop()
@@ -32,10 +35,10 @@ def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Row
 
 
 @pytest.mark.mosquitto
-def test_two_workers_behind_one_subscription_have_a_clock_each(
+def test_workers_of_one_group_have_separate_clock_offsets(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Real processes whose clocks are six seconds apart: each row must use the clock of the one that answered it."""
+    """The clocks of two processes are six seconds apart; each row uses that of the worker that answered it."""
     with ExitStack() as stack:
         workers = {}
         for ahead_s, drift_ppm in ((3.0, 100.0), (-3.0, -100.0)):
@@ -50,21 +53,23 @@ def test_two_workers_behind_one_subscription_have_a_clock_each(
         assert {row["worker_session"] for row in own} == {process.session}
         for row in own:
             judged = judge(row, here, process.clock)
-            # All is on one machine: what is read of its clocks is true to within microseconds.
+            # Everything is on one machine, so readings of its clocks are exact to microseconds.
             assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
 
 
 def test_clocks_are_probed_over_a_broker_of_mqtt_3(
     embedded_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The embedded broker knows neither properties nor shared subscriptions; probes need none."""
+    """Probes need neither message properties nor shared subscriptions."""
     with worker(embedded_url, model):
         rows = _play_until_probed(connect(embedded_url), pictures(20), tmp_path / "car-embedded")
     assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)
 
 
-def test_clocks_are_probed_in_memory(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """One process, one clock: the truth is known to be zero."""
+def test_clocks_are_probed_over_the_in_memory_bus(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Both nodes share a clock, so the true offset is zero."""
     with memory_bus() as bus, serving(lambda _: bus, model):
         rows = _play_until_probed(bus, pictures(20), tmp_path / "car-memory")
     assert all(abs(float(row["clock_offset_ms"])) <= float(row["clock_error_ms"]) for row in rows)

@@ -1,4 +1,4 @@
-"""What is killed or asked to end loses nothing silently."""
+"""Runs in which a node or the broker is killed or asked to stop: every frame has its outcome."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, check, connect, count_outcomes, play, skylane, worker
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing_silently(
+def test_frames_of_a_killed_worker_are_accounted_for(
     mosquitto_url: str, models: Path, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Real processes, SIGKILL: what it held is `lost`, what came after `dropped(no_worker)`, and the sum is right."""
+    """Frames that the worker held are `lost`, later ones `dropped(no_worker)`."""
     with Worker(mosquitto_url, models=models, model="tiny", name=f"worker-{uuid4().hex[:6]}") as worker:
         vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-kill", loop=True, answer_timeout_s=2.0)
         killed = threading.Event()
@@ -36,7 +36,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_silently(
             if vehicle.answered() >= 10 and not killed.is_set():
                 os.kill(worker.pid, signal.SIGKILL)
                 killed.set()
-            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+            if vehicle.counts().outcomes.get(Outcome.DROPPED):
                 vehicle.stop()
 
         rows = vehicle.play(tick)
@@ -46,17 +46,17 @@ def test_a_worker_killed_in_the_middle_loses_nothing_silently(
     assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped", "lost"}
 
 
-def test_a_worker_that_is_asked_to_end_answers_what_it_holds(
+def test_a_stopping_worker_answers_its_frames(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """A rolling update must not cost a frame that was sent."""
+    """A rolling update loses no frame that was sent."""
     with worker(mosquitto_url, model) as node:
         vehicle = Vehicle(connect(mosquitto_url), pictures(20), tmp_path / "car-drain", loop=True, answer_timeout_s=5.0)
 
         def tick() -> None:
             if vehicle.answered() >= 10:
                 node.stop()
-            if vehicle.tally().outcomes.get(Outcome.DROPPED):
+            if vehicle.counts().outcomes.get(Outcome.DROPPED):
                 vehicle.stop()
 
         rows = vehicle.play(tick)
@@ -66,10 +66,10 @@ def test_a_worker_that_is_asked_to_end_answers_what_it_holds(
     assert {reason for outcome, reason in outcomes if outcome == "dropped"} <= {"no_worker", "stopped"}
 
 
-def test_the_ledger_balances_over_a_killed_broker(
+def test_every_frame_has_a_row_after_a_broker_restart(
     mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The broker forgets all it acknowledged; both ends find it again and every frame has its row."""
+    """The broker loses all messages; both nodes reconnect."""
     port = mosquitto_broker.listener.port
     before: list[int] = []
     with ExitStack() as stack, worker(mosquitto_broker.url, model):
@@ -92,10 +92,10 @@ def test_the_ledger_balances_over_a_killed_broker(
     assert set(outcomes) <= {"answered", "lost", "dropped"}
 
 
-def test_a_killed_vehicle_leaves_no_frame_open(
+def test_the_log_of_a_killed_vehicle_can_be_repaired(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """SIGKILL in the middle of a real run: the next start, or `report --repair`, closes what was open, once."""
+    """`report --repair`, or the next run, closes the open frames once."""
     out = tmp_path / "car-killed"
     command = [
         sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
@@ -140,16 +140,16 @@ def test_a_killed_vehicle_leaves_no_frame_open(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_vehicle_that_is_asked_to_end_drains_and_closes_its_log(
+def test_a_vehicle_that_is_stopped_completes_its_log(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C is how most runs end, or the SSH session breaks; the manifest must balance all the same."""
+    """Most runs end by Ctrl-C or a closed SSH session; the counts in the manifest must be right."""
     out = tmp_path / f"car-{number.name}"
-    asked = threading.Event()
+    signalled = threading.Event()
 
     def infer_and_ask(images: Any) -> Any:
-        if node.counts.get("answered", 0) >= 5 and not asked.is_set():
-            asked.set()
+        if node.counts.get("answered", 0) >= 5 and not signalled.is_set():
+            signalled.set()
             os.kill(os.getpid(), number)
         return infer(images)
 
@@ -170,10 +170,10 @@ def test_a_vehicle_that_is_asked_to_end_drains_and_closes_its_log(
     assert set(Counter(row["outcome"] for row in rows)) <= {"answered", "dropped"}
 
 
-def test_a_run_without_an_answer_in_time_says_so_by_its_exit_code(
+def test_a_run_without_an_answer_in_time_has_its_own_exit_code(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """A script that plays bags must not take it for a success."""
+    """A script must not take it for a success."""
     command = [
         sys.executable, "-m", "skylane", "edge", "play", str(pictures(5)), "--broker", mosquitto_url, "--model",
         "tiny", "--out", str(tmp_path / "car-late"), "--no-sinks", "--deadline-ms", "0.01",

@@ -1,4 +1,4 @@
-"""A worker that dies or stands still among others: what it held goes to one that lives, and no mask is taken twice."""
+"""Failure of one of several workers: its frames go to another, and no frame is answered twice."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ WORKERS = 3
 
 @contextmanager
 def workers(url: str, model: str, think_ms: float) -> Iterator[list[NullWorkerProcess]]:
-    """Three of them, processes of their own; what stands still goes on in the end, to be ended."""
+    """Starts three worker processes; stopped ones are continued at the end, so that they can exit."""
     settings = [NullWorkerSettings(f"w{n}-{model}", model, HEIGHT, WIDTH, think_ms) for n in range(WORKERS)]
     with ExitStack() as stack:
         made = []
@@ -38,12 +38,12 @@ def workers(url: str, model: str, think_ms: float) -> Iterator[list[NullWorkerPr
 def played(
     vehicles: list[Vehicle], frozen: NullWorkerProcess, how: signal.Signals, is_over: Callable[[], bool]
 ) -> list[Rows]:
-    """The rows of vehicles that play round and round at the same time, until `is_over`, while a worker breaks.
+    """Plays vehicles in a loop at the same time until `is_over`, lets a worker fail, and returns the rows.
 
-    It stands still once each vehicle has had answers. Workers take turns: when each vehicle has had some more, it
-    holds frames. Then it gets the signal `how`.
+    The worker is paused once each vehicle has answers. After some more answers it must hold frames, because the workers
+    take turns. Then it gets the signal `how`.
     """
-    answered: list[int] = []  # By each vehicle, when the worker began to stand still.
+    answered: list[int] = []  # Answers of each vehicle when the worker was paused.
     broken = threading.Event()
     ticking = threading.Lock()
     found: list[Rows] = [[] for _ in vehicles]
@@ -75,10 +75,10 @@ def played(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_no_frame_is_lost_with_a_worker_among_others(
+def test_no_frame_is_lost_when_one_of_several_workers_fails(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path, how: signal.Signals
 ) -> None:
-    """The broker acknowledged what the dead one held and gives it to nobody: the vehicle does."""
+    """The broker does not redeliver the frames that the worker held; the vehicle sends them again."""
     model = f"instant-{uuid4().hex[:6]}"
     source = pictures(40)
     with workers(mosquitto_url, model, think_ms=40) as processes:
@@ -86,9 +86,9 @@ def test_no_frame_is_lost_with_a_worker_among_others(
             Vehicle(connect(mosquitto_url), source, tmp_path / f"car-{n}-{model}", model=model, window=3, loop=True)
             for n in range(2)
         ]
-        found = played(vehicles, processes[0], how, lambda: any(vehicle.tally().retry_won for vehicle in vehicles))
-        retried = sum(vehicle.tally().retried for vehicle in vehicles)
-        won = sum(vehicle.tally().retry_won for vehicle in vehicles)
+        found = played(vehicles, processes[0], how, lambda: any(vehicle.counts().retry_won for vehicle in vehicles))
+        retried = sum(vehicle.counts().retried for vehicle in vehicles)
+        won = sum(vehicle.counts().retry_won for vehicle in vehicles)
     for rows in found:
         assert set(count_outcomes(rows)) <= {("answered", ""), ("dropped", "stopped")}
     twice = [row for rows in found for row in rows if row["attempts"] == "2"]
@@ -96,10 +96,10 @@ def test_no_frame_is_lost_with_a_worker_among_others(
     assert {row["worker"] for row in twice if float(row["retry_wait_ms"])} <= {each.worker for each in processes[1:]}
 
 
-def test_what_a_worker_answers_that_stood_still_is_not_taken_twice(
+def test_late_answers_of_a_resumed_worker_are_duplicates(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """It wakes up, and answers all it held: each of those frames has its mask already, or takes the first that comes."""
+    """The worker answers all frames that it held; each frame uses only the first answer."""
     model = f"instant-{uuid4().hex[:6]}"
     with workers(mosquitto_url, model, think_ms=30) as processes:
         frozen = processes[0].pid
@@ -109,63 +109,63 @@ def test_what_a_worker_answers_that_stood_still_is_not_taken_twice(
         stopped_at: list[int] = []
 
         def tick() -> None:
-            tally = vehicle.tally()
+            counts = vehicle.counts()
             if not stopped_at and vehicle.answered() >= 10:
                 os.kill(frozen, signal.SIGSTOP)
                 stopped_at.append(vehicle.answered())
-            elif stopped_at and tally.retry_won >= 2:
+            elif stopped_at and counts.retry_won >= 2:
                 os.kill(frozen, signal.SIGCONT)
-            if tally.ignored_answers.get("duplicate"):
+            if counts.ignored_answers.get("duplicate"):
                 vehicle.stop()
 
         rows = vehicle.play(tick)
     outcomes = count_outcomes(rows)
     assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped"}
     assert {reason for outcome, reason in outcomes if outcome == "dropped"} <= {"stopped"}
-    assert vehicle.tally().ignored_answers["duplicate"] >= 1
+    assert vehicle.counts().ignored_answers["duplicate"] >= 1
 
 
-def test_without_retries_what_a_dead_worker_held_is_lost(
+def test_without_retries_the_frames_of_a_dead_worker_are_lost(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """What retries are held against; and the sum is right all the same."""
+    """Every frame still has its row."""
     model = f"instant-{uuid4().hex[:6]}"
     with workers(mosquitto_url, model, think_ms=100) as processes:
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, retries=False,
             answer_timeout_s=2.0, loop=True,
         )  # fmt: skip
-        (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.tally().outcomes)
+        (rows,) = played([vehicle], processes[0], signal.SIGKILL, lambda: Outcome.LOST in vehicle.counts().outcomes)
     outcomes = count_outcomes(rows)
     assert outcomes["lost", "no answer"] > 0
     assert set(outcomes) <= {("answered", ""), ("lost", "no answer"), ("dropped", "stopped")}
     assert {row["attempts"] for row in rows} == {"1"}
 
 
-def test_the_log_of_a_run_with_retries_is_sound(
+def test_the_log_of_a_run_with_retries_is_consistent(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Every sum holds for frames that were sent twice, and the journal has a line for each attempt."""
+    """The sums hold for frames that were sent twice, and the journal has a line per attempt."""
     model = f"instant-{uuid4().hex[:6]}"
     with workers(mosquitto_url, model, think_ms=60) as processes:
         vehicle = Vehicle(
             connect(mosquitto_url), pictures(30), tmp_path / f"car-{model}", model=model, window=6, loop=True
         )
-        played([vehicle], processes[0], signal.SIGKILL, lambda: vehicle.tally().retry_won > 0)
-    tally = vehicle.tally()
-    assert tally.retried > 0
+        played([vehicle], processes[0], signal.SIGKILL, lambda: vehicle.counts().retry_won > 0)
+    counts = vehicle.counts()
+    assert counts.retried > 0
     card = vehicle.card
-    begun = run_record.begun(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
-    write_manifest(vehicle.out, run_record.ended(begun, tally, 0))
+    started = run_record.started(EdgeConfig(vehicle="car"), "s1", {"kind": "folder", "sha256": "a" * 64}, card)
+    write_manifest(vehicle.out, run_record.ended(started, counts, 0))
     assert audit(vehicle.out) == ()
-    told = run_record.ended(begun, tally, 0)
-    assert told["retries"] == {"retried": tally.retried, "won": tally.retry_won}
-    assert sum(by["frames"] for by in told["answered_by"]) == tally.outcomes[Outcome.ANSWERED]
-    assert {by["sha256"] for by in told["answered_by"]} == {card.sha256}
+    manifest = run_record.ended(started, counts, 0)
+    assert manifest["retries"] == {"retried": counts.retried, "won": counts.retry_won}
+    assert sum(by["frames"] for by in manifest["answered_by"]) == counts.outcomes[Outcome.ANSWERED]
+    assert {by["sha256"] for by in manifest["answered_by"]} == {card.sha256}
 
 
-def test_a_version_that_nobody_serves_is_told(mosquitto_url: str) -> None:
-    """Before anything is played, with the versions that are there; and the one that is served is found."""
+def test_a_missing_version_is_an_error_that_names_the_available_ones(mosquitto_url: str) -> None:
+    """The error comes before anything is played."""
     model = f"instant-{uuid4().hex[:6]}"
     with ExitStack() as stack:
         stack.enter_context(NullWorkerProcess(mosquitto_url, NullWorkerSettings(f"w-{model}", model, HEIGHT, WIDTH)))
@@ -173,9 +173,9 @@ def test_a_version_that_nobody_serves_is_told(mosquitto_url: str) -> None:
         transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="1")
         assert transport.wait_for_card(WAIT_S).version == "1"
         transport = MqttTransport(bus, vehicle=f"car-{model}", session="s1", model=model, version="9")
-        told = ""
-        while "ask for" not in told:  # The worker's status has not come yet.
+        message = ""
+        while "ask for" not in message:  # The worker's status may not have arrived yet.
             with pytest.raises(NoWorkerError) as caught:
                 transport.wait_for_card(0.1)
-            told = str(caught.value)
-        assert told.startswith(f"no worker serves version '9' of model '{model}': ask for 1")
+            message = str(caught.value)
+        assert message.startswith(f"no worker serves version '9' of model '{model}': ask for 1")

@@ -1,4 +1,4 @@
-"""The health files of a worker and of a vehicle, which the containers' health checks look at."""
+"""Health files of a worker and a vehicle, which the containers' health checks read."""
 
 import threading
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, serving, wo
 pytestmark = pytest.mark.mosquitto
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Look until it is so."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Polls a condition until it holds."""
     pause = threading.Event()
     for _ in range(round(WAIT_S / 0.05)):
-        if is_so():
+        if condition():
             return
         pause.wait(0.05)
-    raise AssertionError("it did not come to be so")
+    raise AssertionError("the condition never held")
 
 
-def test_both_nodes_have_a_health_file_only_while_the_broker_is_there(
+def test_health_files_exist_only_while_the_broker_is_reachable(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The broker is stopped and started again under a worker and a vehicle that run; at their end the files go."""
+    """The broker is restarted during a run; the files are removed at the end of the nodes."""
     files = [tmp_path / "worker.health", tmp_path / "vehicle.health"]
 
     def all_there() -> bool:
@@ -56,8 +56,8 @@ def test_both_nodes_have_a_health_file_only_while_the_broker_is_there(
         assert none_there()
 
 
-def test_a_worker_without_a_broker_is_online_while_it_serves(model: Model, tmp_path: Path) -> None:
-    """With --no-broker the gateway is all that could be unhealthy."""
+def test_a_worker_without_a_broker_has_a_health_file_while_it_serves(model: Model, tmp_path: Path) -> None:
+    """With --no-broker there is only the gateway."""
     file = tmp_path / "health"
     with memory_bus() as bus, serving(lambda _: bus, model, health_file=file):
         wait_until(file.exists)

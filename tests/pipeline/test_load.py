@@ -1,4 +1,4 @@
-"""The load a researcher asks for: when frames fall due, how many wait, how many are inferred together, who resizes."""
+"""Load settings of a run: arrivals, queue, bursts, batches, and the node that resizes."""
 
 import threading
 from collections.abc import Callable
@@ -14,8 +14,7 @@ import yaml
 from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
-from edge.pacing.arrivals import Arrivals, poisson_ns
-from edge.pacing.replay import Pace
+from edge.pacing.replay import Arrivals, Pace, poisson_ns
 from shared import clock
 from shared.hashing import tree_sha256
 from shared.imaging import geometry
@@ -37,13 +36,13 @@ from tests.pipeline.rig import (
 )
 
 FRAMES, RATE_HZ = 300, 100.0
-STALL_FROM, STALL_TO = 50, 150  # The frames that fall due while the worker stands still.
+STALL_FROM, STALL_TO = 50, 150  # Frames that are due while the worker is paused.
 STALL_MS = (STALL_TO - 1 - STALL_FROM) * 1e3 / RATE_HZ
 
 
 @pytest.fixture
 def stalls_end_ns() -> list[int]:
-    """When the stall of `stalled` ended."""
+    """Collects the time at which the pause of `stalled` ended."""
     return []
 
 
@@ -55,7 +54,7 @@ def stalled(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Rows]:
-    """Plays an open loop to a worker that stands still once, for a second of the schedule; the rows in order."""
+    """Plays an open loop to a worker that pauses for one second of the schedule; returns the rows in order."""
 
     def run(**settings: Any) -> Rows:
         infer, gate, inferred = model.infer, threading.Event(), iter(range(FRAMES))
@@ -76,7 +75,7 @@ def stalled(
                 bus, pictures(20), tmp_path / "car", pace=Pace.OPEN_LOOP, arrivals=Arrivals.UNIFORM, window=1,
                 arrival_rate_hz=RATE_HZ, loop=True, frames=FRAMES, **settings,
             )  # fmt: skip
-            rows = vehicle.play(lambda: go_on() if vehicle.tally().read >= STALL_TO else None)
+            rows = vehicle.play(lambda: go_on() if vehicle.counts().read >= STALL_TO else None)
         rows.sort(key=lambda row: int(row["sequence"]))
         due = [int(row["t_due_ns"]) for row in rows]
         assert [at_ns - due[0] for at_ns in due] == [round(index * 1e9 / RATE_HZ) for index in range(FRAMES)]
@@ -85,34 +84,36 @@ def stalled(
     return run
 
 
-def test_a_stalled_worker_shows_in_p99(stalled: Callable[..., Rows], stalls_end_ns: list[int]) -> None:
-    """No coordinated omission: whatever fell due in the stall counts from when it should have been sent.
+def test_a_pause_of_the_worker_shows_in_p99(stalled: Callable[..., Rows], stalls_end_ns: list[int]) -> None:
+    """There is no coordinated omission: latency counts from the due time, not from the send time.
 
-    Counted from when each was sent, as a closed loop counts, one frame in 300 met the stall and p99 never heard of it.
+    Counted from the send time, as in a closed loop, only one frame in 300 would show the pause, and p99 would not.
     """
     rows = stalled(queue=FRAMES)
     assert count_outcomes(rows) == {("answered", ""): FRAMES}
     total_ms = np.array([float(row["total_ms"]) for row in rows])
-    for index in range(STALL_FROM, STALL_TO):  # The stall ended no earlier than its last frame fell due.
+    for index in range(STALL_FROM, STALL_TO):  # The pause ended after its last frame was due.
         assert total_ms[index] >= (STALL_TO - 1 - index) * 1e3 / RATE_HZ
     assert np.percentile(total_ms, 99) >= 0.9 * STALL_MS
     (end_ns,) = stalls_end_ns
-    met = [row for row in rows if int(row["t_sent_ns"]) < end_ns < int(row["t_returned_ns"])]
-    assert len(met) == 1
+    in_flight = [row for row in rows if int(row["t_sent_ns"]) < end_ns < int(row["t_returned_ns"])]
+    assert len(in_flight) == 1
 
 
-def test_what_a_stall_makes_a_vehicle_give_up_is_in_the_log(stalled: Callable[..., Rows]) -> None:
-    """Newest wins: the frames of the stall are dropped, each with its reason and its intended time; none disappears."""
+def test_frames_dropped_during_a_pause_are_logged(stalled: Callable[..., Rows]) -> None:
+    """Each dropped frame has a row with its reason and due time."""
     outcomes = count_outcomes(stalled())
     assert set(outcomes) == {("answered", ""), ("dropped", "window")}
     assert outcomes.total() == FRAMES
-    assert outcomes["dropped", "window"] >= STALL_TO - STALL_FROM - 3  # In flight, taken and newest are kept.
+    assert (
+        outcomes["dropped", "window"] >= STALL_TO - STALL_FROM - 3
+    )  # Frames in flight, taken, and the newest are kept.
 
 
-def test_bursts_are_due_together_and_wait_for_each_other(
+def test_the_frames_of_a_burst_are_due_together(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Multi stream: so many at one instant, sent as the window allows; offline is one burst of all."""
+    """A burst starts when the one before has ended; the offline scenario is one burst of all frames."""
     for size, vehicle in ((4, "car-multi-stream"), (1000, "car-offline")):
         out = tmp_path / vehicle
         with worker(mosquitto_url, model):
@@ -132,20 +133,20 @@ def test_bursts_are_due_together_and_wait_for_each_other(
 def test_a_poisson_run_can_be_repeated_from_its_manifest(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The seed that was drawn is told, and every frame was due when it says."""
+    """The manifest contains the random seed, and the due times follow from it."""
     out = tmp_path / "car-poisson"
     with worker(mosquitto_url, model):
         load: dict[str, Any] = {"arrivals": "poisson", "arrival_rate_hz": 200.0, "queue": 64}
         code, printed = play(pictures(30), mosquitto_url, out, sinks=(), **load)
     assert code == 0, printed
-    told = read_manifest(out)["configuration"]
-    assert {key: told[key] for key in load} == load
+    configuration = read_manifest(out)["configuration"]
+    assert {key: configuration[key] for key in load} == load
     due = sorted(int(row["t_due_ns"]) for row in read_rows(out))
-    assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(200.0, told["seed"]), 30))
+    assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(200.0, configuration["seed"]), 30))
 
 
-def test_mixed_sizes_can_be_resized_by_the_worker(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
-    """Bit-exact with resizing at the vehicle where the codec loses nothing; and the mask lies on the frame."""
+def test_the_worker_resizes_frames_exactly_like_the_vehicle(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
+    """This holds for frames of mixed sizes and a lossless codec."""
     folder = tmp_path / "mixed"
     folder.mkdir()
     sizes = [(2 * HEIGHT, 3 * WIDTH), (HEIGHT, WIDTH), (HEIGHT // 2, WIDTH), (50, 70), (3 * HEIGHT, WIDTH)]
@@ -173,8 +174,8 @@ def test_mixed_sizes_can_be_resized_by_the_worker(mosquitto_url: str, model: Mod
 
 
 @pytest.fixture
-def free(models: Path, tmp_path: Path) -> Path:
-    """A repository with `tiny` as a graph that takes any batch."""
+def any_batch(models: Path, tmp_path: Path) -> Path:
+    """Returns a repository with `tiny` as a graph for any batch size."""
     folder = tmp_path / "models" / "tiny"
     folder.mkdir(parents=True)
     graph = tf.compat.v1.GraphDef.FromString((models / "tiny" / "model.pb").read_bytes())
@@ -186,12 +187,15 @@ def free(models: Path, tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_frames_that_fall_due_together_are_inferred_together(
-    free: Path, mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
+def test_frames_of_a_burst_are_inferred_in_batches(
+    any_batch: Path, mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """As many as was asked for at most; the log tells how many, and each frame has its own mask."""
+    """The log contains the batch size, and each frame has its own mask."""
     out = tmp_path / "car-batch"
-    with Repository(free).load("tiny", max_batch=4) as batching, worker(mosquitto_url, batching, max_wait_ms=10_000.0):
+    with (
+        Repository(any_batch).load("tiny", max_batch=4) as batching,
+        worker(mosquitto_url, batching, max_wait_ms=10_000.0),
+    ):
         code, printed = play(pictures(16), mosquitto_url, out, closed_loop=True, burst=8, window=8, codec="raw")
     assert code == 0, printed
     assert [row["batch_size"] for row in read_rows(out)] == ["4"] * 16

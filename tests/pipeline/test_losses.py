@@ -1,4 +1,4 @@
-"""Frames that end otherwise than as a mask, and several vehicles at one worker."""
+"""Frames without a mask, and several vehicles with one worker."""
 
 import threading
 from collections import Counter
@@ -15,10 +15,10 @@ from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, serving, worker
 
 
-def test_two_vehicles_share_a_worker_and_each_gets_its_own(
+def test_two_vehicles_share_a_worker_and_get_their_own_masks(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """A mask that reaches another vehicle is the worst that can happen."""
+    """No answer reaches the wrong vehicle."""
     source = pictures(60)
     with worker(mosquitto_url, model) as node:
         first = Vehicle(connect(mosquitto_url), source, tmp_path / "car-a")
@@ -36,13 +36,13 @@ def test_two_vehicles_share_a_worker_and_each_gets_its_own(
     for vehicle in (first, second):
         rows = found[vehicle.out.name]
         assert count_outcomes(rows) == {("answered", ""): 60}
-        assert not vehicle.tally().ignored_answers
+        assert not vehicle.counts().ignored_answers
 
 
-def test_frames_past_their_deadline_are_expired_on_either_side(
+def test_frames_past_their_deadline_expire_at_both_nodes(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mask of the past is of no use: the worker does not infer it, and the edge does not take it."""
+    """The worker does not infer them, and the vehicle does not use late answers."""
     infer, gate, held = model.infer, threading.Event(), threading.Event()
     now_ns, passed = clock.now_ns, threading.Event()
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns() + (3600 * 10**9 if passed.is_set() else 0))
@@ -57,9 +57,9 @@ def test_frames_past_their_deadline_are_expired_on_either_side(
         vehicle = Vehicle(bus, pictures(6), tmp_path / "car", window=6, deadline_ms=600_000.0, retries=False)
 
         def tick() -> None:
-            if held.is_set() and vehicle.tally().in_flight == 6 and node._admission.depth:
-                passed.set()  # One is in the engine, and one at least waits to be decoded: an hour goes by.
-            if vehicle.tally().outcomes.get(Outcome.LOST):
+            if held.is_set() and vehicle.counts().in_flight == 6 and node._admission.depth:
+                passed.set()  # One frame is in the engine and at least one waits to be decoded: the clock jumps.
+            if vehicle.counts().outcomes.get(Outcome.LOST):
                 gate.set()
 
         rows = vehicle.play(tick)
@@ -68,10 +68,10 @@ def test_frames_past_their_deadline_are_expired_on_either_side(
     assert node.counts["expired"] >= 1
 
 
-def test_an_overloaded_worker_says_so(
+def test_an_overloaded_worker_refuses_frames(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full queue costs an answer, and the vehicle logs the worker's own word."""
+    """The vehicle logs the worker's refusal."""
     infer, gate = model.infer, threading.Event()
 
     def slowly(images: Any) -> Any:
@@ -81,14 +81,16 @@ def test_an_overloaded_worker_says_so(
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model, max_frames=2):
         vehicle = Vehicle(bus, pictures(20), tmp_path / "car", window=20)
-        rows = vehicle.play(lambda: gate.set() if vehicle.tally().outcomes.get(Outcome.OVERLOADED) else None)
+        rows = vehicle.play(lambda: gate.set() if vehicle.counts().outcomes.get(Outcome.OVERLOADED) else None)
     outcomes = Counter(row["outcome"] for row in rows)
     assert outcomes["overloaded"] > 0
     assert outcomes["answered"] + outcomes["overloaded"] == 20
 
 
-def test_without_a_worker_every_frame_says_so(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """Never silent: the worker leaves in the middle, and each frame after it is dropped with that reason."""
+def test_without_a_worker_every_frame_is_dropped_with_that_reason(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """The worker stops before the run starts."""
     with memory_bus() as bus:
         with serving(lambda _: bus, model):
             vehicle = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e4)

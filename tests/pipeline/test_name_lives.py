@@ -1,4 +1,4 @@
-"""Lives of one vehicle on a real broker: killed, cut off, outlived by its own words; none that lives may be ended."""
+"""Successive processes with one vehicle name on a real broker: delayed messages of a dead one must not end a live one."""
 
 import os
 import queue
@@ -31,10 +31,10 @@ pytestmark = pytest.mark.mosquitto
 
 
 class Life:
-    """One process of the name, behind a link of its own that may hold up what it says."""
+    """One process with the vehicle's name, behind a link that can delay its messages."""
 
     def __init__(self, broker: Broker, stack: ExitStack, ended: "queue.SimpleQueue[Life] | None" = None) -> None:
-        """Connect, claim the name and announce it. `ended` gets whoever gives up."""
+        """Connects, claims the name and announces itself. `ended` receives lives that give up."""
         self.session = uuid4().hex[:12]
         self.gave_up: list[SkylaneError] = []
         self._ended = ended
@@ -48,7 +48,7 @@ class Life:
         self.bus = MqttBus(
             Address.parse(self.link.url),
             client_id("vehicle", NAME),
-            will=Will(TOPIC, self._said(NodeState.OFFLINE)),
+            will=Will(TOPIC, self._status(NodeState.OFFLINE)),
             on_connected=self.announce,
         )
         stack.callback(self.bus.close)
@@ -56,12 +56,12 @@ class Life:
         self.announce()
 
     def announce(self) -> None:
-        """Say that it is there."""
+        """Publishes the online status."""
         if self.bus is not None and not self.claim.is_lost:
-            self.bus.publish(TOPIC, self._said(NodeState.ONLINE), qos=1, retained=True)
+            self.bus.publish(TOPIC, self._status(NodeState.ONLINE), qos=1, retained=True)
 
     def die(self) -> None:
-        """Be killed: what was on its way goes on, and the broker gets no goodbye."""
+        """Closes the connection like a killed process: messages in transit still arrive."""
         assert self.bus is not None
         self.link.hang_up()
         self.bus.close()
@@ -71,7 +71,7 @@ class Life:
         if self._ended is not None:
             self._ended.put(self)
 
-    def _said(self, state: NodeState) -> bytes:
+    def _status(self, state: NodeState) -> bytes:
         return pack_status(NodeStatus(state, self.session, age_ms=self.claim.age_ms, rival=self.claim.rival))
 
     def _pass_on(self, packet: Packet) -> tuple[Packet]:
@@ -80,31 +80,31 @@ class Life:
 
 
 class Observer:
-    """Knows the last word of the name."""
+    """Follows the status of the name."""
 
     def __init__(self, broker: Broker, stack: ExitStack) -> None:
         self._last: NodeStatus | None = None
         self._changed = threading.Condition()
-        stack.enter_context(connect(broker.url)).subscribe(TOPIC, 1, self._heard)
+        stack.enter_context(connect(broker.url)).subscribe(TOPIC, 1, self._on_status)
 
     def wait_for(self, life: Life) -> None:
-        """Until the last word is that this one is online."""
+        """Waits until this life is the one that is online."""
         wanted = (NodeState.ONLINE, life.session)
         with self._changed:
-            told = self._changed.wait_for(
+            is_online = self._changed.wait_for(
                 lambda: self._last and (self._last.state, self._last.session) == wanted, WAIT_S
             )
-        assert told, self._last
+        assert is_online, self._last
 
-    def _heard(self, delivery: Delivery) -> None:
+    def _on_status(self, delivery: Delivery) -> None:
         with self._changed:
             self._last = unpack_status(delivery.payload)
             self._changed.notify_all()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whoever_lives_is_never_ended_for_the_dead(seed: int) -> None:
-    """A vehicle that its supervisor starts again must drive on, whatever its predecessor left in the link."""
+def test_messages_of_a_dead_process_never_end_a_live_one(seed: int) -> None:
+    """A restarted vehicle must keep running, whatever its predecessor left in the link."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start(kind="mosquitto"))
@@ -119,14 +119,14 @@ def test_whoever_lives_is_never_ended_for_the_dead(seed: int) -> None:
             time.sleep(chance.uniform(0, MOST_S))
             before.die()
             if chance.random() < 0.3:
-                broker = _again(broker, stack)
+                broker = _restart(broker, stack)
             release = threading.Timer(chance.uniform(0, 6 * MOST_S), before.flowing.set)
             release.start()
             life = Life(broker, stack)
             if chance.random() < 0.3:
                 life.link.hang_up()
             if chance.random() < 0.3:
-                _stand_still(broker, chance.uniform(0, 4 * MOST_S))
+                _pause(broker, chance.uniform(0, 4 * MOST_S))
             release.join()
             observer.wait_for(life)
             assert before.gave_up == life.gave_up == []
@@ -135,8 +135,8 @@ def test_whoever_lives_is_never_ended_for_the_dead(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_of_two_that_start_within_a_moment_one_goes_on(seed: int) -> None:
-    """Never both, or a hasty supervisor ends what it was to start; never none, or two share a name."""
+def test_exactly_one_of_two_simultaneous_starts_goes_on(seed: int) -> None:
+    """If both ended, no vehicle would run; if neither did, two would share a name."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start(kind="mosquitto"))
@@ -158,14 +158,14 @@ def test_of_two_that_start_within_a_moment_one_goes_on(seed: int) -> None:
             living.die()
 
 
-def _again(broker: Broker, stack: ExitStack) -> Broker:
-    """Kill a broker, with all that it kept, and start it again where it was."""
+def _restart(broker: Broker, stack: ExitStack) -> Broker:
+    """Kills a broker, which loses its messages, and restarts it on the same port."""
     os.kill(broker.pid, signal.SIGKILL)
     broker.stop()
     return stack.enter_context(Broker.start(broker.listener.port, kind="mosquitto"))
 
 
-def _stand_still(broker: Broker, seconds: float) -> None:
+def _pause(broker: Broker, seconds: float) -> None:
     os.kill(broker.pid, signal.SIGSTOP)
     time.sleep(seconds)
     os.kill(broker.pid, signal.SIGCONT)

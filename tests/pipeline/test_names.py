@@ -1,4 +1,4 @@
-"""Two processes by one name, on real brokers: the one that came first goes on, the other ends and says why."""
+"""Two processes with one name on real brokers: the first one continues, the second one ends with an error."""
 
 import os
 import queue
@@ -28,42 +28,42 @@ from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, play, work
 
 @pytest.fixture(params=["mosquitto_url", "embedded_url"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A broker of MQTT 5, and one of 3.1.1."""
+    """Returns the URL of an MQTT 5 broker, then of an MQTT 3.1.1 broker."""
     found: str = request.getfixturevalue(request.param)
     return found
 
 
 class Statuses:
-    """What is said of a node, in order."""
+    """The statuses of a node, in order."""
 
     def __init__(self, bus: Bus, topic: str) -> None:
-        self._said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
-        bus.subscribe(topic, 1, lambda delivery: self._said.put(unpack_status(delivery.payload)))
+        self._statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+        bus.subscribe(topic, 1, lambda delivery: self._statuses.put(unpack_status(delivery.payload)))
 
     def wait_for(self, state: NodeState, session: str) -> None:
-        """Until a process is said to be in a state."""
-        while (said := self._said.get(timeout=WAIT_S)) and (said.state, said.session) != (state, session):
+        """Waits until a process is in a state."""
+        while (status := self._statuses.get(timeout=WAIT_S)) and (status.state, status.session) != (state, session):
             pass
 
 
-def kept(url: str, topic: str) -> NodeStatus:
-    """The last word, which the broker keeps."""
-    said: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
+def retained_status(url: str, topic: str) -> NodeStatus:
+    """Returns the retained status of a node."""
+    statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
     with connect(url) as bus:
-        bus.subscribe(topic, 1, lambda delivery: said.put(unpack_status(delivery.payload)))
-        return said.get(timeout=WAIT_S)
+        bus.subscribe(topic, 1, lambda delivery: statuses.put(unpack_status(delivery.payload)))
+        return statuses.get(timeout=WAIT_S)
 
 
 @contextmanager
 def instant(url: str, **settings: Any) -> Iterator[NullWorker]:
-    """A worker that answers at once."""
+    """Runs a worker that answers at once."""
     with NullWorker(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
         assert found.wait_until_ready()
         yield found
 
 
-def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: str) -> None:
-    """Each would take the other's retries, and vehicles would see one clock jump."""
+def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) -> None:
+    """Otherwise each would get retries meant for the other, and vehicles would see its clock jump."""
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with instant(mosquitto_url, worker=name, model=name) as first:
@@ -80,18 +80,18 @@ def test_a_second_worker_of_the_name_ends_and_the_first_goes_on(mosquitto_url: s
         ]
         second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert second.returncode == 1
-        assert f"worker '{name}' is already running (session {first.session}" in second.stderr
-        assert (kept(mosquitto_url, topic).session, kept(mosquitto_url, topic).state) == (
+        assert f"worker '{name}' runs already (session {first.session}" in second.stderr
+        assert (retained_status(mosquitto_url, topic).session, retained_status(mosquitto_url, topic).state) == (
             first.session,
             NodeState.ONLINE,
         )
-    assert kept(mosquitto_url, topic).state is NodeState.OFFLINE
+    assert retained_status(mosquitto_url, topic).state is NodeState.OFFLINE
 
 
-def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
+def test_a_second_vehicle_with_the_name_ends_with_a_complete_log(
     url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By MQTT 5 and 3.1.1. What it had sent until it was told is waited for, and the account balances."""
+    """It waits for its frames in flight before it ends."""
     name = f"car-{uuid4().hex[:6]}"
     topic = topics.VEHICLE_STATUS.of(vehicle=name)
     lost: list[SkylaneError] = []
@@ -103,17 +103,17 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
             status = NodeStatus(NodeState.ONLINE, "first", age_ms=first.age_ms, rival=first.rival)
             bus.publish(topic, pack_status(status), qos=1, retained=True)
 
-        def frame_came(_: Delivery) -> None:
+        def on_frame(_: Delivery) -> None:
             has_log.set()
             announce()
 
-        has_log = threading.Event()  # Not before a frame is under way is there one.
+        has_log = threading.Event()  # Set when the first frame is in flight.
         first = NameGuard("vehicle", name, "first", announce=announce, give_up=lost.append)
         first._since_ns -= 3600 * 10**9
         first.open(bus)
-        bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, frame_came)
+        bus.subscribe(topics.FRAMES.filter(vehicle=name), 1, on_frame)
         code, _ = play(pictures(5), url, tmp_path / name, loop=True, sinks=())
-        assert (kept(url, topic).session, lost) == ("first", [])
+        assert (retained_status(url, topic).session, lost) == ("first", [])
     assert code == 1
     assert f"vehicle '{name}' is already running (session first" in capsys.readouterr().err
     rows = list(read_rows(tmp_path / name))
@@ -123,8 +123,8 @@ def test_a_second_vehicle_of_the_name_ends_with_its_log_complete(
     assert manifest["frames_read"] == len(rows) == sum(manifest["outcomes"].values())
 
 
-def test_the_will_of_a_dead_predecessor_does_not_have_a_worker_offline(mosquitto_url: str) -> None:
-    """One that stood still dies when its successor is long there: the broker then says that the name is offline."""
+def test_the_last_will_of_a_predecessor_does_not_take_a_worker_offline(mosquitto_url: str) -> None:
+    """A process that hung dies long after its successor started, and the broker publishes its last will."""
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
     with connect(mosquitto_url) as bus:
@@ -136,4 +136,4 @@ def test_the_will_of_a_dead_predecessor_does_not_have_a_worker_offline(mosquitto
                 os.kill(dead.pid, signal.SIGKILL)
                 statuses.wait_for(NodeState.OFFLINE, dead.session)
                 statuses.wait_for(NodeState.ONLINE, living.session)
-                assert kept(mosquitto_url, topic).session == living.session
+                assert retained_status(mosquitto_url, topic).session == living.session

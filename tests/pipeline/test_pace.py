@@ -1,4 +1,4 @@
-"""How a source is replayed: the newest frame wins, loops, parts."""
+"""Replay of a source in complete runs."""
 
 import threading
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, Vehicle, count_outcomes, memory_bus, play, serving, worker
 
 
-def test_the_newest_frame_wins_where_the_worker_is_slow(
+def test_a_slow_worker_gets_the_newest_frame(
     model: Model, pictures: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open loop: what the window cannot take is dropped with its reason, and it is never the newest that is."""
+    """In an open loop, frames that do not fit into the window are dropped, but never the newest."""
     count = 40
     infer, gate = model.infer, threading.Event()
 
@@ -28,7 +28,7 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
     monkeypatch.setattr(model, "infer", slowly)
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(count), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=1e6, window=1)
-        rows = vehicle.play(lambda: gate.set() if vehicle.tally().read == count else None)
+        rows = vehicle.play(lambda: gate.set() if vehicle.counts().read == count else None)
     assert len(rows) == count
     answered = [int(row["sequence"]) for row in rows if row["outcome"] == "answered"]
     assert count - 1 in answered
@@ -36,16 +36,18 @@ def test_the_newest_frame_wins_where_the_worker_is_slow(
     assert set(count_outcomes(rows)) == {("answered", ""), ("dropped", "window")}
 
 
-def test_open_loop_keeps_the_sources_pace(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """A frame is due by the schedule, not when the pipeline found time for it: latency counts from there."""
+def test_an_open_loop_keeps_the_times_of_the_source(
+    model: Model, pictures: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Due times come from the schedule, not from the pipeline."""
     with memory_bus() as bus, serving(lambda _: bus, model):
         rows = Vehicle(bus, pictures(10), tmp_path / "car", pace=Pace.OPEN_LOOP, rate=20.0, window=8).play()
     due = [int(row["t_due_ns"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))]
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 9
 
 
-def test_a_loop_goes_on_counting(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
-    """Round two must not overwrite the masks of round one, nor turn time back."""
+def test_a_loop_continues_index_and_time(model: Model, pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """The second round must not overwrite the masks of the first."""
     with memory_bus() as bus, serving(lambda _: bus, model):
         rows = Vehicle(bus, pictures(10), tmp_path / "car", loop=True, frames=25).play()
     rows.sort(key=lambda row: int(row["sequence"]))
@@ -57,7 +59,7 @@ def test_a_loop_goes_on_counting(model: Model, pictures: Callable[[int], Path], 
 def test_a_part_of_a_source_can_be_played(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """As `ros2 bag play` does."""
+    """The options are those of `ros2 bag play`."""
     out = tmp_path / "car-part"
     with worker(mosquitto_url, model):
         code, printed = play(

@@ -1,4 +1,4 @@
-"""A whole journey behind certificates and a password, and all that it says and leaves behind, searched for both."""
+"""A run with certificates and a password: neither appears in any output or file."""
 
 import base64
 import getpass
@@ -28,7 +28,7 @@ VEHICLE, WORKER = "car-1", "worker-1"
 
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
-    """The certificates of a broker, a vehicle and a worker."""
+    """Creates certificates of a broker, a vehicle and a worker."""
     authority = CertificateAuthority(tmp_path / "certs")
     authority.broker(["127.0.0.1"], 1)
     authority.node(Role.VEHICLE, VEHICLE, 1)
@@ -38,13 +38,13 @@ def certs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def password() -> str:
-    """One that stands nowhere else on this machine."""
+    """Returns a random password."""
     return secrets.token_urlsafe(24)
 
 
 @pytest.fixture
 def broker(certs: Path, tmp_path: Path, password: str) -> Iterator[Broker]:
-    """The secured broker, but that a user and a password say who a client is."""
+    """Starts the secured broker with password authentication."""
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
     (tmp_path / "passwords").write_text(f"{USER}:$7$101${_text(salt)}${_text(digest)}\n", encoding="utf-8")
@@ -60,7 +60,7 @@ def broker(certs: Path, tmp_path: Path, password: str) -> Iterator[Broker]:
 
 
 @pytest.mark.mosquitto
-def test_neither_password_nor_key_is_left_anywhere(
+def test_password_and_keys_appear_nowhere(
     *,
     broker: Broker,
     certs: Path,
@@ -70,20 +70,20 @@ def test_neither_password_nor_key_is_left_anywhere(
     password: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Logs are copied about, manifests are published, and every user of a machine reads its command lines."""
+    """Logs are shared, manifests are published, and every user of a machine can read command lines."""
     url = broker.url.replace("mqtts://", f"mqtts://{USER}@")
-    left = tmp_path / "left"  # By the journey.
+    left = tmp_path / "left"  # Files that the run leaves behind.
     left.mkdir()
     (tmp_path / "password").write_text(f"{password}\n", encoding="utf-8")
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
-    said: list[str] = []
+    worker_lines: list[str] = []
     with Worker(
         url,
         models=models,
         model="tiny",
         name=WORKER,
         flags=("--isolate", "--certs", str(certs), "--resources", str(left / "resources.csv")),
-        on_line=said.append,
+        on_line=worker_lines.append,
     ) as worker:
         monkeypatch.delenv("SKYLANE_BROKER_PASSWORD_FILE")
         monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", password)
@@ -98,30 +98,30 @@ def test_neither_password_nor_key_is_left_anywhere(
         assert vehicle.stdout is not None
         greeting = next(line for line in vehicle.stdout if line.startswith(READY))
         engines = psutil.Process(worker.pid).children(recursive=True)
-        assert engines  # The model's own process.
+        assert engines  # The process of the model.
         running = [psutil.Process(vehicle.pid), psutil.Process(worker.pid), psutil.Process(broker.pid), *engines]
         command_lines = [" ".join(process.cmdline()) for process in running]
-        models_know = [f"{name}={value}" for engine in engines for name, value in engine.environ().items()]
-        told, _ = vehicle.communicate("go\n", timeout=WAIT_S)
-    assert [row["outcome"] for row in read_rows(left / "run")] == [Outcome.ANSWERED] * 5, told
+        engine_environment = [f"{name}={value}" for engine in engines for name, value in engine.environ().items()]
+        output, _ = vehicle.communicate("go\n", timeout=WAIT_S)
+    assert [row["outcome"] for row in read_rows(left / "run")] == [Outcome.ANSWERED] * 5, output
     files = [path for path in left.rglob("*") if path.is_file()]
     assert {"latency.csv", "manifest.json", "resources.csv"} <= {path.name for path in files}
     texts = {str(path): path.read_bytes() for path in files}
-    texts["stdout"] = f"{greeting}{told}".encode()
-    texts["worker"] = "\n".join(said).encode()
+    texts["stdout"] = f"{greeting}{output}".encode()
+    texts["worker"] = "\n".join(worker_lines).encode()
     texts["command lines"] = "\n".join(command_lines).encode()
-    texts["what the model sees"] = "\n".join(models_know).encode()
-    assert VEHICLE.encode() in texts["command lines"]  # What is searched is what was meant.
+    texts["engine environment"] = "\n".join(engine_environment).encode()
+    assert VEHICLE.encode() in texts["command lines"]  # The search covers the right processes.
     hidden = [password, *(line for key in certs.rglob("*.key") for line in _secret(key))]
     assert len(hidden) > 8
     for place, text in texts.items():
         for secret in hidden:
             assert secret.encode() not in text, place
-    assert str(tmp_path / "password").encode() not in texts["what the model sees"]
+    assert str(tmp_path / "password").encode() not in texts["engine environment"]
 
 
 def _secret(key: Path) -> list[str]:
-    """The lines of a key in PEM that give it away."""
+    """Returns the secret lines of a PEM key."""
     return [line for line in key.read_text(encoding="ascii").splitlines() if "KEY" not in line]
 
 

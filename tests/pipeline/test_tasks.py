@@ -1,4 +1,4 @@
-"""The whole journey of every task: what the vehicle writes is what the model said, to the last bit."""
+"""End-to-end runs of every task: the vehicle writes exactly the model's results."""
 
 import json
 from collections import Counter
@@ -20,8 +20,8 @@ from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
 from cloud.models.repository import Repository
 from cloud.tasks.task import TASKS
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.errors import SkylaneError
 from shared.hashing import tree_sha256
 from shared.imaging import geometry
@@ -58,12 +58,12 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def _features(images: Any) -> Any:
-    """N×4×6×16 float32."""
+    """Returns features N×4×6×16 float32."""
     return tf.nn.conv2d(tf.cast(images, tf.float32) / 255.0 - 0.5, _WEIGHTS, STRIDE, "VALID")
 
 
 def _heads(images: Any) -> Mapping[str, Any]:
-    """All that any of the models gives; each reads its own."""
+    """Returns the outputs of all models; each uses some of them."""
     features = _features(images)
     flat = tf.reshape(features, (-1, features.shape[1] * features.shape[2], 16))
     centres = np.stack(np.meshgrid(np.arange(6) + 0.5, np.arange(4) + 0.5), -1).reshape(-1, 2) / (6, 4)
@@ -81,15 +81,15 @@ def _heads(images: Any) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """A model of each task but segmentation, all of 64×96 pixels."""
+    """Returns a repository with a 64×96 model for each task except segmentation."""
     root = tmp_path_factory.mktemp("models")
-    for name, told in HEADS.items():
+    for name, settings in HEADS.items():
         graph = tf.Graph()
         with graph.as_default():
-            given = dict(_heads(tf.compat.v1.placeholder(tf.uint8, (None, HEIGHT, WIDTH, 3), "input")))
+            outputs = dict(_heads(tf.compat.v1.placeholder(tf.uint8, (None, HEIGHT, WIDTH, 3), "input")))
             if name == "weather":
-                given["scores"] = given["mean"]
-            for head, tensor in given.items():
+                outputs["scores"] = outputs["mean"]
+            for head, tensor in outputs.items():
                 tf.identity(tensor, head)
         folder = root / name
         folder.mkdir()
@@ -100,10 +100,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
             "sha256": tree_sha256(folder / "model.pb"),
             "labels": [{"name": label, "colour": [60 * i, 0, 255 - 60 * i]} for i, label in enumerate(NAMES)],
             "warm_up": {"runs": 1},
-            **told,
-            "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH} | told.get("input", {}),
+            **settings,
+            "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH} | settings.get("input", {}),
         }
-        if told["task"] == "tensors":
+        if settings["task"] == "tensors":
             del manifest["labels"]
         (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
     return Repository(root)
@@ -111,14 +111,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 @pytest.fixture(scope="module")
 def models(repository: Repository) -> Iterator[dict[str, Model]]:
-    """They, loaded; the worker and the direct call take turns."""
+    """Loads these models; the worker and direct calls share them."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(repository.load(name)) for name in repository.names()}
 
 
 @dataclass(frozen=True)
 class Road:
-    """Six frames, a broker, and the models that may serve them."""
+    """Six frames, a broker, and the models."""
 
     url: str
     frames: Path
@@ -126,20 +126,20 @@ class Road:
     models: Mapping[str, Model]
 
     def play(self, name: str, *, code: int = 0, **settings: Any) -> Path:
-        """`skylane edge play`, closed loop, to a worker with that model; the folder of the run, which ends with `code`."""
+        """Runs `skylane edge play` with a worker that serves a model, checks the exit code, and returns the folder of the run."""
         out, printed = self.folder / f"car-{name}-{len(list(self.folder.iterdir()))}", StringIO()
         config = EdgeConfig(
             broker=self.url, vehicle=out.name, model=name, out=out, closed_loop=True, codec="raw", **settings
         )
         with worker(self.url, self.models[name]):
-            assert cli.run(str(self.frames), config, Console(file=printed, width=160)) == code, printed.getvalue()
+            assert run(str(self.frames), config, Console(file=printed, width=160)) == code, printed.getvalue()
         check(list(read_rows(out)))
         return out
 
 
 @pytest.fixture
 def road(mosquitto_url: str, models: dict[str, Model], tmp_path: Path) -> Road:
-    """Frames of twice the height and thrice the width of the models' input."""
+    """Returns frames of twice the height and three times the width of the models' input."""
     frames = tmp_path / "frames"
     frames.mkdir()
     for index in range(FRAMES):
@@ -148,13 +148,13 @@ def road(mosquitto_url: str, models: dict[str, Model], tmp_path: Path) -> Road:
 
 
 def _frame(index: int) -> Any:
-    """RGB, with shapes as large as the models' cells."""
+    """Returns an RGB image of cells as large as those of the models."""
     coarse = noise(index, (8, 18, 3))
     return np.ascontiguousarray(coarse.repeat(16, axis=0).repeat(16, axis=1))
 
 
 def _direct(model: Model, index: int, *, want: RequestOptions = RequestOptions(), resize: str | None = None) -> Any:  # noqa: B008  Frozen.
-    """The result of the model itself, called without any journey."""
+    """Returns the result of the model, called directly."""
     rgb, card = _frame(index), model.card
     height, width = rgb.shape[:2]
     plan = geometry.plan(Resize(resize or card.resize), height, width, HEIGHT, WIDTH)
@@ -171,24 +171,24 @@ def _lines(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.parametrize(("top_k", "told"), [(None, 3), (2, 2)])
-def test_classes_come_back_as_the_model_scored_them(road: Road, top_k: int | None, told: int) -> None:
-    """Name by name and score by score, as many as the vehicle or the manifest says."""
+@pytest.mark.parametrize(("top_k", "count"), [(None, 3), (2, 2)])
+def test_classes_and_scores_are_the_models(road: Road, top_k: int | None, count: int) -> None:
+    """Their number comes from the vehicle, or else from the model's manifest."""
     out = road.play("weather", top_k=top_k)
     for line in _lines(out):
-        expected = _direct(road.models["weather"], line["index"], want=RequestOptions(top_k=top_k))
+        expected = _direct(road.models["weather"], line["index"], options=RequestOptions(top_k=top_k))
         assert isinstance(expected, Classification)
         assert [each["id"] for each in line["classes"]] == list(expected.class_ids)
         assert [each["score"] for each in line["classes"]] == list(expected.scores)
         assert [each["name"] for each in line["classes"]] == [NAMES[class_id] for class_id in expected.class_ids]
-        assert (len(expected.scores), line["engine"], line["version"]) == (told, "tensorflow fp32", "1")
+        assert (len(expected.scores), line["engine"], line["version"]) == (count, "tensorflow fp32", "1")
     assert len(list((out / "overlays").glob("*.jpg"))) == FRAMES
 
 
 @pytest.mark.parametrize("resize", ["letterbox", "crop", "stretch"])
 @pytest.mark.parametrize("resize_at", ["edge", "cloud"])
-def test_boxes_come_back_on_the_frame(road: Road, resize: str, resize_at: str) -> None:
-    """Wherever and however the frame was resized, in its own pixels, exactly."""
+def test_boxes_are_in_pixels_of_the_frame(road: Road, resize: str, resize_at: str) -> None:
+    """This holds for every resize mode at either node."""
     out = road.play("things", resize=resize, resize_at=resize_at, sinks=("jsonl",))
     found: Counter[str] = Counter()
     for line in _lines(out):
@@ -205,11 +205,11 @@ def test_boxes_come_back_on_the_frame(road: Road, resize: str, resize_at: str) -
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 @pytest.mark.parametrize("outputs", [(), ("half",), ("winner", "features")])
-def test_the_outputs_that_were_asked_for_come_back(road: Road, outputs: tuple[str, ...], codec: str) -> None:
-    """Those and no others, every number as the model gave it: a narrow network carries nothing for nobody."""
+def test_only_the_requested_outputs_are_returned(road: Road, outputs: tuple[str, ...], codec: str) -> None:
+    """Their values are unchanged."""
     out = road.play("inside", outputs=outputs, mask_codec=codec)
     for line in _lines(out):
-        expected = _direct(road.models["inside"], line["index"], want=RequestOptions(outputs=outputs))
+        expected = _direct(road.models["inside"], line["index"], options=RequestOptions(outputs=outputs))
         assert isinstance(expected, Tensors)
         assert list(line["tensors"]) == list(outputs or ("features", "half", "winner"))
         with np.load(out / "tensors" / "frames" / f"{line['index']:06d}.npz") as kept:
@@ -219,8 +219,8 @@ def test_the_outputs_that_were_asked_for_come_back(road: Road, outputs: tuple[st
                 np.testing.assert_array_equal(kept[name], array)
 
 
-def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
-    """That is what asking for some of them is for."""
+def test_fewer_outputs_take_fewer_bytes(road: Road) -> None:
+    """A slow network benefits from it."""
     runs = [road.play("inside", outputs=outputs, mask_codec="raw", sinks=()) for outputs in ((), ("half",))]
     all_of_them, one = (min(int(row["bytes_down"]) for row in read_rows(out)) for out in runs)
     assert one < all_of_them / 2
@@ -235,16 +235,16 @@ def test_fewer_outputs_are_fewer_bytes(road: Road) -> None:
         ("weather", {"mask_codec": "png"}, "no classification codec 'png': ask for raw, lz4, zstd"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_refused_at_the_start_with_what_there_is(
+def test_unsupported_options_are_refused_before_the_run(
     road: Road, model: str, settings: dict[str, Any], reason: str
 ) -> None:
-    """Not frame by frame: no run begins."""
+    """The message names what the model supports."""
     with pytest.raises(SkylaneError, match=reason):
         road.play(model, **settings)
     assert not list(road.folder.glob("car-*"))
 
 
-def test_a_report_tells_of_a_run_of_any_task(road: Road) -> None:
-    """Its pictures are those that the run kept."""
+def test_a_report_can_be_written_for_other_tasks(road: Road) -> None:
+    """It uses the images that the run has written."""
     out = road.play("things", sinks=("overlay", "video", "bag"))
     assert "things" in write_report([out]).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`skylane edge play` by every transport: the same masks, the same log, and the same sums when a worker dies."""
+"""`skylane edge play` over every transport without a broker: masks, logs, and failures of workers."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from rich.console import Console
 
 from cloud.gateway.settings import GatewaySettings
 from cloud.models.model import Model
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.doors_worker import doors_worker
+from tests.pipeline.gateway_worker import gateway_worker
 from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, Rows, check, count_outcomes, direct, memory_bus, noise, serving
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
@@ -34,7 +34,7 @@ def played(
     on_ready: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> tuple[int, Rows]:
-    """Play a folder by a transport, in a closed loop: the exit code, and the rows, which are sound."""
+    """Plays a folder over a transport in a closed loop; returns the exit code and the rows, which are checked."""
     config = EdgeConfig.model_validate(
         {
             "transport": transport,
@@ -48,7 +48,7 @@ def played(
         }
     )
     printed = StringIO()
-    code = cli.run(str(source), config, Console(file=printed, width=160), on_ready=on_ready)
+    code = run(str(source), config, Console(file=printed, width=160), on_ready=on_ready)
     rows = list(read_rows(out))
     check(rows)
     manifest = read_manifest(out)
@@ -57,10 +57,10 @@ def played(
 
 
 @pytest.mark.parametrize("transport", DIRECT)
-def test_every_transport_brings_the_models_own_masks(
+def test_every_transport_returns_exactly_the_models_masks(
     transport: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Bit by bit, as over MQTT, with every stage of the cloud and bounded clocks in the log."""
+    """The log has the stages of the cloud and error bounds of the clocks, as over MQTT."""
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     out = tmp_path / "car"
     with memory_bus() as bus, serving(lambda _: bus, model, gateway=gateway) as node:
@@ -77,13 +77,13 @@ def test_every_transport_brings_the_models_own_masks(
 
 
 class Killer(threading.Thread):
-    """Kills a worker when the rows of a run are `enough`, and ends the run, which plays round and round, when `is_over`."""
+    """Kills a worker once the rows of a run are `enough`, and ends the run when `is_over`."""
 
     def __init__(
         self, out: Path, kill: Callable[[], None], *, enough: Callable[[Rows], bool], is_over: Callable[[Rows], bool]
     ) -> None:
         super().__init__(name="killer")
-        self.has_ended = threading.Event()  # The run.
+        self.has_ended = threading.Event()  # The run has ended.
         self._out, self._kill, self._enough, self._is_over = out, kill, enough, is_over
 
     def run(self) -> None:
@@ -102,7 +102,7 @@ class Killer(threading.Thread):
 def played_with_a_death(
     killer: Killer, source: Path, out: Path, transport: str, addresses: Sequence[str], **settings: Any
 ) -> tuple[int, Rows]:
-    """As `played`, round and round until the killer ends it."""
+    """Plays like `played`, in a loop until the killer ends it."""
     try:
         return played(source, out, transport, addresses, killer.start, loop=True, **settings)
     finally:
@@ -111,18 +111,18 @@ def played_with_a_death(
 
 
 def answered_by(rows: Rows, worker: str) -> int:
-    """How many frames a worker has answered."""
+    """Counts the frames that a worker has answered."""
     return sum((row["outcome"], row["worker"]) == (Outcome.ANSWERED, worker) for row in rows)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "oip-rest"])
-def test_no_frame_is_lost_with_one_of_two_workers(
+def test_no_frame_is_lost_when_one_of_two_workers_dies(
     transport: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """What was under way to the dead one goes to the other, as over MQTT; from then on that one gets all."""
+    """The other worker gets its frames, and all later ones."""
     out = tmp_path / "car"
     with ExitStack() as stack:
-        workers = [stack.enter_context(doors_worker(name)) for name in ("one", "two")]
+        workers = [stack.enter_context(gateway_worker(name)) for name in ("one", "two")]
         addresses = [worker.grpc if transport == "grpc" else worker.http for worker in workers]
         killer = Killer(
             out,
@@ -140,9 +140,9 @@ def test_no_frame_is_lost_with_one_of_two_workers(
 def test_when_the_only_worker_dies_every_frame_has_its_row(
     transport: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """What it held is lost by time, what comes after reaches nobody; and the sum is right."""
+    """Frames that it held time out; later ones are dropped."""
     out = tmp_path / "car"
-    with doors_worker("one") as worker:
+    with gateway_worker("one") as worker:
         address = worker.grpc if transport == "grpc" else worker.http
         killer = Killer(
             out,

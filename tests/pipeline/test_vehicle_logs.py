@@ -1,4 +1,4 @@
-"""What a vehicle logs, as an operator's log collector reads it: the real command, a real broker, a real worker."""
+"""Log lines of a vehicle process, as a log collector reads them."""
 
 import json
 import os
@@ -59,12 +59,12 @@ class Logged:
         return number
 
     def end(self) -> tuple[int, str]:
-        """Asks it to end; returns its exit code and its standard output."""
+        """Stops the process; returns its exit code and standard output."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        """Waits for its end; returns its exit code and its standard output."""
+        """Waits for the end of the process; returns its exit code and standard output."""
         assert self.process.stdout is not None
         printed = self.process.stdout.read()
         code = self.process.wait(WAIT_S)
@@ -81,7 +81,7 @@ class Logged:
 
 @contextmanager
 def logged(*arguments: object, cwd: Path | None = None) -> Iterator[Logged]:
-    """A vehicle process that ends with the block."""
+    """Runs a vehicle process that ends with the block."""
     vehicle = Logged(*arguments, cwd=cwd)
     try:
         yield vehicle
@@ -95,26 +95,26 @@ def logged(*arguments: object, cwd: Path | None = None) -> Iterator[Logged]:
 
 def wait_for_answers(node: CloudNode, count: int) -> None:
     """Waits until a worker has answered so many frames."""
-    until_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + WAIT_S
     while node.counts.get("answered", 0) < count:
-        assert time.monotonic() < until_s, node.counts
+        assert time.monotonic() < deadline_s, node.counts
         time.sleep(0.01)
 
 
 @pytest.fixture
 def flags(mosquitto_broker: Broker) -> tuple[str, ...]:
-    """A run against the broker that goes on until it is asked to end."""
+    """Returns the arguments of a run that continues until it is stopped."""
     return ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks", "--loop")
 
 
-def test_an_outage_of_the_broker_and_a_worker_that_leaves_are_lines(
+def test_broker_outages_and_leaving_workers_are_logged(
     mosquitto_broker: Broker,
     model: Model,
     pictures: Callable[[int], Path],
     tmp_path: Path,
     flags: tuple[str, ...],
 ) -> None:
-    """The broker is killed, is away for a while and starts again; then the worker leaves. Standard output has results alone."""
+    """The broker is killed and restarted, then the worker leaves; standard output contains only results."""
     port = mosquitto_broker.listener.port
     with (
         ExitStack() as stack,
@@ -154,7 +154,7 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     pictures: Callable[[int], Path],
     tmp_path: Path,
 ) -> None:
-    """A deadline that no frame can meet: one line stands for many, and the exit code says that nothing was answered."""
+    """No frame can meet the deadline: similar lines are rate-limited, and the exit code shows the failure."""
     out = tmp_path / "run"
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
     with (
@@ -174,7 +174,7 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
 def test_a_start_without_a_worker_leaves_no_folder(
     mosquitto_broker: Broker, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """Nothing lies in `runs/` that was never a run, and standard output is empty."""
+    """There was no run, so there is no folder and no output."""
     source = pictures(1)
     at = tmp_path / "at"
     at.mkdir()
@@ -187,10 +187,8 @@ def test_a_start_without_a_worker_leaves_no_folder(
     assert [path.name for path in at.iterdir()] == ["edge.yaml"]
 
 
-def test_a_start_without_a_broker_is_a_line_at_once_and_then_few(
-    pictures: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """Tries follow each other several times a second; a line for each would fill a disk."""
+def test_a_start_without_a_broker_is_logged_once(pictures: Callable[[int], Path], tmp_path: Path) -> None:
+    """Connection attempts follow each other several times per second; their lines are rate-limited."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         unused_port = probe.getsockname()[1]
     flags = ("--broker", f"mqtt://127.0.0.1:{unused_port}", "--connect-timeout", "2", "--out", tmp_path / "run")
@@ -203,10 +201,10 @@ def test_a_start_without_a_broker_is_a_line_at_once_and_then_few(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_lies_by_its_time_and_vehicle_where_no_folder_is_named(
+def test_the_default_folder_of_a_run_has_its_time_and_vehicle(
     mosquitto_broker: Broker, model: Model, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """So that a listing is in the order of the runs; what it prints can be pasted anywhere."""
+    """Listings are in the order of the runs; the printed path is absolute."""
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
     at = tmp_path / "at"
     at.mkdir()

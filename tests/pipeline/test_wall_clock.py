@@ -1,4 +1,4 @@
-"""The wall clock of a running vehicle is stepped by an hour, there and back, by libfaketime: its own process alone."""
+"""Steps of the wall clock by an hour during a run, simulated for the vehicle's process by libfaketime."""
 
 import os
 import subprocess
@@ -16,15 +16,15 @@ from shared.runlog.latency_log import read_rows
 from tests.pipeline.rig import WAIT_S, check, worker
 
 HOUR_S = 3600
-# What a process says of two hours, one forward and two back, and what its clock made of them.
+# Prints the elapsed time by the wall clock and by `shared.clock` for each line on standard input.
 _STEPPED = """
 import sys, time
 from shared import clock
 def read():
     return time.time(), clock.now_ns() / 1e9
-began = read()
+start = read()
 for line in sys.stdin:
-    wall_s, clock_s = (now - then for now, then in zip(read(), began))
+    wall_s, clock_s = (now - then for now, then in zip(read(), start))
     print(f"{wall_s:.3f} {clock_s:.3f}", flush=True)
 """
 
@@ -36,12 +36,12 @@ pytestmark = [
 
 @pytest.fixture
 def wall(tmp_path: Path) -> WallClock:
-    """A wall clock that is right so far."""
+    """Returns a wall clock without a step."""
     return WallClock(tmp_path / "wall-clock")
 
 
-def test_the_step_is_real_and_our_clock_does_not_see_it(wall: WallClock) -> None:
-    """Otherwise the test below would prove nothing."""
+def test_the_monotonic_clock_ignores_a_real_step(wall: WallClock) -> None:
+    """This validates the method of the next test."""
     with subprocess.Popen(
         [sys.executable, "-c", _STEPPED],
         env={**os.environ, **wall.environment},
@@ -61,16 +61,16 @@ def test_the_step_is_real_and_our_clock_does_not_see_it(wall: WallClock) -> None
         process.stdin.close()
 
 
-def test_no_duration_of_a_run_is_moved(
+def test_a_step_changes_no_duration_of_a_run(
     mosquitto_url: str, model: Model, pictures: Callable[[int], Path], tmp_path: Path, wall: WallClock
 ) -> None:
-    """A vehicle gets its first GPS fix in the middle of a drive: no latency may jump, none be negative."""
+    """A vehicle may set its clock at its first GPS fix: no latency may jump or become negative."""
     out = tmp_path / "car-stepped"
     command = [
         sys.executable, "-m", "skylane", "edge", "play", str(pictures(20)), "--broker", mosquitto_url, "--model",
         "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--closed-loop", "--frames", "60",
     ]  # fmt: skip
-    steps = [(20, HOUR_S), (40, -HOUR_S)]  # After so many answers, the wall clock is so far off.
+    steps = [(20, HOUR_S), (40, -HOUR_S)]  # Number of answers, and offset of the wall clock after them.
     with worker(mosquitto_url, model) as node:
         infer = model.infer
 
@@ -100,4 +100,4 @@ def test_no_duration_of_a_run_is_moved(
     assert all(later - earlier < WAIT_S * 1e9 for earlier, later in pairwise(due_ns))
     assert all(0 < float(row["total_ms"]) < WAIT_S * 1e3 for row in rows)
     offsets_ms = [float(row["clock_offset_ms"]) for row in rows]
-    assert max(offsets_ms) - min(offsets_ms) < HOUR_S * 1e3 / 2, "the worker's clock was not stepped, nor ours"
+    assert max(offsets_ms) - min(offsets_ms) < HOUR_S * 1e3 / 2, "neither clock may show the step"

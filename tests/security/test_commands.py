@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.broker.broker import Broker
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.errors import SkylaneError
@@ -49,7 +49,7 @@ def play(source: Path, tmp_path: Path) -> Callable[..., str]:
             **settings,
         )
         with pytest.raises(SkylaneError) as caught:
-            cli.run(str(source), config, Console(file=StringIO()))
+            run(str(source), config, Console(file=StringIO()))
         assert "\n" not in str(caught.value)
         return str(caught.value)
 

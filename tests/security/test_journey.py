@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cloud.control_cli import control
-from edge import cli
 from edge.config import EdgeConfig
+from edge.run import run
 from shared.broker.broker import Broker
 from shared.imaging.opencv import cv2
 from shared.network.broker_options import BrokerOptions
@@ -46,8 +46,8 @@ def test_all_roles_can_do_their_work(secured: Broker, certs: Path, tmp_path: Pat
             sinks=(),
             out=tmp_path / "run",
         )
-        assert cli.run(str(images), config, Console(file=StringIO())) == 0
-        rows = list(read_rows(tmp_path / "run"))
+        assert run(str(pictures), config, Console(file=StringIO())) == 0
+        name = worker._settings.worker
         flags = ["--broker", secured.url, "--certs", str(certs), "--operator", "anna", "--json"]
         result = CliRunner().invoke(control, [str(rows[0]["worker"]), "list", *flags])
     assert [row["outcome"] for row in rows] == [Outcome.ANSWERED] * FRAMES

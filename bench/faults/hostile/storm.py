@@ -21,8 +21,8 @@ from bench.faults.hostile.messages import Publication, answers_to, for_vehicle, 
 from bench.load.null_worker import MODEL, NullWorkerSettings, null_model
 from cloud.node import CloudNode, WorkerSettings
 from edge.receiver import Receiver
-from edge.reliability.ledger import FrameRecord, Ledger
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.transports.mqtt.transport import MqttTransport
 from shared import clock
 from shared.errors import SkylaneError
@@ -156,12 +156,12 @@ def upon_vehicle(count: int, seed: int, folder: Path) -> Toll:
     bus, stop = InlineBus(), threading.Event()
     transport = MqttTransport(bus, vehicle="car", session="s1", model=MODEL)
     with LogWriter(folder) as log:
-        clocks = Clocks()
-        ledger = Ledger(log, vehicle="car", session="s1", model=MODEL, clocks=clocks)
+        clocks = WorkerClocks()
+        ledger = Ledger(log, LedgerSettings("car", "s1", MODEL), clocks=clocks)
         receiver = Receiver(transport, ledger, lambda *_: None, stop, Task.SEGMENTATION)
 
         def accounted() -> dict[str, int]:
-            tally = ledger.tally()
+            tally = ledger.counts()
             outcomes = {outcome.value: number for outcome, number in tally.outcomes.items()}
             return {**tally.ignored_answers, **outcomes, "too_many": transport.replies_dropped}
 

@@ -18,7 +18,7 @@ from bench.peers.rig.process_tree import ProcessTree
 from bench.peers.rig.workload import Job
 from edge.config import EdgeConfig
 from edge.transport_events import TransportEvents
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.transport import TRANSPORTS, Transport
 from shared import clock
@@ -49,7 +49,7 @@ class CallClient:
         frame_id = FrameId(self._vehicle, _CAMERA, self._session, next(self._numbers))
         message = replace(job.frame, id=frame_id, options=self._want, stamps=())
         body = self._call(self._dialect.pack(message).body)
-        return answer_of(self._dialect.read(Returned(body, {}, clock.now_ns())), job)
+        return answer_of(self._dialect.read(RpcReply(body, {}, clock.now_ns())), job)
 
     def close(self) -> None:
         """As `Client.close`."""
@@ -138,7 +138,7 @@ def _connected(site: GatewayDeployment, door: str, model: str, want: RequestOpti
     config = EdgeConfig.model_validate({"vehicle": vehicle, "model": model, "transport": door, **where})
     transport = load("transport", TRANSPORTS, door)(config, session, TransportEvents())
     client = SkylaneClient(transport, vehicle, session, want)
-    if not transport.wait_until_served(PATIENCE_S):
+    if not transport.workers.wait_until_served(PATIENCE_S):
         client.close()
         raise PeerError(f"{door}: nobody serves {model}")
     return client

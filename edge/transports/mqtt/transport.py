@@ -1,17 +1,17 @@
-"""Frames and masks over MQTT."""
+"""The MQTT transport: frames and results as messages on a broker's topics."""
 
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.reliability.worker_clocks import Clocks
-from edge.reliability.worker_directory import Workers
+from edge.reliability.worker_clocks import WorkerClocks
+from edge.reliability.worker_directory import WorkerDirectory
 from edge.transport_events import TransportEvents
 from edge.transports.mqtt.clock_prober import MqttClockProber
-from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, Reply, Unreachable
+from edge.transports.transport import MAX_QUEUED_REPLIES, EncodedRequest, OnUndelivered, RawReply
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
@@ -23,23 +23,23 @@ from shared.mqtt.name_guard import NameGuard, client_id
 from shared.network.broker_options import BrokerOptions
 
 _LOG = RateLimitedLogger(get_logger("edge"))
-_FEW = 8  # Messages beside frames that may wait for the broker.
+_CONTROL_MESSAGES = 8  # Messages other than frames that may wait for the broker.
 
 
-def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTransport":
-    """Connect to the broker as the vehicle.
+def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "MqttTransport":
+    """Connects to the broker as a vehicle.
 
     Raises:
-        SkylaneError: there is none, or it refuses us.
+        SkylaneError: there is no broker, or it refuses the connection.
     """
     connection = BrokerOptions(**config.model_dump(include=set(BrokerOptions.__dataclass_fields__)))
     bus = connection.open(
         client_id("vehicle", config.vehicle),
         vehicle_will(config.vehicle, session),
         name=config.vehicle,
-        max_inflight=2 * config.window + _FEW,  # Each frame may be sent twice.
-        on_connected=hooks.connected,
-        on_fault=hooks.fault,
+        max_inflight=2 * config.window + _CONTROL_MESSAGES,  # Each frame may be sent twice.
+        on_connected=events.connected,
+        on_fault=events.fault,
         on_waiting=lambda reason: _LOG.warning("waiting", "no connection to the broker", reason=reason),
     )
     transport = MqttTransport(
@@ -49,20 +49,20 @@ def opened(config: EdgeConfig, session: str, hooks: TransportEvents) -> "MqttTra
         model=config.model,
         version=config.model_version,
         qos=config.qos,
-        most_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
-        give_up=hooks.give_up,
+        max_replies=max(MAX_QUEUED_REPLIES, 2 * config.window),  # Each frame may be answered twice.
+        on_name_lost=events.give_up,
     )
-    hooks.reconnected = transport.reconnected
+    events.reconnected = transport.reconnected
     return transport
 
 
 def vehicle_will(vehicle: str, session: str) -> Will:
-    """What the broker says when the vehicle goes without a word."""
+    """Returns the message that the broker publishes if the vehicle disconnects unexpectedly."""
     return Will(topics.VEHICLE_STATUS.of(vehicle=vehicle), pack_status(NodeStatus(NodeState.OFFLINE, session)))
 
 
 class MqttTransport:
-    """Publishes to the model's frames topic and listens on the vehicle's masks topic."""
+    """Publishes frames to the model's topic and receives results on the vehicle's topic. See Transport."""
 
     def __init__(
         self,
@@ -73,40 +73,41 @@ class MqttTransport:
         model: str,
         version: str | None = None,
         qos: int = topics.FRAMES.qos,
-        most_replies: int = MAX_QUEUED_REPLIES,
-        give_up: Callable[[SkylaneError], None] = lambda _: None,
+        max_replies: int = MAX_QUEUED_REPLIES,
+        on_name_lost: Callable[[SkylaneError], None] = lambda _: None,
     ) -> None:
-        """`version`: of the model; None: whichever a worker takes for current. `most_replies`: that wait to be read.
+        """Subscribes to results and worker statuses, and announces the vehicle.
 
-        `give_up` is told, on the network thread, why the vehicle cannot go on under its name.
+        Args:
+            version: Version of the model; None: the worker's current one.
+            max_replies: Number of replies that may wait to be decoded.
+            on_name_lost: Called on the network thread if another process takes over the vehicle's name.
         """
-        self.replies: queue.Queue[Reply | None] = queue.Queue(most_replies)
+        self.replies: queue.Queue[RawReply | None] = queue.Queue(max_replies)
         self.replies_dropped = 0
         self._bus = bus
         self._vehicle = vehicle
         self._session = session
-        self._model = topics.validate_name("model", model)
-        self._version = version
         self._qos = qos
-        self._workers = Workers()
-        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.online)
+        self.workers = WorkerDirectory(topics.checked("model", model), version)
+        self._prober = MqttClockProber(bus, vehicle=vehicle, session=session, online=self.workers.online)
         self._state = NodeState.ONLINE
-        self._unacknowledged = 0  # Announcements; an outage may last for days.
+        self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
         self._lock = threading.Lock()
-        self._announcing = threading.Lock()  # What is told last must be what is so.
-        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=give_up)
+        self._announcing = threading.Lock()  # Keeps announcements in the order of their states.
+        self._claim = NameGuard("vehicle", vehicle, session, announce=self.announce, give_up=on_name_lost)
         self._claim.open(bus)
-        bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self._workers.announced)
-        bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._returned)
+        bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, self.workers.announced)
+        bus.subscribe(topics.MASKS.filter(vehicle=vehicle), qos, self._on_reply)
         self.announce()
 
     @property
-    def largest_message(self) -> int:
+    def max_request_bytes(self) -> int:
         """See Transport."""
         return self._bus.max_payload_bytes
 
     @property
-    def largest_message_told(self) -> str:
+    def request_limit(self) -> str:
         """See Transport."""
         return self._bus.payload_limit_reason
 
@@ -121,7 +122,7 @@ class MqttTransport:
         return self._bus.last_received_ns
 
     def announce(self) -> None:
-        """Tell where the vehicle stands, unless its name turned out to be another's."""
+        """Publishes the vehicle's status, unless another process has taken over its name."""
         with self._announcing:
             if self._claim.is_lost:
                 return
@@ -132,75 +133,68 @@ class MqttTransport:
                 pack_status(NodeStatus(self._state, self._session, age_ms=self._claim.age_ms, rival=self._claim.rival)),
                 qos=topics.VEHICLE_STATUS.qos,
                 retained=True,
-                acknowledged=self._acknowledged,
+                acknowledged=self._on_announced,
             )
 
-    def ask_for_sign(self) -> None:
-        """See Transport."""
+    def ping(self) -> None:
+        """See Transport. The broker acknowledges the announcement."""
         if not self._unacknowledged:
             self.announce()
 
     def reconnected(self) -> None:
-        """The connection was lost and is there again; runs on the network thread, before what the broker retains."""
-        self._workers.forget()
+        """Starts over after a reconnect; runs on the network thread, before the broker's retained messages arrive."""
+        self.workers.forget()
         self._prober.reconnected()
         self.announce()
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        return self._workers.wait_for_card(self._model, timeout_s, self._version)
-
-    def wait_until_served(self, timeout_s: float) -> bool:
-        """See Transport."""
-        return self._workers.wait_until_serves(self._model, timeout_s, self._version)
-
-    def online(self) -> Sequence[tuple[str, str]]:
-        """See Transport."""
-        return self._workers.online(self._model, self._version)
-
-    def departed_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """See Transport."""
-        return self._workers.departed_ns(self._model, self._version, after_ns=after_ns, timeout_s=timeout_s)
+        return self.workers.wait_for_card(timeout_s)
 
     def unused(self) -> Mapping[str, str]:
-        """See Transport: the broker finds the workers."""
+        """See Transport. There are no addresses of workers with a broker."""
         return {}
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
         """See Transport."""
-        return EncodedRequest((pack_frame(message),))
+        return EncodedRequest(pack_frame(message))
 
     def send(
-        self, message: FrameMessage, parcel: EncodedRequest, unreachable: Unreachable, *, worker: str | None = None
+        self,
+        message: FrameMessage,
+        request: EncodedRequest,
+        on_undelivered: OnUndelivered,
+        *,
+        worker: str | None = None,
     ) -> None:
         """See Transport."""
 
-        def acknowledged(ack: Ack) -> None:
+        def on_ack(ack: Ack) -> None:
             if ack.no_subscriber:
-                unreachable("no_worker")
+                on_undelivered("no_worker")
             elif ack.reason == LINK_JAMMED:
-                unreachable(LINK_JAMMED)
+                on_undelivered(LINK_JAMMED)
             elif not ack.accepted:
-                unreachable(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
+                on_undelivered(f"broker_refused: {ack.reason}" if ack.reason else "broker_refused")
 
         camera = message.id.camera
-        budget = message.remaining_ms
+        budget_ms = message.remaining_ms
         names = {"model": message.model, "vehicle": self._vehicle, "camera": camera}
         self._bus.publish(
             topics.FRAMES.of(**names) if worker is None else topics.RETRIES.of(worker=worker, **names),
-            parcel.body,
+            request.body,
             qos=self._qos,
             properties=Properties(
                 content_type=FRAME_CONTENT_TYPE,
                 response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
                 correlation=str(message.id).encode(),
-                expiry_s=None if budget is None else -(-budget // 1000),
+                expiry_s=None if budget_ms is None else -(-budget_ms // 1000),
                 traceparent=f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01",
             ),
-            acknowledged=acknowledged if self._qos else None,
+            acknowledged=on_ack if self._qos else None,
         )
 
-    def probe_clocks(self, clocks: Clocks, stop: threading.Event) -> None:
+    def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """See Transport."""
         self._prober.run(clocks, stop)
 
@@ -211,15 +205,14 @@ class MqttTransport:
         self.announce()
         self._bus.close()
 
-    def _acknowledged(self, ack: Ack) -> None:
+    def _on_announced(self, ack: Ack) -> None:
         with self._lock:
             self._unacknowledged -= 1
         self._claim.acknowledged(ack)
 
-    def _returned(self, delivery: Delivery) -> None:
+    def _on_reply(self, delivery: Delivery) -> None:
+        read = partial(unpack_result, delivery.payload)
         try:
-            self.replies.put_nowait(
-                Reply(partial(unpack_result, delivery.payload), len(delivery.payload), delivery.received_ns)
-            )
+            self.replies.put_nowait(RawReply(read, len(delivery.payload), delivery.received_ns))
         except queue.Full:
-            self.replies_dropped += 1  # By this thread alone.
+            self.replies_dropped += 1  # Only this thread writes it.

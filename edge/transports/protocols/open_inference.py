@@ -1,11 +1,11 @@
-"""The Open Inference Protocol, version 2: a frame as an inference of one string, over gRPC or REST with binary tensors."""
+"""The Open Inference Protocol, version 2: each frame is an inference call whose input is one string tensor."""
 
 import json
 import struct
 from functools import partial
 
-from edge.transports.channel import Returned
-from edge.transports.frame_metadata import FRAME_HEADER, FRAME_KEY, IMAGE, RESULT, frame_beside, frame_header, mask_of
+from edge.transports import frame_metadata
+from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.bounded_json import parse
 from shared.encoding.bounded_protobuf import ProtobufError
@@ -15,34 +15,36 @@ from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf import message_class
 from shared.messages.frame import FrameMessage, ResultMessage
 
-MAX_VALUES = 256  # Of the JSON before an answer's one string.
+MAX_VALUES = 256  # JSON values in the header of a binary reply.
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
-_LENGTH = struct.Struct("<I")  # Before each string.
+_LENGTH = struct.Struct("<I")  # Precedes each string of a string tensor.
 
 
 class OipGrpcAdapter:
-    """`inference.GRPCInferenceService.ModelInfer`."""
+    """Encodes frames for `inference.GRPCInferenceService.ModelInfer`."""
 
     method = "/inference.GRPCInferenceService/ModelInfer"
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """See Dialect."""
+        """See ProtocolAdapter."""
         request = message_class("inference.ModelInferRequest")(
             model_name=message.model,
-            inputs=[{"name": IMAGE, "datatype": "BYTES", "shape": [1]}],
-            outputs=[{"name": RESULT}],
+            inputs=[{"name": frame_metadata.IMAGE, "datatype": "BYTES", "shape": [1]}],
+            outputs=[{"name": frame_metadata.RESULT}],
             raw_input_contents=[_LENGTH.pack(len(message.data)) + message.data],
         )
-        return EncodedRequest((request.SerializeToString(),), ((FRAME_KEY, frame_beside(message)),))
+        return EncodedRequest(
+            request.SerializeToString(), ((frame_metadata.FRAME_KEY, frame_metadata.pack_metadata(message)),)
+        )
 
-    def read(self, returned: Returned) -> ResultMessage:
-        """See Dialect."""
-        return mask_of(returned.beside, partial(_raw, returned.body))
+    def read(self, reply: RpcReply) -> ResultMessage:
+        """See ProtocolAdapter."""
+        return frame_metadata.read_mask(reply.metadata, partial(_result_of_message, reply.body))
 
 
 class OipRestAdapter:
-    """`POST /v2/models/M/infer` with the binary tensor extension, both ways."""
+    """Encodes frames for `POST /v2/models/<model>/infer` with the binary tensor extension in both directions."""
 
     content_type = "application/octet-stream"
 
@@ -50,42 +52,47 @@ class OipRestAdapter:
         self.path = f"/v2/models/{model}/infer"
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """See Dialect. The picture is copied once, into its place."""
+        """See ProtocolAdapter. Copies the image once."""
         size = len(message.data)
         parameters = {"binary_data_size": _LENGTH.size + size}
-        tensor = {"name": IMAGE, "shape": [1], "datatype": "BYTES", "parameters": parameters}
-        outputs = [{"name": RESULT, "parameters": {"binary_data": True}}]
+        tensor = {"name": frame_metadata.IMAGE, "shape": [1], "datatype": "BYTES", "parameters": parameters}
+        outputs = [{"name": frame_metadata.RESULT, "parameters": {"binary_data": True}}]
         header = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
-        beside = ((FRAME_HEADER, frame_header(message)), (LENGTH_HEADER, str(len(header))))
-        return EncodedRequest((b"".join((header, _LENGTH.pack(size), message.data)),), beside)
+        metadata = (
+            (frame_metadata.FRAME_HEADER, frame_metadata.pack_header(message)),
+            (LENGTH_HEADER, str(len(header))),
+        )
+        return EncodedRequest(b"".join((header, _LENGTH.pack(size), message.data)), metadata)
 
-    def read(self, returned: Returned) -> ResultMessage:
-        """See Dialect."""
-        return mask_of(returned.beside, partial(_binary, returned.body, returned.beside.get(LENGTH_HEADER, "")))
+    def read(self, reply: RpcReply) -> ResultMessage:
+        """See ProtocolAdapter."""
+        return frame_metadata.read_mask(
+            reply.metadata, partial(_result_of_binary, reply.body, reply.metadata.get(LENGTH_HEADER, ""))
+        )
 
 
-def _raw(body: Buffer) -> Buffer | None:
-    """The one result of a ModelInferResponse."""
+def _result_of_message(body: Buffer) -> Buffer | None:
+    """Returns the result in a serialized ModelInferResponse."""
     try:
         raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
     except ProtobufError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
-    return _string(memoryview(raw[0])) if len(raw) == 1 else None
+    return _only_string(memoryview(raw[0])) if len(raw) == 1 else None
 
 
-def _binary(body: Buffer, header_bytes: str | bytes) -> Buffer | None:
-    """The one result of an answer with binary tensors. `header_bytes`: as the header says how long the JSON is."""
+def _result_of_binary(body: Buffer, header_length: str | bytes) -> Buffer | None:
+    """Returns the result in a reply with binary tensors. `header_length`: size of the JSON at its start, in bytes."""
     try:
-        length = int(header_bytes)
+        length = int(header_length)
         outputs = parse(body[:length], MAX_VALUES, is_ascii=True)["outputs"]
         sizes = [output["parameters"]["binary_data_size"] for output in outputs]
     except (ValueError, TypeError, LookupError) as error:
-        raise MessageError(f"no answer with binary tensors: {type(error).__name__} {error}"[:200]) from error
+        raise MessageError(f"no reply with binary tensors: {type(error).__name__} {error}"[:200]) from error
     raw = memoryview(body)[length:]
-    return _string(raw) if sizes == [len(raw)] else None
+    return _only_string(raw) if sizes == [len(raw)] else None
 
 
-def _string(raw: memoryview) -> memoryview | None:
-    """The one string of a tensor of strings, without a copy; None where it is none."""
+def _only_string(raw: memoryview) -> memoryview | None:
+    """Returns the string of a one-element string tensor without copying it, or None if it is not one."""
     is_one = len(raw) >= _LENGTH.size and _LENGTH.unpack_from(raw)[0] == len(raw) - _LENGTH.size
     return raw[_LENGTH.size :] if is_one else None

@@ -1,6 +1,6 @@
-"""Skylane's own gRPC service: the messages of MQTT, one call a frame."""
+"""Skylane's own gRPC service: the message bodies are the same as over MQTT."""
 
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.encoding.msgpack_reader import MessageError
 from shared.encoding.protobuf_wire import PackedError, pack, unpack
@@ -8,18 +8,18 @@ from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpac
 
 
 class SkylaneAdapter:
-    """`skylane.v1.Worker.Answer`."""
+    """Encodes frames for `skylane.v1.Worker.Answer`."""
 
     method = "/skylane.v1.Worker/Answer"
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """See Dialect."""
-        return EncodedRequest((pack(pack_frame(message)),))
+        """See ProtocolAdapter."""
+        return EncodedRequest(pack(pack_frame(message)))
 
-    def read(self, returned: Returned) -> ResultMessage:
-        """See Dialect."""
+    def read(self, reply: RpcReply) -> ResultMessage:
+        """See ProtocolAdapter."""
         try:
-            packed = unpack(returned.body)
+            packed = unpack(reply.body)
         except PackedError as error:
             raise MessageError(str(error)) from error
         return unpack_result(packed)

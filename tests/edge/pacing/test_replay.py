@@ -1,14 +1,17 @@
+"""Replay of a source."""
+
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import kstest
 
-from edge.pacing.arrivals import Arrivals, poisson_ns
 from edge.pacing.frame_queue import FrameQueue
-from edge.pacing.replay import Pace, Pacer, ReadAhead, Schedule
-from edge.reliability.ledger import FrameRecord, Ledger
+from edge.pacing.replay import Arrivals, Pace, Pacer, ReadAhead, ReplaySettings, poisson_ns, uniform_ns
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -20,7 +23,7 @@ Make = Callable[..., Frame]
 
 
 class Listed:
-    """A source of given frames, which may end in an error."""
+    """A source with given frames, which may end with an error."""
 
     provenance: dict[str, str | int | float | list[str]] = {"kind": "list"}  # noqa: RUF012 (the protocol's type)
 
@@ -44,13 +47,13 @@ class Listed:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger with a real log in `tmp_path`."""
+    """Returns a ledger with its log in `tmp_path`."""
     with LogWriter(tmp_path) as log:
-        yield Ledger(log, vehicle="car", session="s1", model="tiny")
+        yield Ledger(log, LedgerSettings("car", "s1", "tiny"))
 
 
-def _read(source: Listed, schedule: Schedule) -> list[Frame | UnreadableFrame]:
-    ahead = ReadAhead(source, schedule, threading.Event())
+def _read(source: Listed, settings: ReplaySettings) -> list[Frame | UnreadableFrame]:
+    ahead = ReadAhead(source, settings, threading.Event())
     reader = threading.Thread(target=ahead.run)
     reader.start()
     read = list(ahead)
@@ -60,15 +63,15 @@ def _read(source: Listed, schedule: Schedule) -> list[Frame | UnreadableFrame]:
 
 
 def test_a_source_is_read_once_in_order(frame: Make) -> None:
-    """Through a queue smaller than the source."""
+    """The queue is smaller than the source."""
     frames = [frame(i) for i in range(20)]
-    assert _read(Listed(frames), Schedule(read_ahead=2)) == frames
+    assert _read(Listed(frames), ReplaySettings(read_ahead=2)) == frames
 
 
-def test_no_more_is_read_ahead_than_was_asked_for(frame: Make) -> None:
-    """A bag of raw frames would fill the memory."""
+def test_reading_ahead_is_bounded(frame: Make) -> None:
+    """Otherwise a bag of raw frames would fill the memory."""
     source, stop = Listed([frame(i) for i in range(100)]), threading.Event()
-    ahead = ReadAhead(source, Schedule(read_ahead=4), stop)
+    ahead = ReadAhead(source, ReplaySettings(read_ahead=4), stop)
     reader = threading.Thread(target=ahead.run)
     reader.start()
     next(iter(ahead))
@@ -78,41 +81,41 @@ def test_no_more_is_read_ahead_than_was_asked_for(frame: Make) -> None:
     assert not reader.is_alive()
 
 
-def test_a_loop_goes_on_in_index_and_time(frame: Make) -> None:
-    """Masks of round two must not overwrite those of round one; a gap in time must be the source's own period."""
+def test_a_loop_continues_index_and_time(frame: Make) -> None:
+    """Results of the second round must not overwrite those of the first; the gap between rounds is one period."""
     source = Listed([frame(i, source_ns=1000 + 10 * i) for i in range(3)])
-    read = _read(source, Schedule(loop=True, frames=8))
+    read = _read(source, ReplaySettings(loop=True, frames=8))
     assert [item.index for item in read] == list(range(8))
     assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
 
 
-def test_a_loop_over_one_frame_or_none_ends(frame: Make) -> None:
-    """There is no period to go on with; an empty source would spin for ever."""
-    assert len(_read(Listed([frame()]), Schedule(loop=True, frames=3))) == 3
-    assert _read(Listed([]), Schedule(loop=True)) == []
+def test_a_loop_over_at_most_one_frame_ends(frame: Make) -> None:
+    """A single frame has no period, and an empty source must not loop without end."""
+    assert len(_read(Listed([frame()]), ReplaySettings(loop=True, frames=3))) == 3
+    assert _read(Listed([]), ReplaySettings(loop=True)) == []
 
 
-def test_a_source_that_ends_in_an_error_gives_what_it_had(frame: Make) -> None:
-    """A truncated bag is played as far as it goes; the error is told at the end."""
-    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), Schedule(), threading.Event())
+def test_the_frames_before_an_error_are_played(frame: Make) -> None:
+    """A truncated bag is played as far as possible; the error is available at the end."""
+    ahead = ReadAhead(Listed([frame()], SkylaneError("truncated")), ReplaySettings(), threading.Event())
     ahead.run()
     assert len(list(ahead)) == 1
     assert str(ahead.fault) == "truncated"
 
 
 def _paced(
-    source: Listed, ledger: Ledger, schedule: Schedule, stop: threading.Event | None = None
+    source: Listed, ledger: Ledger, settings: ReplaySettings, stop: threading.Event | None = None
 ) -> list[FrameRecord]:
-    """Every frame that a taker as quick as can be gets from a paced source."""
+    """Returns the frames that an immediate consumer gets from a paced source."""
     stop = stop or threading.Event()
-    slot = FrameQueue()
-    ahead = ReadAhead(source, schedule, stop)
-    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    due_frames = FrameQueue()
+    ahead = ReadAhead(source, settings, stop)
+    pacer = Pacer(ahead, due_frames, ledger, settings, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
     for thread in threads:
         thread.start()
     taken = []
-    while (item := slot.take()) is not None:
+    while (item := due_frames.take()) is not None:
         taken.append(item[0])
     for thread in threads:
         thread.join(WAIT_S)
@@ -120,45 +123,45 @@ def _paced(
     return taken
 
 
-def test_open_loop_frames_are_due_by_the_sources_own_times(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
-    """At twice the rate in half the time, whether anybody takes them or not; never before their time."""
+def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """The rate scales the times; whether frames are taken has no effect."""
     source = Listed([frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
-    begun_ns = clock.now_ns()
-    taken = _paced(source, ledger, Schedule(rate=2.0))
-    due = [journey.times[Stage.DUE] for journey in taken]
+    started_ns = clock.now_ns()
+    taken = _paced(source, ledger, ReplaySettings(rate=2.0))
+    due = [record.times[Stage.DUE] for record in taken]
     dropped = [row for row in read_rows(tmp_path) if row["reason"] == "window"]
     assert len(taken) + len(dropped) == 5
     every = sorted(due + [int(row["t_due_ns"]) for row in dropped])
     assert [later - earlier for earlier, later in pairwise(every)] == [10_000_000] * 4
-    assert begun_ns <= every[0]
+    assert started_ns <= every[0]
     assert every[-1] <= clock.now_ns()
 
 
-def test_closed_loop_takes_every_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
-    """Deterministic: nothing is dropped, however slow the far side."""
-    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
-    assert [journey.frame_index for journey in taken] == list(range(50))
+def test_a_closed_loop_drops_no_frame(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """This holds however slow the worker is."""
+    taken = _paced(Listed([frame(i) for i in range(50)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    assert [record.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
 
-def test_uniform_arrivals_fall_due_on_their_own_schedule(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
-    """The source's times play no part, however long its gaps."""
+def test_uniform_arrivals_ignore_the_times_of_the_source(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """The gaps of the source may have any length."""
     source = Listed([frame(i, source_ns=i * 10**12) for i in range(5)])
-    taken = _paced(source, ledger, Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
-    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+    taken = _paced(source, ledger, ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=200.0))
+    due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [later - earlier for earlier, later in pairwise(due)] == [5_000_000] * 4
 
 
-def test_poisson_arrivals_fall_due_as_their_seed_says(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
-    """The intended times, settled before the run: nothing that happens in it moves them."""
-    schedule = Schedule(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
-    taken = _paced(Listed([frame(i) for i in range(20)]), ledger, schedule)
-    due = sorted([*(journey.times[Stage.DUE] for journey in taken), *_due_of_dropped(tmp_path)])
+def test_poisson_arrivals_follow_the_schedule_of_their_seed(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
+    """The due times are fixed before the run, and nothing in the run changes them."""
+    settings = ReplaySettings(arrivals=Arrivals.POISSON, arrival_rate_hz=500.0, seed=5)
+    taken = _paced(Listed([frame(i) for i in range(20)]), ledger, settings)
+    due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [at_ns - due[0] for at_ns in due] == list(islice(poisson_ns(500.0, 5), 20))
 
 
-def test_lateness_moves_no_due_time(ledger: Ledger, frame: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame that comes an hour late is an hour late in the log, and the next is due when it always was."""
+def test_a_delay_does_not_change_due_times(ledger: Ledger, frame: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame that is read an hour late is late in the log, and the next one keeps its due time."""
     now_ns = [10**18]
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns[0])
 
@@ -167,10 +170,10 @@ def test_lateness_moves_no_due_time(ledger: Ledger, frame: Make, monkeypatch: py
             yield frame(index)
             now_ns[0] += 3600 * 10**9
 
-    slot = FrameQueue(5)
-    schedule = Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
-    Pacer(late(), slot, ledger, schedule, threading.Event()).run()
-    due = [journey.times[Stage.DUE] for journey in slot.drain()]
+    due_frames = FrameQueue(5)
+    settings = ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1000.0)
+    Pacer(late(), due_frames, ledger, settings, threading.Event()).run()
+    due = [record.times[Stage.DUE] for record in due_frames.drain()]
     assert due == [10**18 + index * 10**6 for index in range(5)]
 
 
@@ -178,29 +181,29 @@ def _due_of_dropped(folder: Path) -> list[int]:
     return [int(row["t_due_ns"]) for row in read_rows(folder)]
 
 
-@pytest.mark.parametrize("read_ahead", [16, 2], ids=["read before", "longer than what is read ahead"])
-def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
+@pytest.mark.parametrize("read_ahead", [16, 2], ids=["read in advance", "longer than the read-ahead"])
+def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
     ledger: Ledger, frame: Make, tmp_path: Path, read_ahead: int
 ) -> None:
-    """Its latency counts from that one instant; nothing of it is given up; a part of one ends the source."""
-    stop, slot = threading.Event(), FrameQueue()
-    schedule = Schedule(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
+    """No frame of a burst is dropped, and the last burst may be shorter."""
+    stop, due_frames = threading.Event(), FrameQueue()
+    settings = ReplaySettings(pace=Pace.CLOSED_LOOP, burst=4, read_ahead=read_ahead)
     frames: list[Frame | UnreadableFrame] = [frame(i) for i in range(10)]
-    frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken picture")
-    ahead = ReadAhead(Listed(frames), schedule, stop)
-    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken image")
+    ahead = ReadAhead(Listed(frames), settings, stop)
+    pacer = Pacer(ahead, due_frames, ledger, settings, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
     for thread in threads:
         thread.start()
     ended_ns = []
     held: list[FrameRecord] = []
-    while (item := slot.take()) is not None:
+    while (item := due_frames.take()) is not None:
         held.append(item[0])
-        if item[0].frame_index in (3, 7, 9):  # The last of a burst: only now do its frames end.
-            assert ledger.tally().read == item[0].frame_index + 1
+        if item[0].frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
+            assert ledger.counts().read == item[0].frame_index + 1
             ended_ns.append(clock.now_ns())
-            for journey in held:
-                ledger.drop(journey, "ended")
+            for record in held:
+                ledger.drop(record, "ended")
             held.clear()
     for thread in threads:
         thread.join(WAIT_S)
@@ -209,42 +212,42 @@ def test_a_burst_is_due_together_and_the_next_when_all_of_it_has_ended(
     due = [int(row["t_due_ns"]) for row in rows]
     assert [len(set(due[:4])), len(set(due[4:8])), len(set(due[8:]))] == [1, 1, 1]
     assert due[0] < ended_ns[0] <= due[4] < ended_ns[1] <= due[8]
-    assert [row["reason"] for row in rows] == ["ended"] * 5 + ["undecodable: broken picture"] + ["ended"] * 4
+    assert [row["reason"] for row in rows] == ["ended"] * 5 + ["undecodable: broken image"] + ["ended"] * 4
 
 
 def test_unreadable_frames_are_dropped_with_their_reason(ledger: Ledger, frame: Make, tmp_path: Path) -> None:
-    """They take no place and stop nothing."""
-    broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken picture")
-    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, Schedule(pace=Pace.CLOSED_LOOP))
-    assert [journey.frame_index for journey in taken] == [0, 2]
+    """They need no room in the window and do not stop the replay."""
+    broken = UnreadableFrame("/left", 1, 0, 0, 0, "broken image")
+    taken = _paced(Listed([frame(0), broken, frame(2)]), ledger, ReplaySettings(pace=Pace.CLOSED_LOOP))
+    assert [record.frame_index for record in taken] == [0, 2]
     assert [(row["outcome"], row["reason"]) for row in read_rows(tmp_path)] == [
-        ("dropped", "undecodable: broken picture")
+        ("dropped", "undecodable: broken image")
     ]
 
 
-def test_a_camera_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
-    """Reading and decoding it are part of its latency."""
-    (journey,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, Schedule(pace=Pace.LIVE))
-    assert journey.times[Stage.DUE] == 12345
+def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger, frame: Make) -> None:
+    """Reading and decoding are part of its latency."""
+    (record,) = _paced(Listed([frame(0, source_ns=12345)]), ledger, ReplaySettings(pace=Pace.LIVE))
+    assert record.times[Stage.DUE] == 12345
 
 
 @pytest.mark.parametrize(
-    "schedule",
+    "settings",
     [
-        Schedule(),
-        Schedule(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
-        Schedule(pace=Pace.CLOSED_LOOP),
-        Schedule(pace=Pace.CLOSED_LOOP, burst=2),
+        ReplaySettings(),
+        ReplaySettings(arrivals=Arrivals.UNIFORM, arrival_rate_hz=1e-3),
+        ReplaySettings(pace=Pace.CLOSED_LOOP),
+        ReplaySettings(pace=Pace.CLOSED_LOOP, burst=2),
     ],
     ids=["source", "uniform", "window", "burst"],
 )
-def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: Schedule) -> None:
-    """A gap of centuries in a damaged bag, or a window that never opens, must not hold Ctrl-C up."""
+def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, settings: ReplaySettings) -> None:
+    """Neither a gap of centuries in a damaged bag nor a full window may delay Ctrl-C."""
     stop = threading.Event()
-    slot = FrameQueue()
+    due_frames = FrameQueue()
     frames = [frame(0), frame(1, source_ns=1 << 62)]
-    ahead = ReadAhead(Listed(frames), schedule, stop)
-    pacer = Pacer(ahead, slot, ledger, schedule, stop)
+    ahead = ReadAhead(Listed(frames), settings, stop)
+    pacer = Pacer(ahead, due_frames, ledger, settings, stop)
     threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
     for thread in threads:
         thread.start()
@@ -252,3 +255,33 @@ def test_a_stop_ends_every_wait(ledger: Ledger, frame: Make, schedule: Schedule)
     for thread in threads:
         thread.join(WAIT_S)
         assert not thread.is_alive()
+
+
+def test_uniform_arrivals_do_not_drift() -> None:
+    """A third of a second is no whole number of nanoseconds: a sum of rounded gaps would drift."""
+    due = list(islice(uniform_ns(3.0), 3_000_001))
+    assert due[:4] == [0, 333_333_333, 666_666_667, 1_000_000_000]
+    assert due[-1] == 10**15
+
+
+def test_poisson_arrivals_have_independent_exponential_gaps() -> None:
+    """More regular arrivals would cause shorter queues at the worker."""
+    rate_hz = 20.0
+    due_s = np.array(list(islice(poisson_ns(rate_hz, 7), 20_001))) / 1e9
+    gaps_s = np.diff(due_s)
+    assert due_s[0] == 0
+    assert gaps_s.mean() == pytest.approx(1 / rate_hz, rel=0.03)
+    assert kstest(gaps_s, "expon", args=(0, 1 / rate_hz)).pvalue > 0.01
+    assert abs(np.corrcoef(gaps_s[:-1], gaps_s[1:])[0, 1]) < 0.03
+
+
+def test_a_seed_always_gives_the_same_schedule() -> None:
+    """Two engines can be compared under the same load, and a run can be repeated."""
+    first, again, other = (list(islice(poisson_ns(5.0, seed), 100)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert all(earlier <= later for earlier, later in pairwise(first))
+
+
+def test_the_schedule_of_a_seed_is_stable_across_versions() -> None:
+    """The seed in an old manifest must still give the due times of its frames."""
+    assert list(islice(poisson_ns(10.0, 2026), 4)) == [0, 12_683_374, 82_502_513, 154_210_178]

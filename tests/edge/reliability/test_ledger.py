@@ -1,3 +1,5 @@
+"""Accounting for frames."""
+
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edge.reliability.ledger import FrameRecord, Ledger
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.ledger import FrameRecord, Ledger, LedgerSettings
+from edge.reliability.worker_clocks import WorkerClocks
 from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.messages.frame import ResultMessage, Status
@@ -22,43 +24,44 @@ SECOND_NS = 10**9
 
 
 class Book:
-    """A ledger with its log and a count of the places given back."""
+    """A ledger with its log, and the number of closed frames that were sent."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, clocks: WorkerClocks | None = None, **limits: Any) -> None:
         self.folder = folder
-        self.places = 0
+        self.closed = 0
         self.log = LogWriter(folder)
-        self.ledger = Ledger(self.log, vehicle="car", session="s1", model="tiny", on_closed=self._closed, **options)
+        settings = LedgerSettings("car", "s1", "tiny", **limits)
+        self.ledger = Ledger(self.log, settings, clocks=clocks, on_closed=self._count_closed)
 
-    def _closed(self) -> None:
-        self.places += 1
+    def _count_closed(self) -> None:
+        self.closed += 1
 
     def rows(self) -> list[dict[str, str]]:
-        """The rows so far."""
+        """Returns the rows so far."""
         return list(read_rows(self.folder))
 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Book]:
-    """A ledger without a deadline."""
+    """Returns a ledger without a deadline."""
     made = Book(tmp_path)
     with made.log:
         yield made
 
 
-def _finish(ledger: Ledger, journey: FrameRecord, message: ResultMessage) -> Outcome:
-    assert ledger.accept(message) is journey
-    journey.times[Stage.RETURNED] = journey.times[Stage.SENT] + 5_000_000
-    journey.times[Stage.MASK_DECODED] = journey.times[Stage.RETURNED] + 1000
-    return ledger.finish(journey, message, 99)
+def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outcome:
+    assert ledger.accept(message) is record
+    record.times[Stage.RETURNED] = record.times[Stage.SENT] + 5_000_000
+    record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
+    return ledger.finish(record, message, 99)
 
 
 def test_an_answered_frame_gets_its_row(book: Book, frame: Make, send: Make, answer: Make) -> None:
-    """With everything that is known of it."""
-    journey = send(book.ledger.begin(frame(3), 1000))
-    journey.bytes_up = 77
-    book.ledger.open(journey)
-    assert _finish(book.ledger, journey, answer(journey)) is Outcome.ANSWERED
+    """The row contains everything that is known about the frame."""
+    record = send(book.ledger.begin(frame(3), 1000))
+    record.bytes_up = 77
+    book.ledger.open(record)
+    assert _finish(book.ledger, record, answer(record)) is Outcome.ANSWERED
     (row,) = book.rows()
     expected = {
         "vehicle": "car", "camera": "/left", "session": "s1", "sequence": "0", "outcome": "answered", "reason": "",
@@ -66,29 +69,29 @@ def test_an_answered_frame_gets_its_row(book: Book, frame: Make, send: Make, ans
         "bytes_up": "77", "bytes_down": "99", "total_ms": "5.006000", "cloud_ms": "0.000700", "crossing_ms": "4.999300",
     }  # fmt: skip
     assert {key: row[key] for key in expected} == expected
-    assert book.places == 1
-    tally = book.ledger.tally()
-    assert (tally.read, tally.in_flight, tally.closed, tally.median_ms) == (1, 0, 1, 5.006)
+    assert book.closed == 1
+    counts = book.ledger.counts()
+    assert (counts.read, counts.in_flight, counts.closed, counts.median_ms) == (1, 0, 1, 5.006)
 
 
-def test_the_first_answer_is_accepted_and_no_other(book: Book, frame: Make, send: Make, answer: Make) -> None:
-    """QoS 1 repeats; a window that is given back twice would let too many frames out."""
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    message = answer(journey)
-    _finish(book.ledger, journey, message)
+def test_only_the_first_answer_is_accepted(book: Book, frame: Make, send: Make, answer: Make) -> None:
+    """QoS 1 may deliver twice; releasing the window twice would allow too many frames in flight."""
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    message = answer(record)
+    _finish(book.ledger, record, message)
     for _ in range(3):
         assert book.ledger.accept(message) is None
     assert len(book.rows()) == 1
-    assert book.places == 1
-    assert book.ledger.tally().ignored_answers == {"late_or_repeated": 3}
+    assert book.closed == 1
+    assert book.ledger.counts().ignored_answers == {"late_or_repeated": 3}
 
 
-def test_foreign_answers_are_counted_and_change_nothing(book: Book, frame: Make, send: Make, answer: Make) -> None:
-    """A worker that mixes frames up, an earlier run's answers, or somebody who guesses ids."""
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    message = answer(journey)
+def test_foreign_answers_are_counted_and_ignored(book: Book, frame: Make, send: Make, answer: Make) -> None:
+    """They may come from a faulty worker, from an earlier run, or from an attacker who guesses ids."""
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    message = answer(record)
     book.ledger.accept(replace(message, id=replace(message.id, session="old")))
     book.ledger.accept(replace(message, id=replace(message.id, sequence=5)))
     book.ledger.accept(replace(message, stamps=message.stamps[1:]))
@@ -96,23 +99,23 @@ def test_foreign_answers_are_counted_and_change_nothing(book: Book, frame: Make,
     book.ledger.accept(replace(message, stamps=()))
     refusal = replace(message, status=Status.REJECTED, shape=None)
     book.ledger.accept(replace(refusal, stamps=(Stamp("due", "edge/car/s1", 1),)))
-    assert book.ledger.tally().ignored_answers == {"other_session": 1, "late_or_repeated": 1, "stamps_not_ours": 4}
+    assert book.ledger.counts().ignored_answers == {"other_session": 1, "late_or_repeated": 1, "stamps_not_ours": 4}
     assert not book.rows()
-    assert _finish(book.ledger, journey, message) is Outcome.ANSWERED
+    assert _finish(book.ledger, record, message) is Outcome.ANSWERED
 
 
 @pytest.mark.parametrize("status", [Status.EXPIRED, Status.OVERLOADED, Status.REJECTED, Status.FAILED])
 @pytest.mark.parametrize("echoed", [True, False], ids=["with our stamps", "without"])
-def test_a_refusal_is_the_workers_word(
+def test_a_refusal_is_the_outcome_with_the_workers_reason(
     book: Book, frame: Make, send: Make, answer: Make, status: Status, *, echoed: bool
 ) -> None:
-    """What a worker could not read, it cannot echo: that must not turn its word into a silent loss."""
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    message = answer(journey, status, reason="because")
+    """A worker that could not decode a frame cannot repeat its stamps; its refusal still counts."""
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    message = answer(record, status, reason="because")
     if not echoed:
-        message = replace(message, stamps=message.stamps[len(journey.stamps) :])
-    assert _finish(book.ledger, journey, message) is Outcome(status.value)
+        message = replace(message, stamps=message.stamps[len(record.stamps) :])
+    assert _finish(book.ledger, record, message) is Outcome(status.value)
     (row,) = book.rows()
     assert (row["outcome"], row["reason"], row["worker"]) == (status.value, "because", "w")
     assert row["cloud_ms"] == "0.000700"
@@ -125,43 +128,43 @@ def test_a_refusal_is_the_workers_word(
         lambda stamp, i: stamp._replace(at_ns=stamp.at_ns + i * SECOND_NS),
         lambda stamp, i: stamp._replace(at_ns=[0, 1 << 62][i % 2]),
     ],
-    ids=["backwards", "longer than it was away", "absurd"],
+    ids=["backwards", "longer than the round trip", "absurd"],
 )
-def test_stamps_that_cannot_be_true_get_no_column(
+def test_inconsistent_times_are_left_out(
     book: Book, frame: Make, send: Make, answer: Make, lie: Callable[[Stamp, int], Stamp]
 ) -> None:
-    """A worker that lies must not put negative times into the log, nor spoil the clock's estimate for those after it."""
+    """A faulty worker must not cause negative times in the log, nor corrupt the clock offset of later frames."""
     for is_lying in (True, False):
-        journey = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(journey)
-        message = answer(journey)
+        record = send(book.ledger.begin(frame(), 1000))
+        book.ledger.open(record)
+        message = answer(record)
         if is_lying:
-            count = len(journey.stamps)
+            count = len(record.stamps)
             cloud = tuple(lie(stamp, i) for i, stamp in enumerate(message.stamps[count:]))
-            message = replace(message, stamps=journey.stamps + cloud)
-        assert _finish(book.ledger, journey, message) is Outcome.ANSWERED
-    lied, told = book.rows()
-    assert lied["cloud_ms"] == lied["crossing_ms"] == lied["clock_offset_ms"] == lied["t_received_ns"] == ""
-    assert lied["total_ms"]
-    assert abs(float(told["clock_offset_ms"]) - 10_000) <= float(told["clock_error_ms"])
-    assert abs(float(told["uplink_ms"]) - float(told["crossing_ms"]) / 2) <= float(told["clock_error_ms"])
+            message = replace(message, stamps=record.stamps + cloud)
+        assert _finish(book.ledger, record, message) is Outcome.ANSWERED
+    wrong, right = book.rows()
+    assert wrong["cloud_ms"] == wrong["crossing_ms"] == wrong["clock_offset_ms"] == wrong["t_received_ns"] == ""
+    assert wrong["total_ms"]
+    assert abs(float(right["clock_offset_ms"]) - 10_000) <= float(right["clock_error_ms"])
+    assert abs(float(right["uplink_ms"]) - float(right["crossing_ms"]) / 2) <= float(right["clock_error_ms"])
 
 
-def test_what_the_probes_told_is_what_the_row_says(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
-    """A quick probe knows the clock better than a large frame that took long one way; both crossings follow from it."""
-    clocks = Clocks()
+def test_probes_split_the_network_time_of_a_frame(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+    """A probe gives a better offset than a large frame that was slow in one direction."""
+    clocks = WorkerClocks()
     book = Book(tmp_path, clocks=clocks)
     with book.log:
-        journey = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(journey)
-        sent_ns, there_ns = journey.times[Stage.SENT], journey.times[Stage.SENT] + 10**10
-        # Its clock is 9.9 s ahead: the frame took 100 ms of its 105 up.
-        clocks.probed(
+        record = send(book.ledger.begin(frame(), 1000))
+        book.ledger.open(record)
+        sent_ns, there_ns = record.times[Stage.SENT], record.times[Stage.SENT] + 10**10
+        # The worker's clock is 9.9 s ahead: 100 of the 105 ms were uplink.
+        clocks.add_probe(
             "cloud/w/s9", clock.Exchange(sent_ns, there_ns - 99_900_000, there_ns - 99_900_000, sent_ns + 200_000)
         )
-        journey.times[Stage.RETURNED] = sent_ns + 105_000_000
-        journey.times[Stage.MASK_DECODED] = journey.times[Stage.RETURNED] + 1000
-        message = answer(journey)
+        record.times[Stage.RETURNED] = sent_ns + 105_000_000
+        record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
+        message = answer(record)
         accepted = book.ledger.accept(message)
         assert accepted is not None
         book.ledger.finish(accepted, message, 99)
@@ -173,113 +176,116 @@ def test_what_the_probes_told_is_what_the_row_says(tmp_path: Path, frame: Make, 
     assert (row["uplink_resolved"], row["downlink_resolved"]) == ("1", "1")
 
 
-def test_a_worker_tells_of_no_clock_but_its_own(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
-    """One that gives another's name for its clock's would make every later row of the other's untrue."""
-    clocks = Clocks()
+def test_a_worker_cannot_affect_the_clock_of_another(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
+    """Stamps with the name of another worker would corrupt all later rows of that worker."""
+    clocks = WorkerClocks()
     book = Book(tmp_path, clocks=clocks)
     with book.log:
-        journey = send(book.ledger.begin(frame(), 1000))
-        book.ledger.open(journey)
-        assert _finish(book.ledger, journey, answer(journey, worker="liar")) is Outcome.ANSWERED
+        record = send(book.ledger.begin(frame(), 1000))
+        book.ledger.open(record)
+        assert _finish(book.ledger, record, answer(record, worker="liar")) is Outcome.ANSWERED
     (row,) = book.rows()
     assert (row["worker"], row["worker_session"], row["cloud_ms"], row["clock_offset_ms"]) == ("liar", "", "", "")
-    assert not clocks._unprobed
+    exchange = clock.Exchange(0, 10, 10, 20)
+    assert clocks.offset("cloud/w/s9", exchange) == WorkerClocks().offset("cloud/w/s9", exchange)
 
 
-def test_a_crossing_that_is_smaller_than_its_bound_is_marked(book: Book, frame: Make, send: Make, answer: Make) -> None:
-    """A frame that knows the clock by itself alone can say nothing of either way."""
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    _finish(book.ledger, journey, answer(journey))
+def test_a_network_time_below_its_error_bound_is_marked(book: Book, frame: Make, send: Make, answer: Make) -> None:
+    """Without probes, a frame alone cannot tell uplink from downlink."""
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    _finish(book.ledger, record, answer(record))
     book.ledger.drop(book.ledger.begin(frame(), 1000), "window")
     answered, dropped = book.rows()
     assert (answered["uplink_resolved"], answered["downlink_resolved"]) == ("0", "0")
     assert (dropped["uplink_resolved"], dropped["worker_session"]) == ("", "")
 
 
-def test_echoes_that_were_not_believed_are_told(tmp_path: Path) -> None:
-    """Beside the answers that were not."""
-    clocks = Clocks()
+def test_rejected_echoes_are_counted(tmp_path: Path) -> None:
+    """They appear with the ignored answers."""
+    clocks = WorkerClocks()
     book = Book(tmp_path, clocks=clocks)
     with book.log:
         clocks.ignore("untrue")
-        assert book.ledger.tally().ignored_answers == {"echo_untrue": 1}
+        assert book.ledger.counts().ignored_answers == {"echo_untrue": 1}
 
 
-def test_only_stamps_of_one_node_are_subtracted(book: Book, frame: Make, send: Make, answer: Make) -> None:
-    """A relay or a second worker on the way has another clock."""
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    message = answer(journey)
+def test_only_times_of_the_same_node_are_subtracted(book: Book, frame: Make, send: Make, answer: Make) -> None:
+    """A relay between vehicle and worker has another clock."""
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    message = answer(record)
     relay = (Stamp("dequeued", "relay/r/s2", 5), Stamp("replied", "relay/r/s2", 6))
-    _finish(book.ledger, journey, replace(message, stamps=message.stamps + relay))
+    _finish(book.ledger, record, replace(message, stamps=message.stamps + relay))
     (row,) = book.rows()
     assert row["cloud_ms"] == "0.000700"
 
 
 def test_an_answer_after_the_deadline_is_expired(tmp_path: Path, frame: Make, send: Make, answer: Make) -> None:
-    """Only the edge's clock judges in the end, whatever the worker thought."""
+    """The vehicle's clock decides, whatever status the worker sent."""
     book = Book(tmp_path, deadline_ms=5.0)
     with book.log:
         for status in (Status.ANSWERED, Status.OVERLOADED):
-            journey = send(book.ledger.begin(frame(), 1000))
-            book.ledger.open(journey)
-            assert _finish(book.ledger, journey, answer(journey, status)) is Outcome.EXPIRED
+            record = send(book.ledger.begin(frame(), 1000))
+            book.ledger.open(record)
+            assert _finish(book.ledger, record, answer(record, status)) is Outcome.EXPIRED
     assert [row["outcome"] for row in book.rows()] == ["expired", "expired"]
 
 
-def test_silence_is_a_loss_only_after_all_that_came_was_heard(tmp_path: Path, frame: Make, send: Make) -> None:
-    """An answer that waits to be looked at is none that never came."""
+def test_a_frame_is_lost_only_after_all_received_answers_were_processed(
+    tmp_path: Path, frame: Make, send: Make
+) -> None:
+    """An answer that waits in the queue has arrived."""
     book = Book(tmp_path, answer_timeout_s=10.0)
     with book.log:
-        journey = send(book.ledger.begin(frame(), clock.now_ns()))
-        book.ledger.open(journey)
-        book.ledger.give_up_silent(clock.now_ns() + 9 * SECOND_NS)
-        assert book.ledger.tally().in_flight == 1
-        book.ledger.give_up_silent(clock.now_ns() + 11 * SECOND_NS)
-        book.ledger.give_up_silent(clock.now_ns() + 12 * SECOND_NS)
+        record = send(book.ledger.begin(frame(), clock.now_ns()))
+        book.ledger.open(record)
+        book.ledger.close_timed_out(clock.now_ns() + 9 * SECOND_NS)
+        assert book.ledger.counts().in_flight == 1
+        book.ledger.close_timed_out(clock.now_ns() + 11 * SECOND_NS)
+        book.ledger.close_timed_out(clock.now_ns() + 12 * SECOND_NS)
     (row,) = book.rows()
     assert (row["outcome"], row["reason"]) == ("lost", "no answer")
-    assert book.places == 1
+    assert book.closed == 1
 
 
-def test_a_deadline_ends_the_waiting_with_a_grace(tmp_path: Path, frame: Make, send: Make) -> None:
-    """With a deadline nobody waits half a minute."""
+def test_a_frame_with_a_deadline_is_lost_after_a_grace_period(tmp_path: Path, frame: Make, send: Make) -> None:
+    """The answer timeout of half a minute applies only without a deadline."""
     book = Book(tmp_path, deadline_ms=100.0, grace_ms=50.0)
     with book.log:
         due_ns = clock.now_ns()
-        journey = send(book.ledger.begin(frame(), due_ns))
-        book.ledger.open(journey)
-        book.ledger.give_up_silent(due_ns + 149_000_000)
-        assert book.ledger.tally().in_flight == 1
-        book.ledger.give_up_silent(due_ns + 151_000_000)
+        record = send(book.ledger.begin(frame(), due_ns))
+        book.ledger.open(record)
+        book.ledger.close_timed_out(due_ns + 149_000_000)
+        assert book.ledger.counts().in_flight == 1
+        book.ledger.close_timed_out(due_ns + 151_000_000)
     assert [row["outcome"] for row in book.rows()] == ["lost"]
 
 
-def test_a_frame_is_dropped_without_a_place_and_withdrawn_with_one(book: Book, frame: Make, send: Make) -> None:
-    """Only what was sent held a place in the window."""
+def test_only_sent_frames_release_the_window(book: Book, frame: Make, send: Make) -> None:
+    """A dropped frame was never counted in the window."""
     book.ledger.drop(book.ledger.begin(frame(), 1000), "window")
-    assert book.places == 0
-    journey = send(book.ledger.begin(frame(), 1000))
-    book.ledger.open(journey)
-    book.ledger.withdraw(journey.id, "no_worker")
-    book.ledger.withdraw(journey.id, "no_worker")
-    assert book.places == 1
+    assert book.closed == 0
+    record = send(book.ledger.begin(frame(), 1000))
+    book.ledger.open(record)
+    book.ledger.close_undelivered(record.id, "no_worker")
+    book.ledger.close_undelivered(record.id, "no_worker")
+    assert book.closed == 1
     assert [(row["outcome"], row["reason"], row["attempts"]) for row in book.rows()] == [
         ("dropped", "window", "0"), ("dropped", "no_worker", "1"),
     ]  # fmt: skip
 
 
-def test_an_unreadable_frame_is_accounted_for_like_any_other(book: Book) -> None:
-    """It was in the source, so it has a row."""
-    journey = book.ledger.begin(UnreadableFrame("/left", 4, 8, 9, 10, "broken"), 1000)
-    book.ledger.drop(journey, "undecodable: broken")
+def test_an_unreadable_frame_gets_a_row(book: Book) -> None:
+    """Every frame of the source has one."""
+    record = book.ledger.begin(UnreadableFrame("/left", 4, 8, 9, 10, "broken"), 1000)
+    book.ledger.drop(record, "undecodable: broken")
     (row,) = book.rows()
     assert (row["frame_index"], row["frame_stamp_ns"], row["source_ns"], row["read_ms"]) == ("4", "8", "9", "0.000010")
 
 
 def test_a_frame_is_in_the_journal_before_it_is_sent(tmp_path: Path, frame: Make, send: Make) -> None:
-    """What a killed edge had under way is found there."""
+    """After a crash, the frames in flight are found there."""
     book = Book(tmp_path)
     with book.log:
         for _ in range(3):
@@ -288,40 +294,40 @@ def test_a_frame_is_in_the_journal_before_it_is_sent(tmp_path: Path, frame: Make
     assert {row["outcome"] for row in book.rows()} == {"aborted"}
 
 
-def test_everything_is_accounted_for_whoever_closes_it_first(
+def test_concurrent_ends_of_a_frame_produce_one_row(
     book: Book, frame: Callable[..., Frame], send: Make, answer: Make
 ) -> None:
-    """Answers, refusals by the broker and the passing of time race for every frame: one of them wins, once."""
+    """Answers, failed deliveries and timeouts race for every frame; exactly one of them wins."""
     count = 300
-    journeys = [send(book.ledger.begin(frame(i), 1000)) for i in range(count)]
-    for journey in journeys:
-        book.ledger.open(journey)
-    messages = [answer(journey) for journey in journeys]
+    records = [send(book.ledger.begin(frame(i), 1000)) for i in range(count)]
+    for record in records:
+        book.ledger.open(record)
+    messages = [answer(record) for record in records]
     ledger = book.ledger
     _at_once(
         [partial(_receive, ledger, message) for message in messages],
-        [partial(ledger.withdraw, journey.id, "no_worker") for journey in reversed(journeys)],
-        [partial(ledger.give_up_silent, 1 << 62)] * 20,
+        [partial(ledger.close_undelivered, record.id, "no_worker") for record in reversed(records)],
+        [partial(ledger.close_timed_out, 1 << 62)] * 20,
         [partial(_receive, ledger, message) for message in reversed(messages)],
     )
     assert book.ledger.wait_until_idle(60.0)
     rows = book.rows()
     assert len({row["sequence"] for row in rows}) == len(rows) == count
-    assert book.places == count
-    tally = book.ledger.tally()
-    assert tally.read == tally.closed == count
-    assert Counter(row["outcome"] for row in rows) == {key.value: n for key, n in tally.outcomes.items()}
+    assert book.closed == count
+    counts = book.ledger.counts()
+    assert counts.read == counts.closed == count
+    assert Counter(row["outcome"] for row in rows) == {key.value: n for key, n in counts.outcomes.items()}
 
 
 def _receive(ledger: Ledger, message: ResultMessage) -> None:
-    journey = ledger.accept(message)
-    if journey:
-        journey.times[Stage.RETURNED] = journey.times[Stage.MASK_DECODED] = clock.now_ns()
-        ledger.finish(journey, message, 1)
+    record = ledger.accept(message)
+    if record:
+        record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
+        ledger.finish(record, message, 1)
 
 
 def _at_once(*works: Sequence[Callable[[], None]]) -> None:
-    """Do several lists of things at the same time, a thread a list."""
+    """Runs each list of functions in its own thread, all at the same time."""
 
     def work_through(work: Sequence[Callable[[], None]]) -> None:
         for step in work:

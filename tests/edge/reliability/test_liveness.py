@@ -1,9 +1,11 @@
+"""Detection of workers that hang."""
+
 from dataclasses import dataclass, field
 
 import pytest
 
-from edge.reliability.liveness import Silence
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.liveness import LivenessMonitor
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange
@@ -14,86 +16,88 @@ WORKERS = (("w", "s1"), ("x", "s2"))
 
 @dataclass
 class Scene:
-    """Workers, a broker, and a clock that stands until it is moved."""
+    """Two workers, a broker, and a clock that the test moves."""
 
     now_ns: int = 1000 * S
-    last_received_ns: int = 1000 * S
-    asked: int = 0
-    pulse: WorkerStats = field(default_factory=WorkerStats)
-    clocks: Clocks = field(default_factory=Clocks)
+    received_ns: int = 1000 * S
+    pings: int = 0
+    stats: WorkerStats = field(default_factory=WorkerStats)
+    clocks: WorkerClocks = field(default_factory=WorkerClocks)
 
     def __post_init__(self) -> None:
-        """Both workers have just echoed."""
-        self.silence = Silence(self.pulse, self.clocks, last_received_ns=lambda: self.last_received_ns, ask=self.ask)
+        """Lets both workers echo a probe."""
+        self.monitor = LivenessMonitor(
+            self.stats, self.clocks, last_received_ns=lambda: self.received_ns, ping=self.ping
+        )
         for name, session in WORKERS:
             self.echo(name, session)
 
-    def ask(self) -> None:
-        """The broker is asked for a sign."""
-        self.asked += 1
+    def ping(self) -> None:
+        """Counts pings of the broker."""
+        self.pings += 1
 
     def echo(self, name: str, session: str) -> None:
-        """A worker echoes a probe."""
-        self.clocks.probed(
+        """Adds an echo of a worker."""
+        self.clocks.add_probe(
             f"cloud/{name}/{session}", Exchange(self.now_ns - 4, self.now_ns - 3, self.now_ns - 2, self.now_ns)
         )
 
-    def after(self, seconds: float, *, hears: bool = True) -> bool:
-        """Whether all are silent, so much later."""
+    def unresponsive_after(self, seconds: float, *, link_works: bool = True) -> bool:
+        """Moves the clock, and returns whether all workers count as unresponsive then."""
         self.now_ns += round(seconds * S)
-        if hears:
-            self.last_received_ns = self.now_ns
-        return self.silence.is_total(WORKERS)
+        if link_works:
+            self.received_ns = self.now_ns
+        return self.monitor.all_unresponsive(WORKERS)
 
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A moment at which all is well."""
+    """A scene in which both workers have just echoed."""
     made = Scene()
     monkeypatch.setattr(clock, "now_ns", lambda: made.now_ns)
     return made
 
 
-def test_workers_that_stand_still_are_known_before_the_broker_knows(scene: Scene) -> None:
-    """It waits for one and a half keepalives: 22 seconds in which frames would be sent to nobody."""
-    assert not scene.after(9.9)
-    assert not scene.after(0.2)
-    assert scene.after(1.0)
+def test_hanging_workers_are_detected_before_the_broker_does(scene: Scene) -> None:
+    """The broker takes one and a half keepalives: 22 seconds in which frames would be lost."""
+    assert not scene.unresponsive_after(9.9)
+    assert not scene.unresponsive_after(0.2)
+    assert scene.unresponsive_after(1.0)
 
 
 def test_a_sign_of_one_worker_is_enough(scene: Scene) -> None:
-    """An answer or an echo, before or after all were thought to stand still."""
-    scene.after(8.0)
+    """An echo or a reply resets the state, even after all workers counted as unresponsive."""
+    scene.unresponsive_after(8.0)
     scene.echo("x", "s2")
-    assert not scene.after(9.0)
-    scene.after(2.0)
-    assert scene.after(1.0)
-    scene.pulse.answered("w", scene.now_ns - S, scene.now_ns)
-    assert not scene.after(1.0)
-    assert not scene.after(8.0)
+    assert not scene.unresponsive_after(9.0)
+    scene.unresponsive_after(2.0)
+    assert scene.unresponsive_after(1.0)
+    scene.stats.add_reply("w", scene.now_ns - S, scene.now_ns)
+    assert not scene.unresponsive_after(1.0)
+    assert not scene.unresponsive_after(8.0)
 
 
-def test_a_link_that_carries_nothing_says_nothing_of_the_workers(scene: Scene) -> None:
-    """The broker is asked, once a second; without its word the frames are sent, and end by time."""
-    assert not scene.after(11.0, hears=False)
-    assert not scene.after(0.1, hears=False)
-    assert scene.asked == 1
-    assert not scene.after(5.0, hears=False)
-    assert scene.asked == 2
+def test_a_dead_link_does_not_count_against_the_workers(scene: Scene) -> None:
+    """The monitor pings the broker once a second; without a reply, frames are sent and time out."""
+    assert not scene.unresponsive_after(11.0, link_works=False)
+    assert not scene.unresponsive_after(0.1, link_works=False)
+    assert scene.pings == 1
+    assert not scene.unresponsive_after(5.0, link_works=False)
+    assert scene.pings == 2
 
 
-def test_a_link_that_carries_again_brings_one_thing_after_the_other(scene: Scene) -> None:
-    """The broker's word comes first, the echoes a moment later: no frame is given up in between."""
-    assert not scene.after(14.0, hears=False)
-    assert not scene.after(0.1)
-    assert not scene.after(0.5)
+def test_echoes_may_arrive_shortly_after_the_broker_is_back(scene: Scene) -> None:
+    """After an outage, messages arrive one by one; no frame is dropped in between."""
+    assert not scene.unresponsive_after(14.0, link_works=False)
+    assert not scene.unresponsive_after(0.1)
+    assert not scene.unresponsive_after(0.5)
     scene.echo("w", "s1")
-    assert not scene.after(1.0)
+    assert not scene.unresponsive_after(1.0)
 
 
-def test_a_worker_that_never_echoed_may_be_slow(scene: Scene) -> None:
-    """One of another make answers no probes, and a large model takes its time."""
-    assert not scene.after(60.0)
-    assert scene.after(1.0)
-    assert not scene.silence.is_total((*WORKERS, ("silent", "s3")))
-    assert not scene.silence.is_total(())
+def test_a_worker_that_never_echoed_does_not_count_as_unresponsive(scene: Scene) -> None:
+    """A foreign worker may not support probes, and a large model may be slow."""
+    assert not scene.unresponsive_after(60.0)
+    assert scene.unresponsive_after(1.0)
+    assert not scene.monitor.all_unresponsive((*WORKERS, ("silent", "s3")))
+    assert not scene.monitor.all_unresponsive(())

@@ -1,8 +1,10 @@
+"""Clock offsets of worker processes."""
+
 import threading
 
 import pytest
 
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from shared.clock import Exchange
 
 MS = 10**6
@@ -10,25 +12,25 @@ SECOND_NS = 10**9
 
 
 def exchange(offset_ns: int, at_ms: float = 0.0, up_ms: float = 5.0, down_ms: float = 5.0) -> Exchange:
-    """With a clock that is so far ahead."""
+    """An exchange with a worker whose clock is ahead by `offset_ns`."""
     sent = round(at_ms * MS)
     there = sent + round(up_ms * MS)
     return Exchange(sent, there + offset_ns, there + offset_ns, there + round(down_ms * MS))
 
 
-def test_each_process_has_its_own_clock() -> None:
-    """Several workers stand behind one subscription; and one that is started again begins anew."""
-    clocks = Clocks()
+def test_each_process_has_its_own_offset() -> None:
+    """Several workers share a subscription, and a restarted worker is a new process."""
+    clocks = WorkerClocks()
     nodes = {"cloud/a/s1": SECOND_NS, "cloud/b/s1": -SECOND_NS, "cloud/a/s2": 7 * SECOND_NS}
     for node, offset_ns in nodes.items():
-        clocks.probed(node, exchange(offset_ns))
+        clocks.add_probe(node, exchange(offset_ns))
     for node, offset_ns in nodes.items():
         assert clocks.offset(node, exchange(offset_ns, at_ms=100)).offset_ns == offset_ns
 
 
-def test_a_worker_that_answers_no_probes_is_known_by_its_frames() -> None:
-    """An older one, or one behind a transport without a channel for them."""
-    clocks = Clocks()
+def test_without_probes_the_frames_give_the_offset() -> None:
+    """Older workers, or some transports, do not support probes."""
+    clocks = WorkerClocks()
     first = clocks.offset("cloud/w/s9", exchange(SECOND_NS, up_ms=40, down_ms=20))
     assert first.offset_ns == SECOND_NS + 10 * MS
     assert first.error_ns == pytest.approx(30 * MS, rel=0.01)
@@ -37,53 +39,56 @@ def test_a_worker_that_answers_no_probes_is_known_by_its_frames() -> None:
     assert later.error_ns < 6 * MS
 
 
-def test_probes_are_believed_rather_than_large_frames() -> None:
-    """A frame of megabytes takes long one way only: halving its crossing would be wrong by half of that."""
-    clocks = Clocks()
+def test_probes_take_precedence_over_large_frames() -> None:
+    """A large frame is slow in one direction only, so half its round trip is a wrong estimate."""
+    clocks = WorkerClocks()
     large = exchange(0, up_ms=200, down_ms=2)
     assert clocks.offset("cloud/w/s9", large).offset_ns == 99 * MS
-    clocks.probed("cloud/w/s9", exchange(0, up_ms=2, down_ms=2))
+    clocks.add_probe("cloud/w/s9", exchange(0, up_ms=2, down_ms=2))
     for _ in range(50):
         offset = clocks.offset("cloud/w/s9", large)
     assert abs(offset.offset_ns) < MS / 100
     assert offset.error_ns < 3 * MS
 
 
-def test_a_clock_that_was_changed_is_known_anew_at_once() -> None:
-    """The row that shows it must not lie because the next probe is half a second away."""
-    clocks = Clocks()
-    clocks.probed("cloud/w/s9", exchange(0))
+def test_a_clock_step_is_detected_at_once() -> None:
+    """The row of the first frame after the step must be right although the next probe comes later."""
+    clocks = WorkerClocks()
+    clocks.add_probe("cloud/w/s9", exchange(0))
     for at_ms in (100, 200):
         offset = clocks.offset("cloud/w/s9", exchange(5 * SECOND_NS, at_ms))
         assert abs(offset.offset_ns - 5 * SECOND_NS) <= offset.error_ns
 
 
-def test_so_many_clocks_are_remembered_and_no_more() -> None:
-    """A worker that lies about its name could claim any number of them."""
-    clocks = Clocks()
+def test_the_number_of_clocks_is_bounded() -> None:
+    """A hostile worker could claim any number of names; the least recently used ones are forgotten."""
+    clocks = WorkerClocks()
+    narrow, wide = exchange(0, up_ms=1, down_ms=1), exchange(0, up_ms=40, down_ms=40)
     for number in range(1000):
-        clocks.probed(f"cloud/w/s{number}", exchange(0))
-        clocks.offset(f"cloud/v/s{number}", exchange(0))
-    assert len(clocks._probed) == len(clocks._unprobed) == 512
-    assert "cloud/w/s999" in clocks._probed
+        clocks.add_probe(f"cloud/w/s{number}", narrow)
+        clocks.offset(f"cloud/v/s{number}", narrow)
+    known = [number for number in range(1000) if clocks.last_echo_ns(f"cloud/w/s{number}")]
+    assert known == list(range(488, 1000))
+    assert clocks.offset("cloud/v/s488", wide).error_ns < 3 * MS
+    assert clocks.offset("cloud/v/s487", wide).error_ns > 30 * MS
 
 
-def test_clocks_are_asked_and_told_at_the_same_time() -> None:
-    """The receiver asks while the prober tells."""
-    clocks = Clocks()
-    clocks.probed("cloud/w/s9", exchange(SECOND_NS))
+def test_the_clocks_are_thread_safe() -> None:
+    """The receiver reads offsets while the prober adds probes."""
+    clocks = WorkerClocks()
+    clocks.add_probe("cloud/w/s9", exchange(SECOND_NS))
     wrong: list[int] = []
 
-    def tell() -> None:
+    def write() -> None:
         for number in range(300):
-            clocks.probed("cloud/w/s9", exchange(SECOND_NS, at_ms=number))
+            clocks.add_probe("cloud/w/s9", exchange(SECOND_NS, at_ms=number))
 
-    def ask() -> None:
+    def read() -> None:
         for number in range(300):
             offset = clocks.offset("cloud/w/s9", exchange(SECOND_NS, at_ms=number))
             wrong.extend([number] * (abs(offset.offset_ns - SECOND_NS) > offset.error_ns))
 
-    threads = [threading.Thread(target=work) for work in (tell, ask, tell, ask)]
+    threads = [threading.Thread(target=work) for work in (write, read, write, read)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Servers that are no workers: they speak the protocol, and then something else."""
+"""Servers that connect like a worker and then reply in invalid ways."""
 
 import socket
 import threading
@@ -22,29 +22,32 @@ _END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """An answer of HTTP, sent piece by piece."""
+    """An HTTP reply that is sent in pieces."""
 
     pieces: tuple[bytes, ...]
-    drips: bool = False  # The last piece again and again, until the other end hangs up.
+    drips: bool = False  # Repeats the last piece until the client closes the connection.
     hangs_up: bool = False
 
     @classmethod
     def of(cls, status: str, body: bytes = b"", **headers: str) -> "Http":
-        """A whole one."""
-        told = {"content-length": str(len(body)), **{name.replace("_", "-"): value for name, value in headers.items()}}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        """Returns a complete reply."""
+        fields = {
+            "content-length": str(len(body)),
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return cls((f"HTTP/1.1 {status}\r\n{lines}\r\n".encode(), body))
 
 
 def echo_of(payload: bytes) -> bytes:
-    """A worker's echo of a packed probe."""
+    """Returns the echo of a packed probe."""
     probe, now_ns = unpack_probe(payload), clock.now_ns()
     return pack_echo(Echo(probe.session, probe.sequence, probe.sent_ns, now_ns, now_ns, "cloud/w/s9"))
 
 
 @contextmanager
 def http_server(answer: Callable[[bytes], Http]) -> Iterator[str]:
-    """Answers status and probe as a worker does, and frames by `answer`, which gets the request; its address."""
+    """Serves status and probe like a worker, and calls `answer` with each frame request; yields the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
         threads: list[threading.Thread] = []
@@ -80,18 +83,18 @@ def _serve(connection: socket.socket, answer: Callable[[bytes], Http], over: thr
         while request := _request(connection):
             head, _, body = request.partition(_END)
             if b"/skylane/v1/status" in head:
-                said = Http.of("200 OK", STATUS)
+                reply = Http.of("200 OK", STATUS)
             elif b"/skylane/v1/probe" in head:
-                said = Http.of("200 OK", echo_of(body))
+                reply = Http.of("200 OK", echo_of(body))
             else:
-                said = answer(request)
-            for piece in said.pieces:
+                reply = answer(request)
+            for piece in reply.pieces:
                 connection.sendall(piece)
-            if said.hangs_up:
+            if reply.hangs_up:
                 return
-            while said.drips and not over.is_set():
-                connection.sendall(said.pieces[-1])
-    except OSError:  # The other end has hung up.
+            while reply.drips and not over.is_set():
+                connection.sendall(reply.pieces[-1])
+    except OSError:  # The client has closed the connection.
         pass
     finally:
         connection.close()
@@ -118,7 +121,7 @@ def _request(connection: socket.socket) -> bytes:
 def grpc_server(
     answer: Callable[[bytes, Any], bytes], at: str = "127.0.0.1:0", *, compression: Any = None
 ) -> Iterator[str]:
-    """Answers Status and Probe as a worker does, and frames of any service by `answer`; its address, where it has one."""
+    """Serves Status and Probe like a worker, and calls `answer` for frames of any service; yields the address."""
 
     def status(_: bytes, context: Any) -> Iterator[bytes]:
         yield pack(STATUS)
@@ -129,7 +132,7 @@ def grpc_server(
     def probe(request: bytes, _: Any) -> bytes:
         return pack(echo_of(bytes(unpack(request))))
 
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is Any here.
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types.
         def service(self, details: Any) -> Any:
             if details.method.endswith("/Status"):
                 return grpc.unary_stream_rpc_method_handler(status)

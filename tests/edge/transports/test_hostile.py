@@ -1,4 +1,4 @@
-"""What a worker's door says is not to be trusted: nonsense fails its frame, and takes neither memory nor time."""
+"""Invalid replies of a server fail their frame, within bounds of memory and time."""
 
 import base64
 import queue
@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.channel import ChannelError, Line, Outcome, Silent
-from edge.transports.credentials import Security
+from edge.transports.channel import CallOutcome, ChannelError, Indeterminate, RpcChannel
+from edge.transports.credentials import WorkerCredentials
 from edge.transports.grpc.channel import GrpcChannel
 from edge.transports.http.channel import HttpChannel
-from edge.transports.http.connection_pool import connections
+from edge.transports.http.client import WorkerHttpClient
 from edge.transports.protocols.skylane import SkylaneAdapter
 from edge.transports.protocols.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
@@ -41,23 +41,23 @@ GRPC = ("grpc", "oip-grpc", "tfs-grpc")
 
 
 def outcome(transport: Transport) -> ResultMessage | str:
-    """What becomes of a frame: its answer, or why it reached nobody."""
+    """Sends a frame; returns its reply, or the reason why it was not delivered."""
     transport.wait_for_card(WAIT_S)
-    unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
+    undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def unreachable(reason: str) -> None:
-        unreached.put(reason)
+    def on_undelivered(reason: str) -> None:
+        undelivered.put(reason)
         transport.replies.put(None)
 
     message = frame(1)
-    transport.send(message, transport.pack(message), unreachable)
+    transport.send(message, transport.pack(message), on_undelivered)
     reply = transport.replies.get(timeout=WAIT_S)
-    return unreached.get() if reply is None else reply.read()
+    return undelivered.get() if reply is None else reply.read()
 
 
 @pytest.mark.parametrize("name", REST)
 @pytest.mark.parametrize(
-    ("said", "status", "reason"),
+    ("reply", "status", "reason"),
     [
         (Http.of("200 OK", b"hello"), Status.FAILED, "no Skylane-Mask"),
         (Http.of("200 OK", b"hello", skylane_mask="%%%"), Status.FAILED, "no Skylane-Mask"),
@@ -78,11 +78,11 @@ def outcome(transport: Transport) -> ResultMessage | str:
     ],
     ids=lambda value: "" if isinstance(value, Http | Status) else value,
 )
-def test_an_http_server_that_speaks_nonsense_fails_the_frame(
-    name: str, reach: Open, said: Http, status: Status, reason: str
+def test_an_invalid_http_reply_fails_the_frame(
+    name: str, reach: Open, reply: Http, status: Status, reason: str
 ) -> None:
-    """Each has its outcome and its reason, and none more memory than the largest answer."""
-    with http_server(lambda _: said) as address:
+    """Each has its outcome and reason, and takes no more memory than the largest valid reply."""
+    with http_server(lambda _: reply) as address:
         answer = outcome(reach(name, address))
     assert isinstance(answer, ResultMessage)
     assert answer.status is status, answer.reason
@@ -91,66 +91,69 @@ def test_an_http_server_that_speaks_nonsense_fails_the_frame(
 
 
 @pytest.mark.parametrize("name", REST)
-def test_a_server_that_says_it_stops_has_not_got_the_frame(name: str, reach: Open) -> None:
-    """Another worker may; here is none."""
+def test_status_503_means_that_the_frame_was_not_delivered(name: str, reach: Open) -> None:
+    """It would go to another worker, but there is none here."""
     with http_server(lambda _: Http.of("503 Service Unavailable")) as address:
         assert outcome(reach(name, address)) == "no_worker"
 
 
 @pytest.mark.parametrize("name", REST)
 @pytest.mark.parametrize(
-    "said",
+    "piece",
     [b"", b"\x00\xff" * 50 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab"],
     ids=["nothing", "no HTTP", "cut off"],
 )
-def test_a_connection_that_breaks_leaves_the_frame_to_be_sent_again(name: str, reach: Open, said: bytes) -> None:
-    """Whether it was received nobody knows: the retrier is told that something was lost."""
-    with http_server(lambda _: Http((said,), hangs_up=True)) as address:
+def test_a_broken_connection_counts_as_a_failure_of_the_worker(name: str, reach: Open, piece: bytes) -> None:
+    """It is unknown whether the worker got the frame, so the retrier must handle it."""
+    with http_server(lambda _: Http((piece,), hangs_up=True)) as address:
         transport = reach(name, address)
         transport.wait_for_card(WAIT_S)
         message = frame(1)
         transport.send(message, transport.pack(message), lambda _: None)
-        assert transport.departed_ns(timeout_s=WAIT_S) > 0
+        assert transport.workers.last_failure_ns(timeout_s=WAIT_S) > 0
         assert transport.replies.empty()
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         Http((b"HTTP/1.1 100 Continue\r\n\r\n",), drips=True),
         Http((b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"), drips=True),
     ],
     ids=["heads", "trailers"],
 )
-def test_an_answer_without_end_is_over_with_its_time(said: Http) -> None:
-    """Each piece is in time, and no body grows: the call would hold its thread and its place for ever."""
-    over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    with http_server(lambda _: said) as address:
-        line = HttpChannel(Endpoint.parse(address), TfServingRestAdapter("tiny"), Security(), "car", most_calls=1)
-        with closing(line):
-            line.call(EncodedRequest((b"",)), None, 0.3, over.put)
-            assert over.get(timeout=WAIT_S) == Silent(is_broken=False)
+def test_an_endless_reply_times_out(reply: Http) -> None:
+    """Each piece is in time and no body grows, so only the timeout for the whole reply ends the call."""
+    outcomes: queue.SimpleQueue[CallOutcome] = queue.SimpleQueue()
+    with http_server(lambda _: reply) as address:
+        channel = HttpChannel(
+            Endpoint.parse(address), TfServingRestAdapter("tiny"), WorkerCredentials(), "car", max_calls=1
+        )
+        with closing(channel):
+            channel.call(EncodedRequest(b""), None, 0.3, outcomes.put)
+            assert outcomes.get(timeout=WAIT_S) == Indeterminate(is_broken=False)
 
 
-def test_a_frame_may_take_longer_to_send_than_to_connect() -> None:
-    """A raw frame takes a quarter of a minute at a megabit a second; who takes none of it is given up in the end."""
-    frame_bytes = bytes(1 << 24)  # More than the kernel takes by itself.
+def test_sending_a_frame_may_take_longer_than_the_connect_timeout() -> None:
+    """A raw frame takes 15 seconds at 1 Mbit/s; a server that accepts none of it is given up in the end."""
+    frame_bytes = bytes(1 << 24)  # More than the kernel's buffers hold.
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
-        with connections(endpoint, Security(), 1, connect_s=0.2) as pool:
-            sending = thread.submit(pool.urlopen, "POST", "/", frame_bytes, retries=False, timeout=WAIT_S)
+        client = WorkerHttpClient(endpoint, WorkerCredentials(), "car", max_connections=1, connect_timeout_s=0.2)
+        with closing(client):
+            sending = thread.submit(client.request, "POST", "/", frame_bytes, timeout_s=WAIT_S, max_bytes=9)
             connection, _ = server.accept()
             with connection:
-                threading.Event().wait(0.3)  # Longer than there is to connect.
-                taken = 0
-                while taken < 1 << 24:
+                threading.Event().wait(0.3)  # Longer than the connect timeout.
+                received = 0
+                while received < 1 << 24:
                     piece = connection.recv(1 << 20)
-                    assert piece, "the vehicle has hung up"
-                    taken += len(piece)
+                    assert piece, "the client has closed the connection"
+                    received += len(piece)
                 connection.sendall(b"HTTP/1.1 429 Wait\r\ncontent-length: 0\r\n\r\n")
                 assert sending.result(WAIT_S).status == 429
                 with pytest.raises(HTTPError):
-                    pool.urlopen("POST", "/", frame_bytes, retries=False, timeout=0.3)
+                    client.request("POST", "/", frame_bytes, timeout_s=0.3, max_bytes=9)
 
 
 @pytest.mark.parametrize("name", GRPC)
@@ -159,8 +162,8 @@ def test_a_frame_may_take_longer_to_send_than_to_connect() -> None:
     [(b"\xff\xff\xff", "cannot be read"), (pack(b"hello"), "cannot be read"), (b"", "cannot be read")],
     ids=["no protocol buffer", "no message", "nothing"],
 )
-def test_a_grpc_server_that_speaks_nonsense_fails_the_frame(name: str, reach: Open, body: bytes, reason: str) -> None:
-    """It is no worker of ours, or one whose memory is broken."""
+def test_an_invalid_grpc_reply_fails_the_frame(name: str, reach: Open, body: bytes, reason: str) -> None:
+    """The server is no Skylane worker, or a faulty one."""
     with grpc_server(lambda *_: body) as address:
         answer = outcome(reach(name, address))
     assert isinstance(answer, ResultMessage)
@@ -178,8 +181,8 @@ def test_a_grpc_server_that_speaks_nonsense_fails_the_frame(name: str, reach: Op
         ("UNKNOWN", Status.FAILED),
     ],
 )
-def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Status) -> None:
-    """With the server's words."""
+def test_grpc_status_codes_become_outcomes(name: str, reach: Open, code: str, status: Status) -> None:
+    """The reason contains the server's message."""
 
     def refuse(_: bytes, context: Any) -> bytes:
         context.abort(getattr(grpc.StatusCode, code), "no \x1b[2Jsuch thing")
@@ -192,8 +195,8 @@ def test_grpcs_codes_are_outcomes(name: str, reach: Open, code: str, status: Sta
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
-def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compression: Any) -> None:
-    """It would be all the memory there is; compressed, it comes in kilobytes."""
+def test_an_oversized_grpc_reply_is_rejected(reach: Open, compression: Any) -> None:
+    """It would fill the memory; compressed, it has only kilobytes."""
     with grpc_server(lambda *_: bytes(MAX_MESSAGE_BYTES + (2 << 20)), compression=compression) as address:
         answer = outcome(reach("grpc", address))
     assert isinstance(answer, ResultMessage)
@@ -201,8 +204,8 @@ def test_an_answer_of_grpc_that_is_too_large_is_not_taken(reach: Open, compressi
     assert answer.reason.startswith("too_large: ")
 
 
-def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
-    """A worker that mixes calls up must not have its masks taken for another frame's, nor the frame be lost to it."""
+def test_a_reply_to_another_frame_fails_the_frame(reach: Open) -> None:
+    """The mask must not be used for the wrong frame, and the frame must not stay open."""
     foreign = replace(ANSWER, id=FrameId("car", "left", "s1", 7), data=bytes(HEIGHT * WIDTH))
     with grpc_server(lambda *_: pack(pack_result(foreign))) as address:
         answer = outcome(reach("grpc", address))
@@ -212,16 +215,16 @@ def test_an_answer_to_another_frame_is_none_to_this_one(reach: Open) -> None:
 
 
 @pytest.mark.parametrize("name", ["grpc", "oip-rest"])
-def test_where_nobody_listens_the_address_is_told(name: str, reach: Open) -> None:
-    """It is what the user has to look at."""
+def test_an_unreachable_address_is_named(name: str, reach: Open) -> None:
+    """The user has to check it."""
     transport = reach(name, "127.0.0.1:1")
     await_problem(transport, "127.0.0.1:1")
     with pytest.raises(NoWorkerError, match=r"127\.0\.0\.1:1: it cannot be reached"):
         transport.wait_for_card(0.0)
 
 
-def test_a_host_is_a_host_whatever_its_name(reach: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To gRPC alone `unix:80` is the file called 80: frames would go to whoever made one where the vehicle starts."""
+def test_a_host_may_be_named_unix(reach: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC takes `unix:80` for a socket file in the working directory."""
     monkeypatch.chdir(tmp_path)
     with grpc_server(lambda *_: pack(b""), at="unix:80"):
         transport = reach("grpc", "unix:80")
@@ -230,27 +233,27 @@ def test_a_host_is_a_host_whatever_its_name(reach: Open, tmp_path: Path, monkeyp
             transport.wait_for_card(0.0)
 
 
-def test_the_door_of_grpc_is_not_taken_for_that_of_http(reach: Open) -> None:
-    """Both ports stand side by side in every command; its first bytes would tell a user nothing."""
+def test_a_grpc_address_given_for_http_is_explained(reach: Open) -> None:
+    """Users confuse the two ports of a worker."""
     with grpc_server(lambda *_: b"") as address:
         transport = reach("oip-rest", address)
         await_problem(transport, address)
-        with pytest.raises(NoWorkerError, match="the address of its HTTP door"):
+        with pytest.raises(NoWorkerError, match="the address of its HTTP endpoint"):
             transport.wait_for_card(0.0)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-def test_a_closed_line_says_so_to_whoever_is_just_about_to_ask(kind: str) -> None:
-    """A vehicle that leaves while a thread of it turns to a worker must not end with that thread's traceback."""
-    where, security = Endpoint("127.0.0.1", 1), Security()
-    line: Line = (
-        GrpcChannel(where, SkylaneAdapter(), security, "car")
+def test_a_closed_channel_raises_channel_errors(kind: str) -> None:
+    """A thread that calls a worker while the vehicle ends must not cause a traceback."""
+    address, credentials = Endpoint("127.0.0.1", 1), WorkerCredentials()
+    channel: RpcChannel = (
+        GrpcChannel(address, SkylaneAdapter(), credentials, "car")
         if kind == "grpc"
-        else HttpChannel(where, TfServingRestAdapter("tiny"), security, "car", most_calls=1)
+        else HttpChannel(address, TfServingRestAdapter("tiny"), credentials, "car", max_calls=1)
     )
-    line.close()
+    channel.close()
     with pytest.raises(ChannelError, match="closed"):
-        next(iter(line.statuses(threading.Event())))
+        next(iter(channel.statuses(threading.Event())))
     with pytest.raises(ChannelError, match="closed"):
-        line.echo(b"")
-    line.probe(b"", lambda *_: pytest.fail("nobody was there to echo it"))
+        channel.echo(b"")
+    channel.probe(b"", lambda *_: pytest.fail("a closed channel has no echo"))

@@ -1,4 +1,4 @@
-"""Spreading by load, with nodes that are made up."""
+"""Distribution of images over workers."""
 
 import threading
 from collections import Counter
@@ -7,130 +7,132 @@ from pathlib import Path
 
 import pytest
 
-from edge.upload.client import Caller, ImageRefusedError, Told, WorkerBusyError, WorkerLostError
-from edge.upload.dispatcher import Ended, Spread
+from edge.upload.client import ImageRefusedError, ImageResult, UploadClient, WorkerBusyError, WorkerLostError
+from edge.upload.dispatcher import Dispatcher, UploadOutcome
 
 WAIT_S = 60.0
-PICTURES = [Path(f"{number}.png") for number in range(20)]
+IMAGES = [Path(f"{number}.png") for number in range(20)]
 
 
-class Node:
-    """Does as it is told with each picture."""
+class FakeClient:
+    """A client that calls a function for each image."""
 
     def __init__(self, act: Callable[[Path], None] = lambda _: None) -> None:
         self._act = act
 
-    def ask(self, picture: Path) -> Told:
-        """See Caller."""
-        self._act(picture)
-        return Told({}, 1, 1.0, 1.0)
+    def upload(self, image: Path) -> ImageResult:
+        """See UploadClient."""
+        self._act(image)
+        return ImageResult({}, 1, 1.0, 1.0)
 
     def close(self) -> None:
-        """See Caller."""
+        """See UploadClient."""
 
 
-def spread(nodes: dict[str, Callable[[], Caller]]) -> tuple[Spread, list[Ended]]:
-    """Send the pictures to nodes of one place each."""
-    ended: list[Ended] = []
-    made = Spread(PICTURES, ended.append, rest_s=0.0)
-    made.run({name: [opened] for name, opened in nodes.items()})
-    assert sorted(each.picture for each in ended) == sorted(PICTURES)
-    return made, ended
+def dispatch(workers: dict[str, Callable[[], UploadClient]]) -> tuple[Dispatcher, list[UploadOutcome]]:
+    """Uploads the images to workers with one connection each."""
+    outcomes: list[UploadOutcome] = []
+    dispatcher = Dispatcher(IMAGES, outcomes.append, busy_pause_s=0.0)
+    dispatcher.run({name: [connect] for name, connect in workers.items()})
+    assert sorted(each.image for each in outcomes) == sorted(IMAGES)
+    return dispatcher, outcomes
 
 
-def test_a_slow_node_gets_fewer() -> None:
-    """Turn by turn, the slowest node would set the pace of all."""
+def test_a_slow_worker_gets_fewer_images() -> None:
+    """With a fixed rotation, the slowest worker would set the pace of all."""
     others = threading.Semaphore(0)
 
     def slow(_: Path) -> None:
-        for _picture in PICTURES[1:]:
+        for _image in IMAGES[1:]:
             assert others.acquire(timeout=WAIT_S)
 
-    _, ended = spread({"slow": lambda: Node(slow), "quick": lambda: Node(lambda _: others.release())})
-    assert Counter(each.node for each in ended) == {"slow": 1, "quick": 19}
+    _, outcomes = dispatch({"slow": lambda: FakeClient(slow), "quick": lambda: FakeClient(lambda _: others.release())})
+    assert Counter(each.worker for each in outcomes) == {"slow": 1, "quick": 19}
 
 
-def test_what_a_dead_node_had_is_anothers() -> None:
-    """Nothing is lost with it, and it is told."""
+def test_the_image_of_a_lost_worker_goes_to_another() -> None:
+    """No image is lost, and the lost worker is reported."""
     dead = threading.Event()
 
     def die(_: Path) -> None:
         dead.set()
         raise WorkerLostError("hung up")
 
-    made, ended = spread({"dead": lambda: Node(die), "other": lambda: Node(lambda _: _wait(dead))})
-    assert {each.node for each in ended if each.told} == {"other"}
-    assert len([each for each in ended if each.told]) == 20
-    assert made.lost == {"dead": "hung up"}
+    dispatcher, outcomes = dispatch(
+        {"dead": lambda: FakeClient(die), "other": lambda: FakeClient(lambda _: _wait(dead))}
+    )
+    assert Counter(each.worker for each in outcomes if each.result) == {"other": 20}
+    assert dispatcher.lost == {"dead": "hung up"}
 
 
-def test_a_picture_that_is_refused_is_not_sent_again() -> None:
-    """Another node runs the same model."""
+def test_a_refused_image_is_not_sent_again() -> None:
+    """The other workers run the same model."""
 
-    def refuse(picture: Path) -> None:
-        if picture == PICTURES[3]:
+    def refuse(image: Path) -> None:
+        if image == IMAGES[3]:
             raise ImageRefusedError("rejected: too small")
 
-    _, ended = spread({"one": lambda: Node(refuse), "two": lambda: Node(refuse)})
-    assert [(each.picture, each.fault) for each in ended if each.told is None] == [(PICTURES[3], "rejected: too small")]
+    _, outcomes = dispatch({"one": lambda: FakeClient(refuse), "two": lambda: FakeClient(refuse)})
+    faults = [(each.image, each.fault) for each in outcomes if each.result is None]
+    assert faults == [(IMAGES[3], "rejected: too small")]
 
 
-@pytest.mark.parametrize("poisoned", [1, 3])
-def test_where_no_node_is_left_the_rest_is_told_so(poisoned: int) -> None:
-    """And the run ends; a picture that three nodes went away with is not tried on a fourth."""
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_run_ends_when_no_worker_is_left(workers: int) -> None:
+    """An image on which three workers failed is not tried on a fourth."""
 
-    def die(picture: Path) -> None:
-        if picture == PICTURES[0]:
+    def die(image: Path) -> None:
+        if image == IMAGES[0]:
             raise WorkerLostError("crashed")
 
-    _, ended = spread({f"node-{number}": lambda: Node(die) for number in range(poisoned)})
-    faults = {each.picture: each.fault for each in ended if each.told is None}
-    assert "no node is left" in faults[PICTURES[0]] or "3 nodes went away" in faults[PICTURES[0]]
+    _, outcomes = dispatch({f"worker-{number}": lambda: FakeClient(die) for number in range(workers)})
+    faults = {each.image: each.fault for each in outcomes if each.result is None}
+    assert "no worker is left" in faults[IMAGES[0]] or "3 workers failed" in faults[IMAGES[0]]
 
 
-def test_a_node_that_never_answers_is_lost_at_once() -> None:
-    """The others do its work."""
+def test_a_worker_that_cannot_be_reached_is_lost() -> None:
+    """The other workers do its work."""
 
-    def never() -> Caller:
+    def refuse() -> UploadClient:
         raise WorkerLostError("refused")
 
-    made, ended = spread({"never": never, "other": Node})
-    assert {each.node for each in ended} == {"other"}
-    assert made.lost == {"never": "refused"}
+    dispatcher, outcomes = dispatch({"unreachable": refuse, "other": FakeClient})
+    assert {each.worker for each in outcomes} == {"other"}
+    assert dispatcher.lost == {"unreachable": "refused"}
 
 
-def test_a_busy_node_is_asked_again() -> None:
-    """What it had no room for is neither failed nor a reason to give it up."""
-    turned_away = iter(range(5))
+def test_a_busy_worker_gets_the_image_again() -> None:
+    """An overload is no failure of the image, and no reason to give the worker up."""
+    busy_replies = iter(range(5))
 
     def act(_: Path) -> None:
-        if next(turned_away, None) is not None:
+        if next(busy_replies, None) is not None:
             raise WorkerBusyError("overloaded")
 
-    made, ended = spread({"busy": lambda: Node(act)})
-    assert all(each.told for each in ended)
-    assert not made.lost
+    dispatcher, outcomes = dispatch({"busy": lambda: FakeClient(act)})
+    assert all(each.result for each in outcomes)
+    assert not dispatcher.lost
 
 
-def test_a_node_that_is_busy_for_good_is_lost() -> None:
+def test_a_worker_that_stays_busy_is_lost() -> None:
     """The run must end."""
 
     def act(_: Path) -> None:
         raise WorkerBusyError("overloaded")
 
-    made, ended = spread({"busy": lambda: Node(act)})
-    assert made.lost == {"busy": "overloaded"}
-    assert {each.fault for each in ended} == {"no node is left"}
+    dispatcher, outcomes = dispatch({"busy": lambda: FakeClient(act)})
+    assert dispatcher.lost == {"busy": "overloaded"}
+    assert {each.fault for each in outcomes} == {"no worker is left"}
 
 
-def test_a_bug_ends_the_run() -> None:
-    """It must not look as if pictures had failed."""
+def test_an_unexpected_exception_ends_the_run() -> None:
+    """A bug must not look like a failed image."""
 
-    def bug(_: Path) -> None:
-        raise KeyError("a bug of ours")
+    def fail(_: Path) -> None:
+        raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        Spread(PICTURES, lambda _: None).run({"one": [lambda: Node(bug)]})
+        Dispatcher(IMAGES, lambda _: None).run({"one": [lambda: FakeClient(fail)]})
 
 
 def _wait(event: threading.Event) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud.engines.remote.channel import RemoteError, parsed
-from edge.transports.channel import Returned
+from edge.transports.channel import RpcReply
 from edge.transports.frame_metadata import MASK_HEADER, MASK_KEY, RESULT
 from edge.transports.protocols import open_inference, tensorflow_serving
 from edge.transports.protocols.skylane import SkylaneAdapter

@@ -153,7 +153,7 @@ def _read_result(payload: bytes) -> None:
 def _read_status(payload: bytes) -> None:
     workers = Workers()
     workers.announced(Delivery(topics.WORKER_STATUS.of(worker="worker"), payload, clock.now_ns()))
-    workers.serves("tiny")
+    workers.online()
 
 
 def _read_probe(payload: bytes) -> None:

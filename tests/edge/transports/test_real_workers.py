@@ -1,4 +1,4 @@
-"""Every transport at the doors of a real worker: whatever becomes of a frame, the vehicle is told, and by whom."""
+"""Every transport without a broker, with real workers."""
 
 import queue
 import threading
@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from cloud.engines.engine import InferenceError
 from cloud.gateway.settings import GatewaySettings
-from edge.reliability.worker_clocks import Clocks
+from edge.reliability.worker_clocks import WorkerClocks
 from edge.reliability.worker_directory import NoWorkerError
-from edge.transports.transport import Reply, Transport
+from edge.transports.transport import RawReply, Transport
 from shared import clock
 from shared.broker.certificate_authority import CertificateAuthority
 from shared.imaging import mask_codecs
@@ -27,23 +27,23 @@ from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 every_transport = pytest.mark.parametrize("name", DIRECT)
 
 
-def door(doors: GatewayWorker, name: str) -> str:
-    """Where a transport finds the worker."""
-    return doors.grpc if name.endswith("grpc") else doors.http
+def address_of(worker: Doors, name: str) -> str:
+    """Returns the address of the worker for a transport."""
+    return worker.grpc if name.endswith("grpc") else worker.http
 
 
-def answer_to(transport: Transport, message: FrameMessage) -> tuple[Reply, ResultMessage]:
-    """Send a frame and wait for what becomes of it."""
-    unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
-    transport.send(message, transport.pack(message), unreached.put)
+def answer_to(transport: Transport, message: FrameMessage) -> tuple[RawReply, ResultMessage]:
+    """Sends a frame and returns its reply, encoded and decoded."""
+    undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
+    transport.send(message, transport.pack(message), undelivered.put)
     reply = transport.replies.get(timeout=WAIT_S)
     assert reply is not None
-    assert unreached.empty()
+    assert undelivered.empty()
     return reply, reply.read()
 
 
 def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage | None:
-    """Send a frame; its answer, or None where there is none soon."""
+    """Sends a frame and returns its reply, or None if there is none within a second."""
     transport.send(message, transport.pack(message), lambda _: None)
     try:
         reply = transport.replies.get(timeout=1.0)
@@ -54,12 +54,12 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage
 
 
 @every_transport
-def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open) -> None:
-    """What MQTT brings, by any other door: the same row follows from it."""
-    with open_gateway(model()) as doors:
-        transport = reach(name, door(doors, name))
+def test_a_frame_is_answered_with_mask_and_stamps(name: str, reach: Open) -> None:
+    """The reply has everything that a row of the latency log needs."""
+    with open_gateway(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         assert transport.wait_for_card(WAIT_S).name == "tiny"
-        assert transport.online() == [("w", "s9")]
+        assert transport.workers.online() == [("w", "s9")]
         for sequence in range(1, 5):
             sent = Stamp(Stage.SENT, "edge/car/s1", clock.now_ns())
             message = replace(frame(sequence), stamps=(sent,), options=RequestOptions("zstd"))
@@ -85,9 +85,9 @@ def test_a_frame_is_answered_with_its_mask_and_all_stamps(name: str, reach: Open
         ({"version": "9"}, Status.REJECTED, "9"),
         ({"remaining_ms": 0}, Status.EXPIRED, "budget"),
     ],
-    ids=["no picture", "no codec", "no version", "no time"],
+    ids=["invalid image", "unknown codec", "unknown version", "no time left"],
 )
-def test_a_frame_that_is_refused_says_why(
+def test_a_refusal_contains_the_workers_reason(
     name: str,
     reach: Open,
     *,
@@ -95,20 +95,20 @@ def test_a_frame_that_is_refused_says_why(
     status: Status,
     reason: str,
 ) -> None:
-    """The worker's own words, whatever protocol carries them."""
-    with open_gateway(model()) as doors:
-        transport = reach(name, door(doors, name))
+    """Every protocol carries it."""
+    with open_gateway(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         while (answer := answer_in_time(transport, replace(frame(1), **changes))) is None:
-            pass  # A busy machine may not answer a budget of 0 within its grace.
+            pass  # A busy machine may not reply to a budget of 0 in time.
     assert answer.status is status
     assert reason in answer.reason
     assert answer.worker == "w"
 
 
 @every_transport
-def test_an_engine_that_fails_fails_its_frame(name: str, reach: Open) -> None:
-    """And the next one is answered."""
+def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) -> None:
+    """The next frame is answered."""
     broken = threading.Event()
     broken.set()
 
@@ -116,8 +116,8 @@ def test_an_engine_that_fails_fails_its_frame(name: str, reach: Open) -> None:
         if broken.is_set():
             raise InferenceError("no memory")
 
-    with open_gateway(model(act)) as doors:
-        transport = reach(name, door(doors, name))
+    with open_gateway(model(act)) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         _, failed = answer_to(transport, frame(1))
         broken.clear()
@@ -127,11 +127,11 @@ def test_an_engine_that_fails_fails_its_frame(name: str, reach: Open) -> None:
 
 
 @every_transport
-def test_a_worker_that_is_full_overloads(name: str, reach: Open) -> None:
-    """More are sent than wait there: some are told so at once, and every one has its end."""
-    go_on = threading.Event()
-    with open_gateway(model(lambda: _wait(go_on)), max_frames=1) as doors:
-        transport = reach(name, door(doors, name), window=16)
+def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> None:
+    """Some frames are refused at once, and every frame gets a reply."""
+    release = threading.Event()
+    with open_gateway(model(lambda: _wait(release)), max_frames=1) as worker:
+        transport = reach(name, address_of(worker, name), window=16)
         transport.wait_for_card(WAIT_S)
         for sequence in range(16):
             message = frame(sequence)
@@ -141,23 +141,23 @@ def test_a_worker_that_is_full_overloads(name: str, reach: Open) -> None:
             reply = transport.replies.get(timeout=WAIT_S)
             assert reply is not None
             answers.append(reply.read())
-            go_on.set()
+            release.set()
     assert {answer.status for answer in answers} == {Status.OVERLOADED, Status.ANSWERED}
     assert len({answer.id for answer in answers}) == 16
 
 
 @every_transport
-def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -> None:
-    """Uplink and downlink can be told apart on every transport."""
-    clocks, stop = Clocks(), threading.Event()
-    with open_gateway(model()) as doors:
-        transport = reach(name, door(doors, name))
+def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
+    """Every transport can split the network time into uplink and downlink."""
+    clocks, stop = WorkerClocks(), threading.Event()
+    with open_gateway(model()) as worker:
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
         probing.start()
-        until_ns = clock.now_ns() + round(WAIT_S * 1e9)
-        while not clocks.echoed_ns("cloud/w/s9"):
-            assert clock.now_ns() < until_ns
+        deadline_ns = clock.now_ns() + round(WAIT_S * 1e9)
+        while not clocks.last_echo_ns("cloud/w/s9"):
+            assert clock.now_ns() < deadline_ns
             stop.wait(0.01)
         stop.set()
         probing.join(WAIT_S)
@@ -165,23 +165,23 @@ def test_the_workers_clock_is_probed_beside_the_frames(name: str, reach: Open) -
 
 
 @pytest.mark.parametrize("name", ["grpc", "oip-rest"])
-def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(
+def test_a_restarted_worker_is_found_again(
     name: str, reach: Open, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """Who is there is followed, and logged; the frames that nobody gets are told to be so."""
+    """In between, frames are reported as undelivered; both events are logged."""
     settings = None
-    with open_gateway(model()) as doors:
-        address = door(doors, name)
-        settings = GatewaySettings(grpc=doors.grpc, http=doors.http)
+    with open_gateway(model()) as worker:
+        address = address_of(worker, name)
+        settings = GatewaySettings(grpc=worker.grpc, http=worker.http)
         transport = reach(name, address)
         transport.wait_for_card(WAIT_S)
-    unreached: queue.SimpleQueue[str] = queue.SimpleQueue()
+    undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
     message = frame(1)
-    transport.send(message, transport.pack(message), unreached.put)
-    assert unreached.get(timeout=WAIT_S) == "no_worker"
-    assert not transport.wait_until_served(0.0)
+    transport.send(message, transport.pack(message), undelivered.put)
+    assert undelivered.get(timeout=WAIT_S) == "no_worker"
+    assert not transport.workers.wait_until_served(0.0)
     with open_gateway(model(), gateway=settings):
-        assert transport.wait_until_served(WAIT_S)
+        assert transport.workers.wait_until_served(WAIT_S)
         _, answer = answer_to(transport, message)
         assert answer.status is Status.ANSWERED
     lines = [line for line in log_lines() if line.get("address") == address and "connect" in line["event"]]
@@ -196,78 +196,78 @@ def test_a_worker_that_ends_takes_no_more_and_comes_back_as_another(
 def test_a_vehicle_without_a_token_is_refused_at_once(
     name: str, reach: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten seconds of waiting would say nothing more; with the token it is let in, as itself alone."""
+    """Waiting would not help; with the token the vehicle is accepted, under its own name only."""
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens)
-    with open_gateway(model(), gateway=gateway) as doors:
+    with open_gateway(model(), gateway=gateway) as worker:
         with pytest.raises(NoWorkerError, match="no token"):
-            reach(name, door(doors, name)).wait_for_card(3600.0)
+            reach(name, address_of(worker, name)).wait_for_card(3600.0)
         monkeypatch.setenv("SKYLANE_WORKER_TOKEN", "0123456789abcdef")
-        transport = reach(name, door(doors, name))
+        transport = reach(name, address_of(worker, name))
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
-        with pytest.raises(NoWorkerError, match="belongs to car"):
-            reach(name, door(doors, name), vehicle="bus").wait_for_card(WAIT_S)
+        with pytest.raises(NoWorkerError, match="car's"):
+            reach(name, address_of(worker, name), vehicle="bus").wait_for_card(WAIT_S)
 
 
 @every_transport
-def test_tls_lets_in_whom_the_authority_vouches_for(name: str, reach: Open, tmp_path: Path) -> None:
-    """Frames are pictures of streets: nobody on the way may read them."""
-    authority, other = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "other")
+def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: Path) -> None:
+    """Another authority, or none, leads to an error that names the address."""
+    authority, other = CertificateAuthority(tmp_path / "own"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
     gateway = GatewaySettings(
         grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
     )
-    with open_gateway(model(), gateway=gateway) as doors:
-        transport = reach(name, door(doors, name), worker_tls_ca=authority.certificate_file)
+    with open_gateway(model(), gateway=gateway) as worker:
+        transport = reach(name, address_of(worker, name), worker_tls_ca=authority.certificate_file)
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED
-        transport = reach(name, door(doors, name), worker_tls_ca=other.certificate_file)
-        await_problem(transport, door(doors, name))
-        with pytest.raises(NoWorkerError, match=f"{door(doors, name)}.*issuer certificate"):
+        transport = reach(name, address_of(worker, name), worker_tls_ca=other.certificate_file)
+        await_problem(transport, address_of(worker, name))
+        with pytest.raises(NoWorkerError, match=f"{address_of(worker, name)}.*issuer certificate"):
             transport.wait_for_card(0.0)
-        transport = reach(name, door(doors, name))
-        await_problem(transport, door(doors, name))
-        with pytest.raises(NoWorkerError, match=door(doors, name)):
+        transport = reach(name, address_of(worker, name))
+        await_problem(transport, address_of(worker, name))
+        with pytest.raises(NoWorkerError, match=address_of(worker, name)):
             transport.wait_for_card(0.0)
 
 
 @pytest.mark.parametrize("name", ["grpc", "oip-rest"])
-def test_an_address_without_a_worker_that_serves_is_told_apart(name: str, reach: Open) -> None:
-    """One that was there and was not needed is none of them, and one that had frames is not either."""
+def test_unused_addresses_are_listed_with_the_reason(name: str, reach: Open) -> None:
+    """Workers that serve the model are not listed, whether they had frames or were not needed."""
     with (
         open_gateway(model(), worker="one") as used,
         open_gateway(model(), worker="idle") as idle,
         open_gateway(model(name="other"), worker="two") as other,
     ):
-        addresses = [door(each, name) for each in (used, idle, other)]
+        addresses = [address_of(each, name) for each in (used, idle, other)]
         transport = reach(name, *addresses, "127.0.0.1:1")
         wanted = {addresses[2]: "it does not serve tiny"}
-        while len(transport.online()) < 2 or transport.unused().get(addresses[2]) != wanted[addresses[2]]:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+        while len(transport.workers.online()) < 2 or transport.unused().get(addresses[2]) != wanted[addresses[2]]:
+            transport.workers.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         answer_to(transport, frame(1))
         while "reached" not in transport.unused()["127.0.0.1:1"]:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+            transport.workers.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         assert transport.unused().keys() == {addresses[2], "127.0.0.1:1"}
 
 
 def test_frames_go_to_the_least_busy_worker(reach: Open) -> None:
-    """One that is slow gets fewer; turn by turn it would hold every other frame up."""
-    go_on = threading.Event()
-    slow = model(lambda: _wait(go_on))
+    """With a fixed rotation, a slow worker would delay every other frame."""
+    release = threading.Event()
+    slow = model(lambda: _wait(release))
     with open_gateway(slow, worker="slow") as held, open_gateway(model(), worker="quick") as free:
         transport = reach("grpc", held.grpc, free.grpc)
-        while len(transport.online()) < 2:
-            transport.departed_ns(after_ns=1 << 62, timeout_s=0.01)
+        while len(transport.workers.online()) < 2:
+            transport.workers.last_failure_ns(after_ns=1 << 62, timeout_s=0.01)
         answers: list[str] = []
         for sequence in range(10):
             message = frame(sequence)
             transport.send(message, transport.pack(message), lambda _: None)
-            if sequence:  # The first waits at the slow one, or comes back at once from the quick one.
+            if sequence:  # The first frame waits at the slow worker, or the quick one answers it.
                 answers.append(_next(transport).worker)
         assert set(answers) == {"quick"}
-        go_on.set()
+        release.set()
         answers.append(_next(transport).worker)
     assert sorted(answers) == ["quick"] * 9 + ["slow"]
 

@@ -1,6 +1,6 @@
-"""A worker that thinks nothing, with its doors open, as a process of its own: `python -m tests.pipeline.doors_worker NAME`.
+"""A worker process with gRPC and HTTP endpoints and a model that only waits.
 
-It prints one line of JSON, its ports, and serves until it is killed.
+`python -m tests.pipeline.gateway_worker NAME` prints its ports as one line of JSON and serves until it is killed.
 """
 
 import json
@@ -21,8 +21,8 @@ HEIGHT, WIDTH, THINK_MS = 64, 96, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class DoorsWorker:
-    """A running one."""
+class GatewayWorker:
+    """A running worker process."""
 
     name: str
     grpc: str
@@ -30,33 +30,33 @@ class DoorsWorker:
     process: subprocess.Popen[str]
 
     def kill(self) -> None:
-        """Without a word."""
+        """Kills the process without a shutdown."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
-def doors_worker(name: str) -> Iterator[DoorsWorker]:
-    """One, killed when the block ends."""
-    command = [sys.executable, "-m", "tests.pipeline.doors_worker", name]
+def gateway_worker(name: str) -> Iterator[GatewayWorker]:
+    """Starts a worker and kills it at the end of the block."""
+    command = [sys.executable, "-m", "tests.pipeline.gateway_worker", name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             ports = json.loads(process.stdout.readline())
-            yield DoorsWorker(name, f"127.0.0.1:{ports['grpc']}", f"127.0.0.1:{ports['http']}", process)
+            yield GatewayWorker(name, f"127.0.0.1:{ports['grpc']}", f"127.0.0.1:{ports['http']}", process)
         finally:
             process.kill()
 
 
 def main() -> None:
-    """Serve."""
+    """Serves until killed."""
     model = null_model(NullWorkerSettings(model="tiny", height=HEIGHT, width=WIDTH, think_ms=THINK_MS))
     gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     with MemoryBus() as bus:
         bus.supports_shared_subscriptions = True
         node = CloudNode([model], WorkerSettings(worker=sys.argv[1], session=uuid.uuid4().hex[:12], gateway=gateway))
         threading.Thread(
-            target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 - to the parent.
+            target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 (read by the parent)
         ).start()
         threading.Event().wait()
 

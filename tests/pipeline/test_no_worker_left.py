@@ -1,4 +1,4 @@
-"""Nobody is left to answer: new frames are told so within moments, though those in flight still wait for their time."""
+"""All workers fail: new frames are dropped within moments, while frames in flight still wait for their timeout."""
 
 import os
 import signal
@@ -8,8 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from bench.load.null_worker import NullWorkerProcess, NullWorkerSettings
-from edge.pacing.arrivals import Arrivals
-from edge.pacing.replay import Pace
+from edge.pacing.replay import Arrivals, Pace
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes
 
@@ -18,7 +17,7 @@ WINDOW = 2
 
 @contextmanager
 def _workers(url: str, model: str, think_ms: float = 5.0) -> Iterator[list[int]]:
-    """Two workers, processes of their own, by their numbers; what stands still goes on in the end, to be ended."""
+    """Starts two worker processes and yields their ids; stopped ones are continued at the end, so that they can exit."""
     with ExitStack() as stack:
         pids = []
         for number in range(2):
@@ -35,18 +34,18 @@ def _vehicle(url: str, source: Path, out: Path, **settings: float) -> Vehicle:
     )  # fmt: skip
 
 
-def test_dead_workers_are_known_though_the_window_is_full(
+def test_dead_workers_are_detected_while_the_window_is_full(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The frames they held take every place until they are given up: `window` would be the wrong reason for the others."""
+    """The frames that they held fill the window until they time out; `window` would be the wrong reason for new frames."""
     model = f"instant-{uuid4().hex[:6]}"
     with _workers(mosquitto_url, model, think_ms=100.0) as pids:
         vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model)
         killed: list[int] = []
 
         def tick() -> None:
-            tally = vehicle.tally()
-            if not killed and vehicle.answered() >= 10 and tally.in_flight == WINDOW:
+            counts = vehicle.counts()
+            if not killed and vehicle.answered() >= 10 and counts.in_flight == WINDOW:
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
                 killed.append(vehicle.answered())
@@ -54,18 +53,18 @@ def test_dead_workers_are_known_though_the_window_is_full(
                 vehicle.stop()
 
         rows = vehicle.play(tick)
-    reasons = [row["reason"] for row in rows]  # In the order in which the frames ended.
+    reasons = [row["reason"] for row in rows]  # Rows are in the order in which frames ended.
     assert "no answer" not in reasons[: reasons.index("no_worker")]
     assert 0 < reasons.count("no answer") <= WINDOW
 
 
-def test_workers_that_stand_still_are_nobody_until_one_goes_on(
+def test_hanging_workers_get_no_frames_until_they_continue(
     mosquitto_url: str, pictures: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    """The broker has them online for 22 seconds more; and what goes on is sent frames again at once."""
+    """The broker lists them as online for 22 more seconds; a worker that continues gets frames again at once."""
     model = f"instant-{uuid4().hex[:6]}"
     with _workers(mosquitto_url, model) as pids:
-        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, silence_s=0.5)
+        vehicle = _vehicle(mosquitto_url, pictures(20), tmp_path / model, unresponsive_after_s=0.5)
         stopped: list[int] = []
         resumed: list[int] = []
         online: list[int] = []
@@ -87,4 +86,4 @@ def test_workers_that_stand_still_are_nobody_until_one_goes_on(
     outcomes = count_outcomes(rows)
     assert outcomes["dropped", "no_worker"] > 0
     assert online == [2]
-    assert vehicle.tally().outcomes[Outcome.ANSWERED] >= resumed[0] + 20
+    assert vehicle.counts().outcomes[Outcome.ANSWERED] >= resumed[0] + 20

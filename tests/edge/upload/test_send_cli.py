@@ -1,0 +1,213 @@
+"""`skylane send` with real workers."""
+
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from cloud.gateway.settings import GatewaySettings
+from edge.run_summary import NOTHING_ANSWERED
+from edge.upload.cli import UnwritableError, send
+from edge.upload.client import UploadSettings, WorkerLostError
+from edge.upload.http_client import HttpUploadClient
+from shared.imaging.image_files import write_png
+from tests.support.gateway import WAIT_S, Doors, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, model
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for number in range(6):
+        write_png(folder / f"{number}.png", np.full((2 * HEIGHT, 2 * WIDTH, 3), 0, np.uint8))
+    whole = (folder / "0.png").read_bytes()
+    (folder / "cut.png").write_bytes(whole[:40])
+    (folder / "no.jpg").write_text("hello")
+    return folder
+
+
+def send_images(folder: Path, lines: Path, *arguments: str) -> Result:
+    """Runs the command."""
+    words = [str(folder), "--model", "tiny", "--json", str(lines), "--connect-timeout", "60", *arguments]
+    return CliRunner().invoke(send, words)
+
+
+def address_of(worker: Doors, transport: str) -> str:
+    """Returns the address of a worker."""
+    return worker.grpc if transport == "grpc" else worker.http
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_valid_images_are_answered_and_corrupt_ones_reported(transport: str, folder: Path, tmp_path: Path) -> None:
+    """A corrupt file must neither end the run nor go unnoticed."""
+    lines, output = tmp_path / "lines.jsonl", tmp_path / "annotated"
+    with open_gateway(model(), worker="one") as one, open_gateway(model(), worker="two") as two:
+        nodes = f"{address_of(one, transport)},{address_of(two, transport)}"
+        done = send_images(folder, lines, "--nodes", nodes, "--transport", transport, "--output", str(output))
+        assert done.exit_code == 1, done.output
+    results = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert sorted(Path(each["picture"]).name for each in results) == [f"{number}.png" for number in range(6)]
+    assert all("error" not in each and each["total_ms"] > 0 and each["bytes_up"] > 0 for each in results)
+    assert {each["node"] for each in results} <= {*nodes.split(",")}
+    assert {each["task"] for each in results} == {"segmentation"}
+    assert len(list(output.glob("*.jpg"))) == 6
+    assert f"The annotated images are in {output}\n" in done.output
+    assert "cut.png" in done.output
+    assert "no.jpg" in done.output
+    assert "2 corrupt" in done.output
+
+
+@pytest.mark.parametrize(("lines", "output"), [("/dev/full", None), ("lines.jsonl", "/proc/nobody/here")])
+def test_a_write_error_ends_the_run_and_names_the_option(
+    lines: str, output: str | None, folder: Path, tmp_path: Path
+) -> None:
+    """The user gets a message instead of a traceback."""
+    with open_gateway(model()) as worker:
+        more = () if output is None else ("--output", output)
+        done = send_images(folder, tmp_path / lines, "--nodes", worker.grpc, *more)
+    assert isinstance(done.exception, UnwritableError), done.exception
+    flag = "--json" if output is None else "--output"
+    assert f"{output or lines} cannot be written: " in str(done.exception)
+    advice = f"make room or choose another {flag}" if output is None else f": choose another {flag}"
+    assert str(done.exception).endswith(advice)  # Only a full disk needs room.
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_an_unreachable_worker_is_reported_and_others_do_its_work(transport: str, folder: Path, tmp_path: Path) -> None:
+    """The warning names its address."""
+    for name in ("cut.png", "no.jpg"):
+        (folder / name).unlink()
+    with open_gateway(model()) as worker:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport))
+        done = send_images(folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport)
+    assert done.exit_code == 0, done.output
+    assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_the_run_does_not_wait_for_a_missing_worker_without_work(transport: str, folder: Path, tmp_path: Path) -> None:
+    """The connection timeout applies only while images wait."""
+    with open_gateway(model()) as worker, ThreadPoolExecutor(1) as thread:
+        nodes = ("--nodes", "127.0.0.1:1", "--nodes", address_of(worker, transport), "--connect-timeout", "3600")
+        done = thread.submit(send_images, folder, tmp_path / "lines.jsonl", *nodes, "--transport", transport).result(
+            WAIT_S
+        )
+    assert "6 answered" in done.output
+    assert "worker gets no more images node=send vehicle=send address=127.0.0.1:1 reason=" in done.output
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_path: Path) -> None:
+    """Workers take seconds to start; the others begin at once."""
+    started, late_used = threading.Event(), threading.Event()
+    lines = tmp_path / "lines.jsonl"
+
+    def wait() -> None:
+        started.set()
+        assert late_used.wait(WAIT_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        late = f"127.0.0.1:{holder.getsockname()[1]}"
+    with open_gateway(model(wait), worker="early") as early, ThreadPoolExecutor(1) as thread:
+        nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--places", "1")
+        done = thread.submit(send_images, folder, lines, *nodes, "--transport", transport)
+        assert started.wait(WAIT_S)
+        gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
+        with open_gateway(model(late_used.set), worker="late", gateway=gateway):
+            assert "6 answered" in done.result(WAIT_S).output
+    assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, address_of(early, transport)}
+
+
+def test_an_unknown_model_fails_all_images(folder: Path, tmp_path: Path) -> None:
+    """The message contains the worker's reason."""
+    with open_gateway(model()) as worker:
+        done = send_images(
+            folder, tmp_path / "lines.jsonl", "--nodes", worker.http, "--transport", "http", "--model", "huge"
+        )
+    assert done.exit_code == NOTHING_ANSWERED
+    assert "huge" in done.output
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (200, b"{}"), (404, b"no such page"), (502, b"")])
+def test_a_server_that_is_no_worker_gets_no_more_images(status: int, body: bytes, folder: Path, tmp_path: Path) -> None:
+    """Invalid replies are fast, so balancing by load alone would send it most of the images."""
+
+    class NoWorker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    lines = tmp_path / "lines.jsonl"
+    with open_gateway(model()) as worker, ThreadingHTTPServer(("127.0.0.1", 0), NoWorker) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        nodes = f"127.0.0.1:{server.server_port},{worker.http}"
+        send_images(folder, lines, "--nodes", nodes, "--transport", "http", "--places", "1")
+        server.shutdown()
+        serving.join()
+    results = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(results) == 6
+    assert {each["node"] for each in results} == {worker.http}
+    assert not any("error" in each for each in results)
+
+
+def test_a_reply_that_arrives_byte_by_byte_times_out(folder: Path) -> None:
+    """Every byte is in time, but the whole reply would never be complete."""
+    over = threading.Event()
+
+    class SlowServer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-length", "1000000")
+            self.end_headers()
+            with suppress(OSError):
+                while not over.wait(0.05):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    settings = UploadSettings("tiny", answer_timeout_s=0.4, connect_timeout_s=WAIT_S)
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowServer) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        with (
+            closing(HttpUploadClient(f"127.0.0.1:{server.server_port}", settings)) as client,
+            pytest.raises(WorkerLostError),
+        ):
+            client.upload(folder / "0.png")
+        over.set()
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_the_vehicle_name_must_match_the_token(
+    transport: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker accepts a token only with the name that it was issued for."""
+    token, tokens = "t" * 32, tmp_path / "tokens"
+    tokens.write_text(f"car-1 {token}\n")
+    monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
+    with open_gateway(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as worker:
+        target = ("--nodes", address_of(worker, transport), "--transport", transport)
+        own, others = (
+            send_images(folder, tmp_path / "own", *target, "--vehicle", "car-1"),
+            send_images(folder, tmp_path / "send", *target),
+        )
+    assert "6 answered" in own.output
+    assert "it cannot speak as send" in " ".join(others.output.split())
