@@ -13,9 +13,9 @@ from bench.study.execution.fleet import Fleet, RunError
 from bench.study.execution.gateway_addresses import HOST, Doors, are_wanted
 from bench.study.plan.axes import NamedLink, quality
 from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.plan import Plan, cells
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import SCENARIOS, Load
+from bench.study.plan.study_plan import Plan, cells
 from bench.study.plan.variants import Variants
 from shared.broker.broker import Broker
 from shared.resources.sampler import Sampler

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bench.report.data.subject import open_subject
+from bench.report.data.report_input import open_subject
 from bench.report.document import report_of, write_report
 from bench.report.output.charts import find_browser, write_figures
 from tests.bench.report.synthetic_study import write_study

@@ -14,9 +14,9 @@ from bench.study.execution.gateway_addresses import Doors, are_wanted
 from bench.study.execution.runner import Runner
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.devices import missing
-from bench.study.plan.plan import cells
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import Footage
+from bench.study.plan.study_plan import cells
 from bench.study.plan.variants import ModelMissingError, Variant, Variants
 from bench.study.results.folder import StudyFolder
 from bench.study.results.provenance import begun
