@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from bench.logs.log_rows import LogRows, read_log
-from bench.logs.problems import Problem, Problems
+from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.resource_log import load_resources
 from bench.logs.text_table import read_table
-from bench.logs.timing_checks import check_journeys
+from bench.logs.timing_checks import check_timing
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, JOURNAL_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME
 
@@ -22,7 +22,7 @@ _FRAMES_AT_MOST = 1 << 62  # What 64 bits can count.
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ConsistencyCheck:
     """One promise: how many rows (or facts) it was held against, and where it is broken."""
 
     name: str
@@ -36,10 +36,10 @@ def audit(folder: Path) -> tuple[Problem, ...]:
     Raises:
         LogError: there is no log, or it is one of another schema.
     """
-    return tuple(problem for check in checks(folder) for problem in check.problems)
+    return tuple(problem for check in run_checks(folder) for problem in check.problems)
 
 
-def checks(folder: Path) -> tuple[Check, ...]:
+def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
     """Everything that is held against a run's files.
 
     Raises:
@@ -47,21 +47,21 @@ def checks(folder: Path) -> tuple[Check, ...]:
     """
     rows = read_log(folder)
     _, of_resources = load_resources(folder)
-    journeys = check_journeys(rows, folder / CSV_NAME)
+    journeys = check_timing(rows, folder / CSV_NAME)
     return (
-        *(Check(name, rows.looked_at[name], problems) for name, problems in rows.problems.items()),
-        *(Check(name, len(rows.table), problems) for name, problems in journeys.items()),
-        Check("unanswered frames have a reason", len(rows.table), _reasons(rows, folder)),
-        Check("every sequence number has its row", len(rows.table), _sequences(rows, folder)),
-        Check("outcomes sum to the frames read", len(rows.table), _counts(rows, folder)),
-        Check("every frame that was sent has its row", len(rows.table), _journal(rows, folder)),
-        Check("source and model are named by their hashes", 2, _hashes(rows.manifest, folder)),
-        Check("resources can be read", 1, of_resources),
+        *(ConsistencyCheck(name, rows.looked_at[name], problems) for name, problems in rows.problems.items()),
+        *(ConsistencyCheck(name, len(rows.table), problems) for name, problems in journeys.items()),
+        ConsistencyCheck("unanswered frames have a reason", len(rows.table), _reasons(rows, folder)),
+        ConsistencyCheck("every sequence number has its row", len(rows.table), _sequences(rows, folder)),
+        ConsistencyCheck("outcomes sum to the frames read", len(rows.table), _counts(rows, folder)),
+        ConsistencyCheck("every frame that was sent has its row", len(rows.table), _journal(rows, folder)),
+        ConsistencyCheck("source and model are named by their hashes", 2, _hashes(rows.manifest, folder)),
+        ConsistencyCheck("resources can be read", 1, of_resources),
     )
 
 
 def _reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / CSV_NAME)
+    problems = ProblemCollector(folder / CSV_NAME)
     mute = rows.table.empty("reason") & ~rows.table.one_of("outcome", [Outcome.ANSWERED])
     problems.rows("rows without a reason", rows.table.lines[mute], lambda _: "is empty, though not answered", "reason")
     return problems.all()
@@ -69,7 +69,7 @@ def _reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 
 def _sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     """Frames are numbered from 0 without a gap, whichever camera they are of."""
-    problems = Problems(folder / CSV_NAME)
+    problems = ProblemCollector(folder / CSV_NAME)
     numbers = np.sort(rows.numbers["sequence"].whole)
     read = rows.manifest.get("frames_read")
     end = read if isinstance(read, int) and 0 <= read < _FRAMES_AT_MOST else 0
@@ -85,7 +85,7 @@ def _sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 
 
 def _counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / MANIFEST_NAME)
+    problems = ProblemCollector(folder / MANIFEST_NAME)
     manifest = rows.manifest
     if not manifest:
         return ()  # Which is told where the manifest is looked at.
@@ -106,7 +106,7 @@ def _counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 def _journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     """What was sent is in the journal, and what is in the journal has ended."""
     path = folder / JOURNAL_NAME
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     try:
         journal = read_table(path, problems, COLUMNS)
     except LogError as error:
@@ -139,7 +139,7 @@ def _journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 
 
 def _hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, ...]:
-    problems = Problems(folder / MANIFEST_NAME)
+    problems = ProblemCollector(folder / MANIFEST_NAME)
     for name in ("source", "model") if manifest else ():
         facts = manifest.get(name)
         facts = facts if isinstance(facts, dict) else {}

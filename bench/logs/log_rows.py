@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.logs.problems import Problem, Problems
-from bench.logs.text_table import Bools, Ints, Numbers, TextTable, read_table
+from bench.logs.problems import Problem, ProblemCollector
+from bench.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
@@ -42,7 +42,7 @@ class LogRows:
     """
 
     table: TextTable
-    numbers: Mapping[str, Numbers]
+    numbers: Mapping[str, IntegerColumn]
     manifest: Mapping[str, Any]
     looked_at: Mapping[str, int]
     problems: Mapping[str, tuple[Problem, ...]]
@@ -63,7 +63,7 @@ def read_log(folder: Path) -> LogRows:
         LogError: there is no log, or it is one of another schema: the message names the columns that are missing.
     """
     path = folder / CSV_NAME
-    told = {name: Problems(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
+    told = {name: ProblemCollector(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
     table = read_table(path, told[LINES])
     missing = [name for name in COLUMNS if name not in table.names]
     if missing:
@@ -91,7 +91,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     return f" (but {near[0]})" if near else ""
 
 
-def _identified(table: TextTable, problems: Problems) -> TextTable:
+def _identified(table: TextTable, problems: ProblemCollector) -> TextTable:
     """The rows that say which frame they are of and what became of it."""
     bad = np.zeros(len(table), np.bool_)
     for name in _NEVER_EMPTY:
@@ -101,7 +101,7 @@ def _identified(table: TextTable, problems: Problems) -> TextTable:
     return table.where(~bad)
 
 
-def _left_out(table: TextTable, bad: Bools, column: str, what: str, problems: Problems) -> Bools:
+def _left_out(table: TextTable, bad: Bools, column: str, what: str, problems: ProblemCollector) -> Bools:
     places = np.flatnonzero(bad)
     problems.rows(
         f"rows whose {column} {what}",
@@ -119,7 +119,7 @@ def _quoted(text: str) -> str:
 def _manifest(folder: Path, table: TextTable) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """The run's manifest, and what is wrong with it."""
     path = folder / MANIFEST_NAME
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     manifest: dict[str, Any] = {}
     if not path.exists():
         problems.whole("is not there: what was played to whom by what is not known")
@@ -139,7 +139,7 @@ def _manifest(folder: Path, table: TextTable) -> tuple[dict[str, Any], tuple[Pro
     return manifest, problems.all()
 
 
-def _of_one_run(table: TextTable, manifest: Mapping[str, Any], problems: Problems) -> TextTable:
+def _of_one_run(table: TextTable, manifest: Mapping[str, Any], problems: ProblemCollector) -> TextTable:
     """The rows of one vehicle and session: the manifest's, or else those that are most."""
     runs = pd.DataFrame({name: table.series(name) for name in ("vehicle", "session")})
     known = runs[runs["session"] == manifest["session"]] if "session" in manifest else runs
@@ -158,7 +158,7 @@ def _of_one_run(table: TextTable, manifest: Mapping[str, Any], problems: Problem
     return table.where(~foreign)
 
 
-def _once(table: TextTable, problems: Problems) -> TextTable:
+def _once(table: TextTable, problems: ProblemCollector) -> TextTable:
     """The first row of every frame."""
     sequences = pd.Series(table.integers("sequence").whole)
     again = sequences.duplicated().to_numpy()
@@ -173,7 +173,7 @@ def _once(table: TextTable, problems: Problems) -> TextTable:
     return table.where(~again)
 
 
-def _numbers(table: TextTable, name: str, problems: Problems) -> Numbers:
+def _numbers(table: TextTable, name: str, problems: ProblemCollector) -> IntegerColumn:
     """A column's numbers; what is none is told."""
     if name.endswith("_ms"):
         numbers, what = table.millionths(name, signed=name in _SIGNED_MS), "is no number of milliseconds"
@@ -193,7 +193,7 @@ def _is_time(name: str) -> bool:
     return name.startswith("t_") or name.endswith("_ms")
 
 
-def _tell_holes(table: TextTable, numbers: Mapping[str, Numbers], problems: Problems) -> None:
+def _tell_holes(table: TextTable, numbers: Mapping[str, IntegerColumn], problems: ProblemCollector) -> None:
     """Tell what is empty in answered rows, once a row."""
     names = [name for name in numbers if _is_time(name) and name not in _BY_THE_CLOCK]
     answered = table.one_of("outcome", [Outcome.ANSWERED])
@@ -209,7 +209,9 @@ def _hole(others: Ints, place: int) -> str:
     return f"is empty{more}, though the frame was answered"
 
 
-def _blank_backward(table: TextTable, numbers: dict[str, Numbers], stamps: Sequence[str], problems: Problems) -> None:
+def _blank_backward(
+    table: TextTable, numbers: dict[str, IntegerColumn], stamps: Sequence[str], problems: ProblemCollector
+) -> None:
     """Take all times from the rows in which one node's stamps run backwards: none of them can be trusted."""
     latest, seen = np.zeros(len(table), np.int64), np.zeros(len(table), np.bool_)
     backward = np.zeros(len(table), np.bool_)
@@ -225,7 +227,7 @@ def _blank_backward(table: TextTable, numbers: dict[str, Numbers], stamps: Seque
             numbers[name].known[backward] = False
 
 
-def _tell_backward(lines: Ints, back_ns: Ints, name: str, problems: Problems) -> None:
+def _tell_backward(lines: Ints, back_ns: Ints, name: str, problems: ProblemCollector) -> None:
     problems.rows(
         "rows whose stamps run backwards",
         lines,

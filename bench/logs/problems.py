@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-SHOWN = 20  # Of a kind; a file of garbage has one for every cell.
+SHOWN_PER_KIND = 20  # Of a kind; a file of garbage has one for every cell.
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Problem:
         return f"{self.file}{row}{column}: {self.what}"
 
 
-class Problems:
+class ProblemCollector:
     """Collects problems; of a kind the first `SHOWN` are kept and the rest are counted."""
 
     def __init__(self, file: Path) -> None:
@@ -47,7 +47,7 @@ class Problems:
         `kind`: what is wrong, in the plural, for those that are only counted; `say`: what is wrong with the row at a
         place in `lines`.
         """
-        room = max(0, SHOWN - self._kinds[kind])
+        room = max(0, SHOWN_PER_KIND - self._kinds[kind])
         self._kinds[kind] += len(lines)
         self._problems += [
             Problem(self._file, int(line), column, say(place)) for place, line in enumerate(lines[:room])
@@ -56,8 +56,8 @@ class Problems:
     def all(self) -> tuple[Problem, ...]:
         """The problems as they were found, then how many more there are of the kinds that are too many."""
         counted = tuple(
-            Problem(self._file, None, None, f"{count - SHOWN} more {kind}")
+            Problem(self._file, None, None, f"{count - SHOWN_PER_KIND} more {kind}")
             for kind, count in self._kinds.items()
-            if count > SHOWN
+            if count > SHOWN_PER_KIND
         )
         return (*self._problems, *counted)

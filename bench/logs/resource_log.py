@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.logs.problems import Problem, Problems
+from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.text_table import TextTable, read_table
 from shared.resources.sampler import COLUMNS, RESOURCES_NAME
 from shared.runlog.latency_log import LogError
@@ -21,7 +21,7 @@ def load_resources(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     node is left out.
     """
     path = folder / RESOURCES_NAME
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     if not path.exists():
         return _none(), ()
     try:
@@ -41,7 +41,7 @@ def _none() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series([], dtype=kinds.get(name, np.float64)) for name in COLUMNS})
 
 
-def _sampled(table: TextTable, problems: Problems) -> pd.DataFrame:
+def _sampled(table: TextTable, problems: ProblemCollector) -> pd.DataFrame:
     at = table.integers(_AT)
     nameless = table.empty(_NODE)
     problems.rows("rows without time", table.lines[~at.known], lambda _: "is no whole number: the row is left out", _AT)
@@ -52,7 +52,7 @@ def _sampled(table: TextTable, problems: Problems) -> pd.DataFrame:
     return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
 
-def _decimals(table: TextTable, name: str, problems: Problems) -> pd.Series:
+def _decimals(table: TextTable, name: str, problems: ProblemCollector) -> pd.Series:
     values, wrong = table.decimals(name)
     problems.rows("cells that hold no number", table.lines[wrong], lambda _: "is no number: the cell is left out", name)
     return pd.Series(values)

@@ -11,7 +11,7 @@ import pandas as pd
 from bench.logs.log_rows import LogRows, read_log
 from bench.logs.problems import Problem
 from bench.logs.resource_log import load_resources
-from bench.logs.text_table import Numbers
+from bench.logs.text_table import IntegerColumn
 
 __all__ = ["Problem", "RunLog", "load_run", "load_runs"]
 
@@ -75,7 +75,7 @@ def _frames(rows: LogRows) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _series(name: str, numbers: Numbers) -> pd.Series:
+def _series(name: str, numbers: IntegerColumn) -> pd.Series:
     """A column for pandas: milliseconds as float64, all else as Int64."""
     if name.endswith("_ms"):
         return pd.Series(np.where(numbers.known, numbers.whole / 1e6, np.nan))

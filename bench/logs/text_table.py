@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from bench.logs.problems import Problems
+from bench.logs.problems import ProblemCollector
 from shared.runlog.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Ours are shorter than 3 kB; pyarrow wants a whole line within a block of 1 MB.
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class IntegerColumn:
     """A column of integers, shape (n,): `whole` is 0 where none is `known`; `wrong`: text that is no such number."""
 
     whole: Ints
@@ -67,11 +67,11 @@ class TextTable:
         """Where a column holds one of these texts."""
         return _mask(pc.is_in(self.text[name], pa.array(values, pa.string())))
 
-    def integers(self, name: str, *, signed: bool = False) -> Numbers:
+    def integers(self, name: str, *, signed: bool = False) -> IntegerColumn:
         """A column of whole numbers."""
         return self._numbers(name, f"^{'-?' if signed else ''}{_DIGITS}$", self.text[name], self.text[name])
 
-    def millionths(self, name: str, *, signed: bool = False) -> Numbers:
+    def millionths(self, name: str, *, signed: bool = False) -> IntegerColumn:
         """A column of numbers with at most six decimals, as whole millionths: milliseconds become nanoseconds."""
         sign = "-?" if signed else ""
         column = self.text[name]
@@ -88,14 +88,14 @@ class TextTable:
         values = pc.cast(pc.if_else(matches, self.text[name], "nan"), pa.float64())
         return values.to_numpy(), ~_mask(matches) & ~self.empty(name)
 
-    def _numbers(self, name: str, pattern: str, column: Any, digits: Any) -> Numbers:
+    def _numbers(self, name: str, pattern: str, column: Any, digits: Any) -> IntegerColumn:
         matches = pc.match_substring_regex(column, pattern)
         known = _mask(matches)
         values = pc.cast(pc.if_else(matches, digits, "0"), pa.int64())
-        return Numbers(values.to_numpy(), known, ~known & ~self.empty(name))
+        return IntegerColumn(values.to_numpy(), known, ~known & ~self.empty(name))
 
 
-def read_table(path: Path, problems: Problems, header: Sequence[str] | None = None) -> TextTable:
+def read_table(path: Path, problems: ProblemCollector, header: Sequence[str] | None = None) -> TextTable:
     """Read a CSV file, line by line a row; what is no row is left out and told.
 
     `header`: the columns where the file itself does not name them.
@@ -131,7 +131,7 @@ def _header(path: Path, head: bytes) -> list[str]:
     return names
 
 
-def _parse(data: bytes, names: tuple[str, ...], first: int, problems: Problems) -> TextTable:
+def _parse(data: bytes, names: tuple[str, ...], first: int, problems: ProblemCollector) -> TextTable:
     torn = _torn(data.split(b"\n")[:-1])
     if torn:
         lines = data.split(b"\n")

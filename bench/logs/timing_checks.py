@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.logs.log_rows import LogRows
-from bench.logs.problems import SHOWN, Problem, Problems
-from bench.logs.text_table import Bools, Ints, Numbers
+from bench.logs.problems import SHOWN_PER_KIND, Problem, ProblemCollector
+from bench.logs.text_table import Bools, IntegerColumn, Ints
 from shared.runlog.latency_log import Outcome, milliseconds
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
@@ -17,7 +17,7 @@ _ANSWERER = ("model", "model_version", "worker", "worker_session", "attempts", "
 _SAYS_NOTHING = "is empty or 0, though the frame was answered"
 
 
-def check_journeys(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
+def check_timing(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
     """Hold all rows against what `shared.runlog.latency_log` promises of them; what is broken, by promise.
 
     `path`: the file to name. Cells that could not be read are left out here: they are told where they are read.
@@ -52,7 +52,7 @@ class _Journeys:
 
     def answerers(self) -> tuple[Problem, ...]:
         """An answered frame was sent, in so many bytes, and one worker answered it, in so many."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         table = self._rows.table
         answered = table.one_of("outcome", [Outcome.ANSWERED])
         for name in _ANSWERER:
@@ -63,7 +63,7 @@ class _Journeys:
 
     def durations(self) -> tuple[Problem, ...]:
         """A stage lasts from the stamp before it, of the same node, to its own."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         for stages in (EDGE_STAGES, CLOUD_STAGES):
             last = self._stamp(stages[0])
             for stage in stages[1:]:
@@ -75,7 +75,7 @@ class _Journeys:
 
     def sums(self) -> tuple[Problem, ...]:
         """`total_ms` and `cloud_ms` are last minus first and the sum between; the crossing is the rest of the time away."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         for name, stages in (("total_ms", EDGE_STAGES), ("cloud_ms", CLOUD_STAGES)):
             first, last = self._stamp(stages[0]), self._stamp(stages[-1])
             spanned = _Expected(last.whole - first.whole, first.known & last.known)
@@ -90,7 +90,7 @@ class _Journeys:
 
     def retries(self) -> tuple[Problem, ...]:
         """The wait for a second attempt is a part of the time until it left, and none of a frame that was sent once."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         waited, sent = self._column("retry_wait_ms"), self._column("sent_ms")
         once = self._column("attempts").whole <= 1
         none = _Expected(np.zeros_like(waited.whole), waited.known)
@@ -106,7 +106,7 @@ class _Journeys:
 
     def one_way(self) -> tuple[Problem, ...]:
         """Both ways sum to the crossing, and each is the stamps' difference, set right by the clock's offset."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         up, down, crossing, offset = (
             self._column(name) for name in ("uplink_ms", "downlink_ms", "crossing_ms", "clock_offset_ms")
         )
@@ -122,7 +122,7 @@ class _Journeys:
 
     def resolved(self) -> tuple[Problem, ...]:
         """1 where a crossing is larger than its clock error, else 0."""
-        problems = Problems(self._path)
+        problems = ProblemCollector(self._path)
         error = self._column("clock_error_ms")
         for way in ("uplink", "downlink"):
             crossing = self._column(f"{way}_ms")
@@ -131,7 +131,7 @@ class _Journeys:
             self._compare(problems, f"{way}_resolved", expected, f"it should be {{}}, by {way}_ms and clock_error_ms")
         return problems.all()
 
-    def _column(self, name: str) -> Numbers:
+    def _column(self, name: str) -> IntegerColumn:
         return self._rows.numbers[name]
 
     def _stamp(self, stage: Stage) -> _Expected:
@@ -144,7 +144,7 @@ class _Journeys:
 
     def _compare(
         self,
-        problems: Problems,
+        problems: ProblemCollector,
         name: str,
         expected: _Expected,
         why: str,
@@ -169,13 +169,13 @@ class _Journeys:
         problems.rows(f"cells of {name} that contradict others", lines, say, name)
 
 
-def _texts(name: str, cells: Numbers | _Expected, where: Bools) -> list[str]:
+def _texts(name: str, cells: IntegerColumn | _Expected, where: Bools) -> list[str]:
     """Cells as the log writes them, empty where there is nothing; only the first are ever shown."""
-    shown = np.flatnonzero(where)[:SHOWN]
+    shown = np.flatnonzero(where)[:SHOWN_PER_KIND]
     text = milliseconds if name.endswith("_ms") else str
     return [text(int(cells.whole[place])) if cells.known[place] else "" for place in shown]
 
 
-def _sum(columns: Sequence[Numbers]) -> Ints:
+def _sum(columns: Sequence[IntegerColumn]) -> Ints:
     total: Ints = np.sum([np.where(column.known, column.whole, 0) for column in columns], axis=0)
     return total

@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.logs.audit import checks
+from bench.logs.audit import run_checks
 from bench.logs.run_log import load_run
 from bench.report.chapters.comparisons.cost import Tariff
-from bench.report.content import Report
-from bench.report.data.report_input import Subject, open_subject
+from bench.report.content import ReportContent
+from bench.report.data.report_input import ReportInput, load_report_input
 from bench.report.data.study_log import is_study, run_folders
 from bench.report.document import report_of, write_page
 from bench.report.output.charts import FiguresError, write_figures
-from bench.report.output.json_data import plain
+from bench.report.output.json_data import report_json
 from bench.report.output.table_files import write_tables
-from bench.report.output.terminal import show
+from bench.report.output.terminal import terminal_tables
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
 
@@ -67,20 +67,20 @@ def report(
         sys.exit(_check(runs))
     console = Console(stderr=as_json)
     tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
-    subject = open_subject(runs, load_run(local) if local else None)
+    subject = load_report_input(runs, load_run(local) if local else None)
     made = report_of(subject, tariff)
     if tables:
         _write_files(made, tables, console)
     if as_json:
-        click.echo(json.dumps(plain(subject), indent=2, default=str, allow_nan=False))
+        click.echo(json.dumps(report_json(subject), indent=2, default=str, allow_nan=False))
         return
     _show(subject, made, console)
     path = write_page(made, runs, out)
     console.print(f"{path}  the report; any browser opens it", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show(subject: Subject, made: Report, console: Console) -> None:
-    for shown in show(subject, made):
+def _show(subject: ReportInput, made: ReportContent, console: Console) -> None:
+    for shown in terminal_tables(subject, made):
         console.print(shown, markup=False, highlight=False)
     for problem in subject.problems[:_MOST_PROBLEMS]:
         console.print(f"Not sound: {problem}", markup=False, highlight=False, soft_wrap=True)
@@ -93,7 +93,7 @@ def _check(runs: Sequence[Path]) -> int:
     is_sound = True
     folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]
     for run in folders:
-        made = checks(run)
+        made = run_checks(run)
         problems = dict.fromkeys(problem for check in made for problem in check.problems)
         for problem in problems:
             click.echo(str(problem))
@@ -103,7 +103,7 @@ def _check(runs: Sequence[Path]) -> int:
     return 0 if is_sound else 1
 
 
-def _write_files(made: Report, folder: Path, console: Console) -> None:
+def _write_files(made: ReportContent, folder: Path, console: Console) -> None:
     """The tables, and the figures where there is a browser to draw them."""
     written = write_tables(made.tables(), folder)
     told = f"{len(written)} files of tables"

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
 Trace = dict[str, Any]  # As Plotly takes it.
-Cell = str | int | float | Estimate | None  # None, and nan: was not measured.
-Row = tuple[Cell, ...]
+CellValue = str | int | float | IntervalEstimate | None  # None, and nan: was not measured.
+TableRow = tuple[CellValue, ...]
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What stands in a column."""
 
     TEXT = "text"
@@ -25,18 +25,18 @@ class Column:
     """A column of a table; `digits`: decimals, where four significant figures are not what is wanted."""
 
     heading: str
-    kind: Kind = Kind.NUMBER
+    kind: ColumnKind = ColumnKind.NUMBER
     digits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table. `name` is the name of its files; `caption` says what it shows and in which unit."""
 
     name: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
@@ -68,7 +68,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -90,56 +90,56 @@ class FrameList:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class CollapsedTable:
     """A table that is opened by whoever wants it; `told` says what is in it."""
 
     told: str
-    table: Table
+    table: ReportTable
 
 
-Part = Folded | Prose | Caution | Table | Chart | FrameList
+ChapterPart = CollapsedTable | Paragraph | Caution | ReportTable | Chart | FrameList
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Chapter:
     """A chapter of a report; `anchor` is its address on the page."""
 
     anchor: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[ChapterPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportContent:
     """A report: its title, one sentence that says it all, and the rest."""
 
     title: str
     verdict: str
-    sections: tuple[Section, ...]
+    sections: tuple[Chapter, ...]
     frames: Mapping[str, Any] = field(default_factory=dict)  # What the page needs to open a frame: see `details`.
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Every table, in reading order."""
         for section in self.sections:
             for part in section.parts:
-                if isinstance(part, Folded | Table):
-                    yield part.table if isinstance(part, Folded) else part
+                if isinstance(part, CollapsedTable | ReportTable):
+                    yield part.table if isinstance(part, CollapsedTable) else part
 
     def charts(self) -> Iterator[Chart]:
         """Every figure, in reading order."""
         return (part for section in self.sections for part in section.parts if isinstance(part, Chart))
 
 
-def texts(*headings: str) -> tuple[Column, ...]:
+def text_columns(*headings: str) -> tuple[Column, ...]:
     """Columns of text."""
-    return tuple(Column(heading, Kind.TEXT) for heading in headings)
+    return tuple(Column(heading, ColumnKind.TEXT) for heading in headings)
 
 
-def numbers(*headings: str) -> tuple[Column, ...]:
+def number_columns(*headings: str) -> tuple[Column, ...]:
     """Columns of numbers."""
     return tuple(Column(heading) for heading in headings)
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """Words in a row: "a", "a and b", "a, b and c"."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -23,12 +23,12 @@ from bench.report.chapters.run import (
     timeline,
 )
 from bench.report.chapters.study import bursts, cells, overhead, utilization
-from bench.report.content import Report, Section
-from bench.report.data.answered_frames import answered, start_ns
-from bench.report.data.frame_details import details, drawn, pictures
-from bench.report.data.report_input import Subject, open_subject
+from bench.report.content import Chapter, ReportContent
+from bench.report.data.answered_frames import answered_frames, first_due_ns
+from bench.report.data.frame_details import frame_details, frames_on_page, overlay_images
+from bench.report.data.report_input import ReportInput, load_report_input
 from bench.report.data.study_log import StudyLog
-from bench.report.data.summary import verdict, verdict_of_several, verdict_of_study
+from bench.report.data.summary import run_summary, runs_summary, study_summary
 from bench.report.output.page import render
 from shared.errors import SkylaneError
 
@@ -57,11 +57,11 @@ def write_report(
         ReportError: the file cannot be written.
     """
     tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
-    subject = open_subject(folders, load_run(local) if local else None)
+    subject = load_report_input(folders, load_run(local) if local else None)
     return write_page(report_of(subject, tariff), folders, out)
 
 
-def write_page(report: Report, folders: Sequence[Path], out: Path | None) -> Path:
+def write_page(report: ReportContent, folders: Sequence[Path], out: Path | None) -> Path:
     """Write a report as HTML; see write_report."""
     path = out or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
     try:
@@ -75,19 +75,19 @@ def write_page(report: Report, folders: Sequence[Path], out: Path | None) -> Pat
     return path
 
 
-def report_of(subject: Subject, tariff: Tariff | None = None) -> Report:
+def report_of(subject: ReportInput, tariff: Tariff | None = None) -> ReportContent:
     """What is to be reported of a subject."""
     if subject.study:
         return of_study(subject.study, tariff)
     return of_run(subject, tariff) if len(subject.runs) == 1 else of_runs(subject, tariff)
 
 
-def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
+def of_run(subject: ReportInput, tariff: Tariff | None = None) -> ReportContent:
     """The report of one run."""
     (run,) = subject.runs
     frames = run.frames
-    known = answered(frames)
-    began_ns = start_ns(frames)
+    known = answered_frames(frames)
+    began_ns = first_due_ns(frames)
     sections = [
         provenance.chapter(run),
         consistency.chapter(subject.problems, len(frames)),
@@ -101,17 +101,17 @@ def of_run(subject: Subject, tariff: Tariff | None = None) -> Report:
         stage_statistics.chapter(stage_statistics.describe_stages(known), known, len(frames)),
     ]
     sections += _extras(subject, tariff)
-    carried = drawn(frames)
+    carried = frames_on_page(frames)
     chosen = [*timeline.slowest(known)["sequence"], *known["sequence"].iloc[:: max(1, len(known) // _SAMPLES)]]
-    kept = pictures(run.folder, frames, map(int, dict.fromkeys(chosen)))
-    opened = details(carried, known, began_ns, kept)
-    return Report(_title(run), verdict(frames, known), tuple(sections), opened)
+    kept = overlay_images(run.folder, frames, map(int, dict.fromkeys(chosen)))
+    opened = frame_details(carried, known, began_ns, kept)
+    return ReportContent(_title(run), run_summary(frames, known), tuple(sections), opened)
 
 
 def _title(run: RunLog) -> str:
     """The run by its name, its vehicle and its day, as far as they are known."""
     vehicle = run.manifest.get("vehicle")
-    began_ns = start_ns(run.frames)
+    began_ns = first_due_ns(run.frames)
     parts = (
         f"Run {run.name}",
         f"vehicle {vehicle}" if isinstance(vehicle, str) else "",
@@ -120,10 +120,10 @@ def _title(run: RunLog) -> str:
     return ", ".join(filter(None, parts))
 
 
-def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
+def of_runs(subject: ReportInput, tariff: Tariff | None = None) -> ReportContent:
     """The comparison of several runs: each against the first."""
     runs = subject.runs
-    sides = [comparison.Side.of(run) for run in runs]
+    sides = [comparison.FrameGroup.of(run) for run in runs]
     sections = [
         provenance.comparison(runs),
         consistency.chapter(subject.problems, sum(len(run.frames) for run in runs)),
@@ -134,10 +134,10 @@ def of_runs(subject: Subject, tariff: Tariff | None = None) -> Report:
     ]
     sections += _extras(subject, tariff)
     title = f"Comparison of {len(runs)} runs"
-    return Report(title, verdict_of_several([(side.name, side.frames) for side in sides]), tuple(sections))
+    return ReportContent(title, runs_summary([(side.name, side.frames) for side in sides]), tuple(sections))
 
 
-def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
+def of_study(log: StudyLog, tariff: Tariff | None = None) -> ReportContent:
     """The report of a study: its cells, and what each axis changes. `tariff`: the study's own where none is given."""
     sides = [log.side(cell) for cell in log.cells]
     sections = [cells.provenance(log), cells.runs(log), cells.results(log), cells.axes(log)]
@@ -153,10 +153,10 @@ def of_study(log: StudyLog, tariff: Tariff | None = None) -> Report:
         rates = [(cell.name, measured.loc[measured["cell"] == cell.key, "throughput_hz"]) for cell in log.cells]
         sections.append(cost.chapter(rates, tariff))
     name = str(log.manifest.get("name") or log.folder.name)
-    return Report(f"Study {name}", verdict_of_study(log), tuple(sections))
+    return ReportContent(f"Study {name}", study_summary(log), tuple(sections))
 
 
-def _extras(subject: Subject, tariff: Tariff | None) -> list[Section]:
+def _extras(subject: ReportInput, tariff: Tariff | None) -> list[Chapter]:
     """What is reported where it was asked for."""
     sections = []
     if tariff:

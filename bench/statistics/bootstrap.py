@@ -24,14 +24,14 @@ _MAX_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Dependence:
+class SerialDependence:
     """How values in time order hang together."""
 
     block_length: int  # Values that must stay together when the sample is drawn anew.
     effective_count: float  # So many independent values would tell as much of the mean; at most their number.
 
 
-def dependence(values: Floats) -> Dependence:
+def measure_dependence(values: Floats) -> SerialDependence:
     """Measure autocorrelation, of the values and of their ranks, and keep what is worse of the two.
 
     Ranks, since one frame a hundred times slower than all others hides in the plain autocorrelation whatever the others
@@ -41,12 +41,12 @@ def dependence(values: Floats) -> Dependence:
     is n times the variance over the long-run variance, of the same flat-top window.
     """
     if len(values) < 4 or not np.ptp(values) > 0:  # noqa: PLR2004 (three values have no autocorrelation to speak of)
-        return Dependence(1, float(len(values)))
+        return SerialDependence(1, float(len(values)))
     known = [_dependence(series) for series in (values, rankdata(values))]
-    return Dependence(max(each.block_length for each in known), min(each.effective_count for each in known))
+    return SerialDependence(max(each.block_length for each in known), min(each.effective_count for each in known))
 
 
-def _dependence(values: Floats) -> Dependence:
+def _dependence(values: Floats) -> SerialDependence:
     count = len(values)
     runs_of = max(5, math.ceil(math.sqrt(math.log10(count))))
     furthest = min(count - 1, math.ceil(math.sqrt(count)) + runs_of)
@@ -56,16 +56,16 @@ def _dependence(values: Floats) -> Dependence:
     quiet = np.convolve(np.append(small, np.ones(runs_of)), np.ones(runs_of), "valid") == runs_of
     last = int(np.argmax(quiet))
     if last == 0:
-        return Dependence(1, float(count))
+        return SerialDependence(1, float(count))
     lags = np.arange(1, min(2 * last, furthest) + 1)
     window = np.minimum(1.0, 2 * (1 - lags / (2 * last)))  # Flat to the middle, then straight down to zero.
     long_run = float(covariance[0] + 2 * window @ covariance[lags])
     if long_run <= 0:  # Values that swing to and fro tell more than independent ones; they are not credited with it.
-        return Dependence(1, float(count))
+        return SerialDependence(1, float(count))
     slope = 2 * float((window * lags) @ covariance[lags])
     length = 2 * (2 * slope**2 / (4 / 3 * long_run**2)) ** (1 / 3) * count ** (1 / 3)
     effective = min(float(count), count * float(covariance[0]) / long_run)
-    return Dependence(min(max(1, math.ceil(length)), max(1, count // 10)), effective)
+    return SerialDependence(min(max(1, math.ceil(length)), max(1, count // 10)), effective)
 
 
 def _autocovariance(values: Floats, furthest: int) -> Floats:
@@ -76,7 +76,7 @@ def _autocovariance(values: Floats, furthest: int) -> Floats:
     return np.asarray(product, np.float64)
 
 
-class Bootstrap:
+class BlockBootstrap:
     """Samples drawn anew from one series, in blocks.
 
     Blocks lie end to end from a random start, round the end of a run to its beginning. A replicate is as many blocks as
@@ -140,7 +140,7 @@ def _rank_edges(count: int) -> Floats:
     return np.unique(np.concatenate(([0.0], inner, [float(count)])))
 
 
-def bounds(replicates: Floats, degrees: float) -> tuple[float, float]:
+def percentile_interval(replicates: Floats, degrees: float) -> tuple[float, float]:
     """The expanded percentile interval of 95 % (Hesterberg 2015, section 3.4.1).
 
     A plain percentile interval is too narrow for few blocks, as a normal interval is without Student's t: the shares cut

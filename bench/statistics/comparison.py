@@ -9,13 +9,13 @@ import pandas as pd
 from scipy import stats
 
 from bench.statistics.bootstrap import Floats
-from bench.statistics.comparison_text import sentence
-from bench.statistics.description import Estimate
+from bench.statistics.comparison_text import comparison_sentence
+from bench.statistics.description import IntervalEstimate
 from bench.statistics.run_test import RunTest, compare_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LatencySample:
     """Latencies to compare, in milliseconds; NaN ones are left out."""
 
     name: str
@@ -24,7 +24,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LatencyComparison:
     """b against a. A figure that does not apply, or that the runs cannot give, is NaN."""
 
     a: str
@@ -33,8 +33,8 @@ class Comparison:
     count_b: int
     runs_a: int
     runs_b: int
-    difference: Estimate  # Of the runs' medians, ms: mean of b's minus mean of a's.
-    ratio: Estimate  # Of the runs' medians: geometric mean of b's over that of a's.
+    difference: IntervalEstimate  # Of the runs' medians, ms: mean of b's minus mean of a's.
+    ratio: IntervalEstimate  # Of the runs' medians: geometric mean of b's over that of a's.
     method: str  # The test that was made; empty where the runs are too few.
     p_value: float  # Adjusted for the number of comparisons made together.
     hedges_g: float  # Above 0: b is higher.
@@ -43,7 +43,9 @@ class Comparison:
     sentence: str
 
 
-def compare(pairs: Sequence[tuple[Sample, Sample]], *, in_blocks: bool) -> list[Comparison]:
+def compare_latencies(
+    pairs: Sequence[tuple[LatencySample, LatencySample]], *, in_blocks: bool
+) -> list[LatencyComparison]:
     """Compare b with a for each pair, all of them together as one family of tests (see bench.statistics.run_test).
 
     The figure of a run is the median of its frames. `hedges_g` is the difference of the frames' means in pooled standard
@@ -58,13 +60,13 @@ def compare(pairs: Sequence[tuple[Sample, Sample]], *, in_blocks: bool) -> list[
     return [_comparison(a, b, test, ratio) for (a, b), test, ratio in zip(known, tests, ratios, strict=True)]
 
 
-def _known(sample: Sample) -> Sample:
+def _known(sample: LatencySample) -> LatencySample:
     is_known = np.isfinite(sample.latencies.to_numpy(np.float64, na_value=np.nan))
     runs = None if sample.runs is None else sample.runs[is_known]
-    return Sample(sample.name, sample.latencies[is_known].astype(np.float64), runs)
+    return LatencySample(sample.name, sample.latencies[is_known].astype(np.float64), runs)
 
 
-def _medians(sample: Sample) -> pd.Series:
+def _medians(sample: LatencySample) -> pd.Series:
     """The median of each run, by the run."""
     runs = pd.Series(0, sample.latencies.index) if sample.runs is None else sample.runs
     return sample.latencies.groupby(runs.to_numpy()).median()
@@ -75,14 +77,14 @@ def _logarithms(medians: pd.Series) -> pd.Series:
     return np.log(medians.where(medians > 0))
 
 
-def _ratio(test: RunTest) -> Estimate:
+def _ratio(test: RunTest) -> IntervalEstimate:
     difference = test.difference
-    return Estimate(*(math.exp(end) for end in (difference.value, difference.low, difference.high)))
+    return IntervalEstimate(*(math.exp(end) for end in (difference.value, difference.low, difference.high)))
 
 
-def _comparison(a: Sample, b: Sample, test: RunTest, ratio: Estimate) -> Comparison:
+def _comparison(a: LatencySample, b: LatencySample, test: RunTest, ratio: IntervalEstimate) -> LatencyComparison:
     frames_a, frames_b = (side.latencies.to_numpy(np.float64) for side in (a, b))
-    return Comparison(
+    return LatencyComparison(
         a=a.name,
         b=b.name,
         count_a=len(frames_a),
@@ -96,7 +98,7 @@ def _comparison(a: Sample, b: Sample, test: RunTest, ratio: Estimate) -> Compari
         hedges_g=_hedges_g(frames_a, frames_b),
         probability_b_lower=_probability_lower(frames_a, frames_b),
         verdict=test.verdict,
-        sentence=sentence(a.name, b.name, test),
+        sentence=comparison_sentence(a.name, b.name, test),
     )
 
 

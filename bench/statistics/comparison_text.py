@@ -2,18 +2,18 @@
 
 import math
 
-from bench.statistics.run_test import LEAST_RUNS, RunTest
+from bench.statistics.run_test import MIN_RUNS, RunTest
 
 _NEGLIGIBLE = 0.01  # As a share of a's median.
 _LEAST_P = 0.001
 
 
-def sentence(a: str, b: str, test: RunTest) -> str:
+def comparison_sentence(a: str, b: str, test: RunTest) -> str:
     """Describes how far the median latency of b lies from that of a, in milliseconds, and what the test says of it."""
     if not math.isfinite(test.difference.value):
         return f"{b} cannot be compared with {a}: {b if not test.b.count else a} has no answered frame."
     if not test.method:
-        return f"{_described(a, b, test)}; {test.verdict}: at least {LEAST_RUNS} runs a side are needed."
+        return f"{_described(a, b, test)}; {test.verdict}: at least {MIN_RUNS} runs a side are needed."
     difference = test.difference
     digits = _digits(difference.high - difference.low)
     bounds = f"{_number(difference.low, digits)} to {_number(difference.high, digits)} ms"

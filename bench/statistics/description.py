@@ -7,16 +7,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.statistics.bootstrap import Bootstrap, Floats, bounds, dependence
+from bench.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence, percentile_interval
 from shared.runlog.percentiles import percentiles
 
-LEAST: Final = 10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
+MIN_EFFECTIVE_COUNT: Final = (
+    10  # Effective values that must lie on either side of a percentile, or carry a mean, for an interval.
+)
 SHARES: Final = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 _NAN: Final = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure and the interval that holds the truth in 95 of 100 such runs; nan bounds: the sample cannot give one."""
 
     value: float
@@ -25,7 +27,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class SampleDescription:
     """A sample in a few figures, in the unit of its values; nan where there are too few values to tell.
 
     `effective_count`: so many independent values would tell as much of the mean. `std`: of the sample, n - 1.
@@ -33,19 +35,19 @@ class Description:
 
     count: int
     effective_count: float
-    mean: Estimate
-    p25: Estimate
-    p50: Estimate
-    p75: Estimate
-    p95: Estimate
-    p99: Estimate
-    p99_9: Estimate
+    mean: IntervalEstimate
+    p25: IntervalEstimate
+    p50: IntervalEstimate
+    p75: IntervalEstimate
+    p95: IntervalEstimate
+    p99: IntervalEstimate
+    p99_9: IntervalEstimate
     minimum: float
     maximum: float
     std: float
 
 
-def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
+def describe(values: npt.ArrayLike, *, seed: int = 0) -> SampleDescription:
     """Describe values given in time order, shape (n,); those that were not measured (nan) are left out.
 
     Percentiles are linearly interpolated between order statistics, as NumPy and pandas do; p99 and p99.9 are NaN where the
@@ -55,19 +57,21 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     p99 gets its interval from 1,000 independent values on, p99.9 from 10,000.
     """
     known = _measured(values)
-    hang = dependence(known)
+    hang = measure_dependence(known)
     figures = _figures(known)
     carried = (hang.effective_count, *(hang.effective_count * min(share, 1 - share) for share in SHARES))
-    estimates = [Estimate(figure) for figure in figures]
-    if enough(hang.effective_count):
-        drawn = Bootstrap(len(known), hang.block_length, seed)
+    estimates = [IntervalEstimate(figure) for figure in figures]
+    if supports_interval(hang.effective_count):
+        drawn = BlockBootstrap(len(known), hang.block_length, seed)
         replicates = np.column_stack((drawn.means(known), drawn.quantiles(known, SHARES)))
         estimates = [
-            Estimate(figure, *bounds(column, drawn.blocks - 1)) if enough(effective) else Estimate(figure)
+            IntervalEstimate(figure, *percentile_interval(column, drawn.blocks - 1))
+            if supports_interval(effective)
+            else IntervalEstimate(figure)
             for figure, effective, column in zip(figures, carried, replicates.T, strict=True)
         ]
     mean, p25, p50, p75, p95, p99, p99_9 = estimates
-    return Description(
+    return SampleDescription(
         count=len(known),
         effective_count=hang.effective_count,
         mean=mean,
@@ -83,9 +87,9 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> Description:
     )
 
 
-def enough(effective: float) -> bool:
+def supports_interval(effective: float) -> bool:
     """Whether so many effective values, on the emptier side, carry an interval."""
-    return effective >= LEAST - 1e-9  # 1,000 × 0.01 is not quite ten to a computer.
+    return effective >= MIN_EFFECTIVE_COUNT - 1e-9  # 1,000 × 0.01 is not quite ten to a computer.
 
 
 def _measured(values: npt.ArrayLike) -> Floats:

@@ -14,15 +14,15 @@ import pandas as pd
 from scipy import stats
 
 from bench.statistics.bootstrap import CONFIDENCE, Floats
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
-LEAST_RUNS: Final = 3  # Runs on each side, or blocks, below which nothing is tested.
+MIN_RUNS: Final = 3  # Runs on each side, or blocks, below which nothing is tested.
 PAIRED: Final = "paired t-test"
 WELCH: Final = "Welch's t-test"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """The figures of one side: their number, mean and standard deviation (n - 1; NaN for fewer than two)."""
 
     count: int
@@ -34,9 +34,9 @@ class Group:
 class RunTest:
     """b against a, as the runs show it. Without a test there is no interval and no p-value."""
 
-    a: Group
-    b: Group
-    difference: Estimate  # Mean of b minus mean of a, with its simultaneous 95 % interval.
+    a: RunGroup
+    b: RunGroup
+    difference: IntervalEstimate  # Mean of b minus mean of a, with its simultaneous 95 % interval.
     p_value: float  # Two-sided, adjusted for the number of tests; NaN without a test.
     method: str  # PAIRED or WELCH; empty where the runs are too few.
     basis: str  # The sample size: "3 blocks", "3 and 4 runs".
@@ -81,9 +81,9 @@ def compare_runs(pairs: Sequence[tuple[pd.Series, pd.Series]], *, in_blocks: boo
     return [_result(a, b, error, tests) for (a, b), error in zip(sides, errors, strict=True)]
 
 
-def _group(figures: pd.Series) -> Group:
+def _group(figures: pd.Series) -> RunGroup:
     count = len(figures)
-    return Group(
+    return RunGroup(
         count,
         float(figures.mean()) if count else math.nan,
         float(figures.std(ddof=1)) if count > 1 else math.nan,
@@ -93,14 +93,14 @@ def _group(figures: pd.Series) -> Group:
 def _paired(a: pd.Series, b: pd.Series) -> _Error | None:
     apart: Floats = (b - a).dropna().to_numpy(np.float64)  # Aligned by the index, which is the block.
     count = len(apart)
-    if count < LEAST_RUNS:
+    if count < MIN_RUNS:
         return None
     error = float(apart.std(ddof=1)) / math.sqrt(count)
     return _Error(float(apart.mean()), error, count - 1, PAIRED, f"{count} blocks")
 
 
 def _welch(a: pd.Series, b: pd.Series) -> _Error | None:
-    if min(len(a), len(b)) < LEAST_RUNS:
+    if min(len(a), len(b)) < MIN_RUNS:
         return None
     parts = [float(side.var(ddof=1)) / len(side) for side in (a, b)]
     total = sum(parts)
@@ -112,9 +112,9 @@ def _welch(a: pd.Series, b: pd.Series) -> _Error | None:
 def _result(a: pd.Series, b: pd.Series, error: _Error | None, tests: int) -> RunTest:
     of_a, of_b = _group(a), _group(b)
     if error is None:
-        return RunTest(of_a, of_b, Estimate(of_b.mean - of_a.mean), math.nan, "", "", tests)
+        return RunTest(of_a, of_b, IntervalEstimate(of_b.mean - of_a.mean), math.nan, "", "", tests)
     reach = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * tests), error.degrees)) * error.standard_error
-    difference = Estimate(error.difference, error.difference - reach, error.difference + reach)
+    difference = IntervalEstimate(error.difference, error.difference - reach, error.difference + reach)
     return RunTest(of_a, of_b, difference, _p_value(error, tests), error.method, error.basis, tests)
 
 

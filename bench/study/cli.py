@@ -11,14 +11,14 @@ from rich.console import Console
 
 from bench.study.execution.cell_run import DONE, FAILED, SKIPPED
 from bench.study.execution.progress import ProgressBar
-from bench.study.execution.runner import Runner
-from bench.study.execution.session import Session, session
+from bench.study.execution.runner import StudyRunner
+from bench.study.execution.session import Session, open_session
 from bench.study.plan.axes import AXES, Axes, known_values
 from bench.study.plan.cell import WorkerSetup
-from bench.study.plan.devices import missing
+from bench.study.plan.devices import missing_devices
 from bench.study.plan.scenarios import SCENARIOS
-from bench.study.plan.study_plan import Plan, cells, model_names, read_plan
-from bench.study.plan.variants import Variants
+from bench.study.plan.study_plan import StudyPlan, cells, model_names, read_plan
+from bench.study.plan.variants import ModelVariants
 from bench.study.results import provenance
 from bench.study.results.folder import StudyFolder
 from bench.study.results.tables import write_frames, write_runs
@@ -74,10 +74,10 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     plan = read_plan(file, root)
     folder = StudyFolder(out or Path("runs") / "studies" / plan.name)
     console = Console()
-    variants = Variants(root, folder.models)
+    variants = ModelVariants(root, folder.models)
     known = folder.known_seed(plan, seed)
     seed = _drawn(seed) if known is None else known
-    runner = Runner(plan, folder, seed)
+    runner = StudyRunner(plan, folder, seed)
     if dry_run:
         _show(runner, console)
         if known is None:
@@ -87,7 +87,7 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
         return
     told = f"{len(cells(plan))} cells, each run {plan.repetitions} times in random order from seed {seed}"
     console.print(f"study {plan.name}: {told}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
-    manifest = provenance.begun(plan, file, seed, len(runner.planned))
+    manifest = provenance.initial_manifest(plan, file, seed, len(runner.planned))
     if known is not None:
         manifest["started_ns"] = folder.manifest()["started_ns"]
         console.print(
@@ -97,19 +97,19 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     sys.exit(_run(runner, variants, console))
 
 
-def _run(runner: Runner, variants: Variants, console: Console) -> int:
+def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
     """Run what is left; whatever ends it, the tables hold what there is. Returns the exit code."""
     plan, folder = runner.plan, runner.folder
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: children end, the folder can be resumed.
-    absent = missing(run.cell.device for run in runner.planned)
+    absent = missing_devices(run.cell.device for run in runner.planned)
 
-    def open_session(setup: WorkerSetup) -> AbstractContextManager[Session]:
-        return session(plan, setup, variants, folder.root / "workers")
+    def session_for(setup: WorkerSetup) -> AbstractContextManager[Session]:
+        return open_session(plan, setup, variants, folder.root / "workers")
 
     state = provenance.INTERRUPTED
     try:
         with ProgressBar(console, len(runner.planned), runner.done) as bar:
-            runner.run(open_session, absent, bar)
+            runner.run(session_for, absent, bar)
         state = provenance.COMPLETE
     except KeyboardInterrupt:
         console.print(f"interrupted: the same command goes on with it; {folder.root} has what was finished")
@@ -119,16 +119,16 @@ def _run(runner: Runner, variants: Variants, console: Console) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         results = runner.results()
         found = [result for _, result in results]
-        folder.write_manifest(provenance.at_end(folder.manifest(), found, state))
+        folder.write_manifest(provenance.final_manifest(folder.manifest(), found, state))
         write_runs(folder, found)
         write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in results))
-    ended = provenance.counts(found)
+    ended = provenance.state_counts(found)
     console.print(f"{ended[DONE]} runs done, {ended[SKIPPED]} skipped, {ended[FAILED]} failed", highlight=False)
     _report(plan, folder, console)
     return 1 if ended[FAILED] else 0
 
 
-def _report(plan: Plan, folder: StudyFolder, console: Console) -> None:
+def _report(plan: StudyPlan, folder: StudyFolder, console: Console) -> None:
     """Write the report; a study whose report fails is no lost study."""
     from bench.report.document import write_report  # noqa: PLC0415  Plotly takes a while, and comes last.
 
@@ -156,7 +156,7 @@ def _drawn(seed: int | None) -> int:
     return random.SystemRandom().randrange(1 << 31) if seed is None else seed
 
 
-def _show(runner: Runner, console: Console) -> None:
+def _show(runner: StudyRunner, console: Console) -> None:
     table = Table(title=f"{len(runner.planned)} runs in their order")
     for heading in ("order", "repetition", "cell", "workers"):
         table.add_column(heading)

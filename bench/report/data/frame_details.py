@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bench.report.chapters.run.stages import where
-from bench.report.data.answered_frames import column, seconds
+from bench.report.chapters.run.stages import node_of
+from bench.report.data.answered_frames import column_values, seconds_since
 from bench.report.output.stage_styles import STAGES
 from shared.imaging.image_files import PictureFileError, read_picture
 from shared.imaging.opencv import cv2
@@ -30,7 +30,7 @@ _COUNTS: Final = ("sequence", "frame_index", "bytes_up", "bytes_down", "attempts
 _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engine")
 
 
-def drawn(frames: pd.DataFrame) -> pd.DataFrame:
+def frames_on_page(frames: pd.DataFrame) -> pd.DataFrame:
     """The frames that the page carries: all, or the slowest and of the others every so many."""
     if len(frames) <= MOST_FRAMES:
         return frames
@@ -39,7 +39,9 @@ def drawn(frames: pd.DataFrame) -> pd.DataFrame:
     return frames.loc[frames.index[::step].union(slowest, sort=False)].sort_index()
 
 
-def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: Mapping[int, str]) -> dict[str, Any]:
+def frame_details(
+    frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, overlay_images: Mapping[int, str]
+) -> dict[str, Any]:
     """The frames of a run for the page; `known`: its answered ones, whose medians stand beside a frame's own times.
 
     Columns are int32, -2³¹ where nothing was measured: times in microseconds, `due` in units of 0.1 ms. Each is
@@ -47,9 +49,9 @@ def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: 
     """
     if frames.empty:
         return {}
-    columns = {name: _packed(column(frames, f"{name}_ms") * 1e3) for name in _TIMES}
-    columns |= {name: _packed(column(frames, name)) for name in _COUNTS}
-    columns["due"] = _packed(seconds(frames, "t_due_ns", start_ns) * 1e4)
+    columns = {name: _packed(column_values(frames, f"{name}_ms") * 1e3) for name in _TIMES}
+    columns |= {name: _packed(column_values(frames, name)) for name in _COUNTS}
+    columns["due"] = _packed(seconds_since(frames, "t_due_ns", start_ns) * 1e4)
     words = {}
     for name in _WORDS:
         codes, words[name] = _coded(frames[name])
@@ -62,11 +64,11 @@ def details(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int, pictures: 
         "count": len(frames),
         "columns": columns,
         "words": words,
-        "pictures": {str(sequence): picture for sequence, picture in pictures.items()},
+        "pictures": {str(sequence): picture for sequence, picture in overlay_images.items()},
     }
 
 
-def pictures(folder: Path, frames: pd.DataFrame, sequences: Iterable[int]) -> dict[int, str]:
+def overlay_images(folder: Path, frames: pd.DataFrame, sequences: Iterable[int]) -> dict[int, str]:
     """The overlay pictures of some frames, as far as they were kept, as JPEGs that a page can hold.
 
     Those named first come first, until a megabyte is full. A picture that cannot be read is left out.
@@ -100,7 +102,7 @@ def _picture(path: Path) -> str | None:
 
 def _stage(part: str) -> dict[str, str]:
     look = STAGES[part]
-    return {"name": part, "where": where(part), "colour": look.colour, "meaning": look.meaning}
+    return {"name": part, "where": node_of(part), "colour": look.colour, "meaning": look.meaning}
 
 
 def _packed(values: npt.NDArray[np.float64]) -> str:

@@ -11,12 +11,12 @@ from bench.report.data.study_log import StudyLog, is_study, load_study
 from shared.errors import SkylaneError
 
 
-class SubjectError(SkylaneError):
+class ReportInputError(SkylaneError):
     """Folders that cannot be reported together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ReportInput:
     """Runs, or a study, and what is wrong with them."""
 
     runs: tuple[RunLog, ...] = ()
@@ -25,7 +25,7 @@ class Subject:
     local: RunLog | None = None  # A run on the vehicle itself, to weigh the others against.
 
 
-def open_subject(folders: Sequence[Path], local: RunLog | None = None) -> Subject:
+def load_report_input(folders: Sequence[Path], local: RunLog | None = None) -> ReportInput:
     """Read the folders of runs, or of one study.
 
     Raises:
@@ -34,12 +34,14 @@ def open_subject(folders: Sequence[Path], local: RunLog | None = None) -> Subjec
     """
     studies = [folder for folder in folders if is_study(folder)]
     if studies and len(folders) > 1:
-        raise SubjectError(f"{studies[0]} is a study and {len(folders)} folders were given: report a study alone")
+        raise ReportInputError(f"{studies[0]} is a study and {len(folders)} folders were given: report a study alone")
     if studies and local:
-        raise SubjectError(f"{studies[0]} is a study: --local weighs runs: give a vehicle's folder under cells instead")
+        raise ReportInputError(
+            f"{studies[0]} is a study: --local weighs runs: give a vehicle's folder under cells instead"
+        )
     if studies:
         study = load_study(studies[0])
-        return Subject(study=study, problems=study.missing)
+        return ReportInput(study=study, problems=study.missing)
     runs = load_runs(folders)
     problems = dict.fromkeys(problem for run in runs for problem in (*run.problems, *audit(run.folder)))
-    return Subject(runs, problems=tuple(problems), local=local)
+    return ReportInput(runs, problems=tuple(problems), local=local)

@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from bench.logs.problems import Problem, Problems
-from bench.report.chapters.comparisons.runs import Side
-from bench.report.data.answered_frames import answered
+from bench.logs.problems import Problem, ProblemCollector
+from bench.report.chapters.comparisons.runs import FrameGroup
+from bench.report.data.answered_frames import answered_frames
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError
 from shared.runlog.run_manifest import read_manifest
 
 KIND: Final = "study"
-AS_SAID: Final = "as said"  # By the study or the scenario, where an axis has no value of its own.
+DEFAULT_VALUE: Final = "as said"  # By the study or the scenario, where an axis has no value of its own.
 _RUN_COLUMNS: Final = ("cell", "repetition", "state")
 _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_FIGURES: Final = (
@@ -33,7 +33,7 @@ _NEEDED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReportedCell:
     """One combination of the axes. `settings`: its value on each axis that differs within the study."""
 
     key: str
@@ -51,19 +51,19 @@ class StudyLog:
     measured: pd.DataFrame  # All frames of the measured time, as the table has them; may be empty.
     frames: pd.DataFrame  # Those of them that were answered, run by run in time order.
     capacity: pd.DataFrame  # Empty where no search was made.
-    cells: tuple[Cell, ...]
+    cells: tuple[ReportedCell, ...]
     axes: tuple[str, ...]  # Those that differ.
     missing: tuple[Problem, ...]
 
-    def side(self, cell: Cell) -> Side:
+    def side(self, cell: ReportedCell) -> FrameGroup:
         """The frames of a cell, to be compared."""
         frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames
         of_cell = self.runs[self.runs["cell"] == cell.key]
         counted = of_cell.reindex(columns=["answered", "frames_read"]).sum(min_count=1)
-        answered = float(counted["answered"] / counted["frames_read"]) if counted["frames_read"] else np.nan
-        return Side(cell.name, frames, frames["repetition"] if len(frames) else None, answered)
+        answered_frames = float(counted["answered"] / counted["frames_read"]) if counted["frames_read"] else np.nan
+        return FrameGroup(cell.name, frames, frames["repetition"] if len(frames) else None, answered_frames)
 
-    def pairs(self, axis: str) -> Iterator[tuple[Cell, Cell]]:
+    def pairs(self, axis: str) -> Iterator[tuple[ReportedCell, ReportedCell]]:
         """The cells that differ in one axis alone; of more than two values, each against the first."""
         order = {value: place for place, value in enumerate(dict.fromkeys(cell.settings[axis] for cell in self.cells))}
         for a, b in combinations(sorted(self.cells, key=lambda cell: order[cell.settings[axis]]), 2):
@@ -99,7 +99,7 @@ def load_study(folder: Path) -> StudyLog:
     differing = tuple(axis for axis in axes if len(set(runs[axis].astype(str))) > 1)
     measured, of_frames = _frames(folder)
     # Vehicles of one run overlap in time: in the order they were due they are one series of what the system did.
-    frames = answered(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
+    frames = answered_frames(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
     capacity, of_capacity = _capacity(folder)
     missing = (*of_runs, *of_frames, *of_capacity)
     cells = tuple(_cells(runs, differing, known))
@@ -109,7 +109,7 @@ def load_study(folder: Path) -> StudyLog:
 def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     """The table of runs: a row that does not say which run it is of is left out, and so is a figure that is no number."""
     path = folder / "runs.csv"
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     runs = _csv(path, problems, dict.fromkeys((*_RUN_TEXT, *_RUN_FIGURES), "str"))
     lacking = [name for name in _RUN_COLUMNS if name not in runs]
     if lacking:
@@ -128,7 +128,7 @@ def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     return runs[~nameless].astype({"repetition": np.int64}), problems.all()
 
 
-def _csv(path: Path, problems: Problems, types: Mapping[str, Any]) -> pd.DataFrame:
+def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd.DataFrame:
     """A table of the study; a last line cut short and lines of too many fields are left out and told."""
     try:
         data = path.read_bytes()
@@ -150,7 +150,7 @@ def _csv(path: Path, problems: Problems, types: Mapping[str, Any]) -> pd.DataFra
 def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     """The frames of the measured time; empty, and told, where they cannot be read."""
     path = folder / "frames.parquet"
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     durations = [name for name in COLUMNS if name.endswith("_ms")]
     try:
         frames = pd.read_parquet(path, columns=[*dict.fromkeys((*_NEEDED, *durations))])
@@ -164,7 +164,7 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
 def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     """The steps of the search; empty where none was made, or, which is told, none can be read."""
     path = folder / "capacity.csv"
-    problems = Problems(path)
+    problems = ProblemCollector(path)
     if not path.exists():
         return pd.DataFrame(), ()
     try:
@@ -178,7 +178,7 @@ def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     return steps, problems.all()
 
 
-def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) -> Iterator[Cell]:
+def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) -> Iterator[ReportedCell]:
     """Each once, by its values in the order of the study's file: what stands first there is what others are held to."""
 
     def placed(column: pd.Series) -> pd.Series:
@@ -190,7 +190,7 @@ def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) 
     for _, first in (cells.sort_values([*axes], kind="stable", key=placed) if axes else cells).iterrows():
         values = {axis: _value(first[axis]) for axis in axes}
         name = " · ".join(_named(axis, value) for axis, value in values.items())
-        yield Cell(str(first["cell"]), name or str(first["cell"]), values)
+        yield ReportedCell(str(first["cell"]), name or str(first["cell"]), values)
 
 
 def _value(told: Any) -> Any:
@@ -205,7 +205,7 @@ def _named(axis: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if value is None:
-        return f"{axis} {AS_SAID}"
+        return f"{axis} {DEFAULT_VALUE}"
     if axis in _COUNTED:
         return f"{value} {axis if value > 1 else axis.removesuffix('s')}"
     return f"{axis} {value}"

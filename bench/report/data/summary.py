@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.run.outcomes import counts
-from bench.report.content import joined
-from bench.report.data.answered_frames import column
+from bench.report.chapters.run.outcomes import outcome_counts
+from bench.report.content import join_words
+from bench.report.data.answered_frames import column_values
 from bench.report.data.study_log import StudyLog
 from bench.report.output.number_format import milliseconds, share
 from shared.runlog.latency_log import Outcome
@@ -24,13 +24,13 @@ _NAMES = {
 }
 
 
-def verdict(frames: pd.DataFrame, known: pd.DataFrame) -> str:
+def run_summary(frames: pd.DataFrame, known: pd.DataFrame) -> str:
     """The sentence. `frames`: all of a run; `known`: those answered, with all their stages."""
-    read, found = len(frames), counts(frames)
+    read, found = len(frames), outcome_counts(frames)
     if not read:
         return "No frame was read."
     count = found.get(Outcome.ANSWERED, 0)
-    others = joined(
+    others = join_words(
         [f"{number:,} {outcome.value}" for outcome, number in found.items() if outcome is not Outcome.ANSWERED]
     )
     first = f"{count:,} of {read:,} frames answered" if count else f"None of {read:,} frames was answered"
@@ -41,9 +41,9 @@ def verdict(frames: pd.DataFrame, known: pd.DataFrame) -> str:
 
 
 def _pace(known: pd.DataFrame) -> str:
-    totals = column(known, "total_ms")
+    totals = column_values(known, "total_ms")
     p50, p95 = (float(value) for value in np.percentile(totals, (50, 95)))
-    summed = {str(part): float(column(known, f"{part}_ms").sum()) for part in PARTS}
+    summed = {str(part): float(column_values(known, f"{part}_ms").sum()) for part in PARTS}
     most = max(summed, key=lambda part: summed[part])
     most_of = (
         f"95 % within {milliseconds(p95)}" if len(totals) >= _LEAST else f"all within {milliseconds(totals.max())}"
@@ -53,10 +53,10 @@ def _pace(known: pd.DataFrame) -> str:
     return f"{told}; {share(summed[most] / whole)} of the time is {_NAMES.get(most, most)}" if whole else told
 
 
-def verdict_of_study(study: StudyLog) -> str:
+def study_summary(study: StudyLog) -> str:
     """What a study was about, how its runs ended, and its fastest and slowest cell."""
     states = study.runs["state"].value_counts()
-    ended = joined([f"{count:,} {state}" for state, count in states.items()])
+    ended = join_words([f"{count:,} {state}" for state, count in states.items()])
     told = f"{len(study.runs):,} runs of {len(study.cells):,} cells: {ended}."
     if description := str(study.manifest.get("description") or "").strip().rstrip("."):
         told = f"{description}. {told}"
@@ -76,12 +76,12 @@ def verdict_of_study(study: StudyLog) -> str:
     )
 
 
-def verdict_of_several(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:
+def runs_summary(runs: Sequence[tuple[str, pd.DataFrame]]) -> str:
     """The medians of several runs, the fastest first. `runs`: name and answered frames of each."""
-    medians = sorted((float(np.median(column(known, "total_ms"))), name) for name, known in runs if len(known))
+    medians = sorted((float(np.median(column_values(known, "total_ms"))), name) for name, known in runs if len(known))
     if not medians:
         return "No frame of any run was answered."
-    told = joined([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MOST_TOLD]])
+    told = join_words([f"{milliseconds(p50)} in {name}" for p50, name in medians[:_MOST_TOLD]])
     more = f", and more in {len(medians) - _MOST_TOLD} others" if len(medians) > _MOST_TOLD else ""
     return (
         f"Half the answered frames took at most {told}{more}; what was not answered is in no such figure: see Outcomes."

@@ -51,7 +51,7 @@ class FiguresError(SkylaneError):
     """The figures cannot be drawn as files."""
 
 
-def library() -> str:
+def plotly_script() -> str:
     """Plotly's JavaScript, which the page carries with it."""
     return str(get_plotlyjs())
 

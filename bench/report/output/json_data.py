@@ -8,16 +8,16 @@ from typing import Any
 
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
-from bench.report.chapters.comparisons.runs import Side, compared
-from bench.report.chapters.run.outcomes import counts
+from bench.report.chapters.comparisons.runs import FrameGroup, compare_totals
+from bench.report.chapters.run.outcomes import outcome_counts
 from bench.report.chapters.run.stage_statistics import describe_stages
-from bench.report.chapters.run.stages import summaries
-from bench.report.data.answered_frames import answered
-from bench.report.data.report_input import Subject
+from bench.report.chapters.run.stages import stage_summaries
+from bench.report.data.answered_frames import answered_frames
+from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog
 
 
-def plain(subject: Subject) -> dict[str, Any]:
+def report_json(subject: ReportInput) -> dict[str, Any]:
     """The figures; what was not measured, or cannot be told, is None.
 
     Of one run: `outcomes`, `stages`, `statistics`, `throughput_hz`, `manifest`, `problems`; of several the same in
@@ -28,17 +28,17 @@ def plain(subject: Subject) -> dict[str, Any]:
     problems = [str(problem) for problem in subject.problems]
     if len(subject.runs) == 1:
         return {**_run(subject.runs[0]), "problems": problems}
-    sides = [side for side in map(Side.of, subject.runs) if len(side.frames)]
-    found = compared(((sides[0], other) for other in sides[1:]), in_blocks=False)
+    sides = [side for side in map(FrameGroup.of, subject.runs) if len(side.frames)]
+    found = compare_totals(((sides[0], other) for other in sides[1:]), in_blocks=False)
     return {"runs": [_run(run) for run in subject.runs], "comparisons": _known(found), "problems": problems}
 
 
 def _run(run: RunLog) -> dict[str, Any]:
-    known = answered(run.frames)
+    known = answered_frames(run.frames)
     return {
         "name": run.name,
-        "outcomes": {outcome.value: count for outcome, count in counts(run.frames).items()},
-        "stages": _known(summaries(known)),
+        "outcomes": {outcome.value: count for outcome, count in outcome_counts(run.frames).items()},
+        "stages": _known(stage_summaries(known)),
         "statistics": _known(describe_stages(known)),
         "throughput_hz": _known(throughput_hz(run)),
         "manifest": _strict(run.manifest),
@@ -47,7 +47,7 @@ def _run(run: RunLog) -> dict[str, Any]:
 
 def _study(study: StudyLog) -> dict[str, Any]:
     by_axis = {
-        axis: compared(((study.side(a), study.side(b)) for a, b in study.pairs(axis)), in_blocks=True)
+        axis: compare_totals(((study.side(a), study.side(b)) for a, b in study.pairs(axis)), in_blocks=True)
         for axis in (study.axes if len(study.frames) else ())
     }
     runs = [

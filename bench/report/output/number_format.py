@@ -3,8 +3,8 @@
 import math
 from typing import Final
 
-from bench.report.content import Cell
-from bench.statistics.description import Estimate
+from bench.report.content import CellValue
+from bench.statistics.description import IntervalEstimate
 
 NOTHING: Final = "–"  # Was not measured, or cannot be told.
 _FIGURES: Final = 4
@@ -50,20 +50,20 @@ def share(value: float) -> str:
     return "less than 0.01 %" if value < 1 / 2 else "more than 99.99 %"
 
 
-def interval(estimate: Estimate, digits: int | None = None) -> str:
+def interval(estimate: IntervalEstimate, digits: int | None = None) -> str:
     """The bounds of an estimate: "131.0 to 135.6"; empty where the sample cannot give them."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return ""
     return f"{number(estimate.low, digits)} to {number(estimate.high, digits)}"
 
 
-def text(cell: Cell, digits: int | None = None) -> str:
+def text(cell: CellValue, digits: int | None = None) -> str:
     """A cell on one line."""
     if cell is None:
         return NOTHING
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, Estimate):
+    if isinstance(cell, IntervalEstimate):
         bounds = interval(cell, digits)
         return number(cell.value, digits) + (f" [{bounds}]" if bounds else "")
     return number(cell, digits)

@@ -8,22 +8,22 @@ from typing import Final
 
 from bench.report.content import (
     Caution,
-    Cell,
+    CellValue,
+    Chapter,
+    ChapterPart,
     Chart,
+    CollapsedTable,
     Column,
-    Folded,
+    ColumnKind,
     FrameList,
-    Kind,
-    Part,
-    Prose,
-    Report,
-    Section,
-    Table,
+    Paragraph,
+    ReportContent,
+    ReportTable,
 )
-from bench.report.output.charts import library, to_json
+from bench.report.output.charts import plotly_script, to_json
 from bench.report.output.number_format import interval, number, text
 from bench.report.output.stage_styles import STAGES
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
 # Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
 _POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
@@ -31,7 +31,7 @@ _WIDE: Final = 9  # Columns; a table of more gets smaller letters.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 
 
-def render(report: Report) -> str:
+def render(report: ReportContent) -> str:
     """The whole page."""
     charts = {chart.name: chart for chart in report.charts()}
     return "\n".join((
@@ -56,7 +56,7 @@ def render(report: Report) -> str:
         *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
         _data("toggles", json.dumps({name: _toggles(chart) for name, chart in charts.items() if chart.toggles})),
         _data("frames", json.dumps(report.frames)),
-        f"<script>{_script(library())}</script>",
+        f"<script>{_script(plotly_script())}</script>",
         f"<script>{_script(_static('report.js'))}</script>",
         "</body>",
         "</html>",
@@ -80,24 +80,24 @@ def _data(name: str, text_of_json: str) -> str:
     )
 
 
-def _link(section: Section) -> str:
+def _link(section: Chapter) -> str:
     return f'<li><a href="#{section.anchor}">{escape(section.title)}</a></li>'
 
 
-def _section(section: Section) -> str:
+def _section(section: Chapter) -> str:
     parts = "\n".join(map(_part, section.parts))
     return f'<section id="{section.anchor}" aria-labelledby="{section.anchor}-title"><h2 id="{section.anchor}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
 
 
-def _part(part: Part) -> str:
+def _part(part: ChapterPart) -> str:
     match part:
-        case Prose(told):
+        case Paragraph(told):
             return f"<p>{escape(told)}</p>"
         case Caution(told):
             return f'<p class="caution"><strong>Note.</strong> {escape(told)}</p>'
-        case Table():
+        case ReportTable():
             return _table(part)
-        case Folded(told, table):
+        case CollapsedTable(told, table):
             return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
         case Chart():
             return _chart(part)
@@ -134,7 +134,7 @@ def _toggles(chart: Chart) -> list[dict[str, object]]:
     ]
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
     dense = " dense" if len(table.columns) > _WIDE else ""
@@ -144,20 +144,20 @@ def _table(table: Table) -> str:
     )
 
 
-def _cells(columns: Iterable[Column], row: Iterable[Cell]) -> Iterable[str]:
+def _cells(columns: Iterable[Column], row: Iterable[CellValue]) -> Iterable[str]:
     for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
         inner = _cell(column, cell)
         yield f'<th scope="row">{inner}</th>' if place == 0 else f"<td{_class(column)}>{inner}</td>"
 
 
 def _class(column: Column) -> str:
-    return ' class="number"' if column.kind is Kind.NUMBER else ""
+    return ' class="number"' if column.kind is ColumnKind.NUMBER else ""
 
 
-def _cell(column: Column, cell: Cell) -> str:
-    if column.kind is Kind.STAGE:
+def _cell(column: Column, cell: CellValue) -> str:
+    if column.kind is ColumnKind.STAGE:
         return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
-    if isinstance(cell, Estimate):
+    if isinstance(cell, IntervalEstimate):
         bounds = interval(cell, column.digits)
         return number(cell.value, column.digits) + (f'<span class="interval">{bounds}</span>' if bounds else "")
     return escape(text(cell, column.digits))

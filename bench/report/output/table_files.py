@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from bench.report.content import Cell, Kind, Table
+from bench.report.content import CellValue, ColumnKind, ReportTable
 from bench.report.output.number_format import text
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 from shared.errors import SkylaneError
 
 _LATEX: Final = str.maketrans({
@@ -26,7 +26,7 @@ class TablesError(SkylaneError):
     """The tables cannot be written."""
 
 
-def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
+def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
     """Write each table as `<name>.csv`, `<name>.md` and `<name>.tex` into a folder, which is made.
 
     Raises:
@@ -45,9 +45,11 @@ def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
     return written
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """The table for programs: plain numbers, an estimate as three columns, nothing where nothing was measured."""
-    estimates = [any(isinstance(row[place], Estimate) for row in table.rows) for place in range(len(table.columns))]
+    estimates = [
+        any(isinstance(row[place], IntervalEstimate) for row in table.rows) for place in range(len(table.columns))
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -64,8 +66,8 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _fields(cell: Cell, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
-    if isinstance(cell, Estimate):
+def _fields(cell: CellValue, is_estimate: bool) -> Iterable[str]:  # noqa: FBT001  Both come from one zip.
+    if isinstance(cell, IntervalEstimate):
         return (_plain(cell.value), _plain(cell.low), _plain(cell.high))
     return (_plain(cell), "", "") if is_estimate else (_plain(cell),)
 
@@ -76,18 +78,18 @@ def _plain(cell: str | float | None) -> str:
     return f"{cell:.{_DECIMALS}f}" if math.isfinite(cell) else ""
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """The table as GitHub's Markdown, its caption above it."""
     headings = [column.heading.translate(_MARKDOWN) for column in table.columns]
-    rule = ["---:" if column.kind is Kind.NUMBER else "---" for column in table.columns]
+    rule = ["---:" if column.kind is ColumnKind.NUMBER else "---" for column in table.columns]
     rows = [[text.translate(_MARKDOWN) for text in _texts(table, row)] for row in table.rows]
     lines = (f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
     return f"{table.caption}\n\n" + "\n".join(lines) + "\n"
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     r"""The table for LaTeX; needs `\usepackage{booktabs}` and UTF-8."""
-    alignment = "".join("r" if column.kind is Kind.NUMBER else "l" for column in table.columns)
+    alignment = "".join("r" if column.kind is ColumnKind.NUMBER else "l" for column in table.columns)
     headings = [escaped(column.heading) for column in table.columns]
     rows = [[escaped(cell) for cell in _texts(table, row)] for row in table.rows]
     body = [f"    {' & '.join(cells)} \\\\" for cells in rows]
@@ -113,5 +115,5 @@ def escaped(text: str) -> str:
     return " ".join(text.split()).translate(_LATEX)
 
 
-def _texts(table: Table, row: tuple[Cell, ...]) -> list[str]:
+def _texts(table: ReportTable, row: tuple[CellValue, ...]) -> list[str]:
     return [text(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.study.plan.scenarios import CapacitySettings
-from bench.study.results.measurement import Measured, figures, late_figure
+from bench.study.results.measurement import RunMeasurement, run_metrics, tail_latency
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CapacityStep:
     """A number of vehicles that was tried; `reason` says which limit it passed, and is empty where it fits."""
 
     vehicles: int
@@ -24,11 +24,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class CapacityResult:
     """The greatest number of vehicles that was seen to fit, 0 if not even one does; and the steps to it."""
 
     vehicles: int
-    steps: tuple[Step, ...]
+    steps: tuple[CapacityStep, ...]
 
     @property
     def is_bounded(self) -> bool:
@@ -36,12 +36,12 @@ class Capacity:
         return any(not step.fits for step in self.steps)
 
 
-def search(attempt: Callable[[int], Step], most: int) -> Capacity:
+def search_capacity(attempt: Callable[[int], CapacityStep], most: int) -> CapacityResult:
     """Find how many vehicles fit: doubling until it fails, then bisection. Takes at most 2·log2(most) + 2 attempts.
 
     It supposes that what fits, fits with fewer too. Chance may break that near the limit: repetitions show by how much.
     """
-    steps: list[Step] = []
+    steps: list[CapacityStep] = []
 
     def fits(vehicles: int) -> bool:
         steps.append(attempt(vehicles))
@@ -60,13 +60,13 @@ def search(attempt: Callable[[int], Step], most: int) -> Capacity:
             fit = middle
         else:
             miss = middle
-    return Capacity(fit, tuple(steps))
+    return CapacityResult(fit, tuple(steps))
 
 
-def step_of(run: Measured, vehicles: int, settings: CapacitySettings) -> Step:
+def judge_step(run: RunMeasurement, vehicles: int, settings: CapacitySettings) -> CapacityStep:
     """Judge a run of so many vehicles by the limits."""
-    told = figures(run, settings)
-    (name, late_ms), share = late_figure(run), run.unanswered_share
+    told = run_metrics(run, settings)
+    (name, late_ms), share = tail_latency(run), run.unanswered_share
     reasons = []
     if late_ms is None:
         reasons.append("no frame was answered")
@@ -74,4 +74,4 @@ def step_of(run: Measured, vehicles: int, settings: CapacitySettings) -> Step:
         reasons.append(f"{name} {late_ms:.1f} ms is over {settings.limit_ms:g} ms")
     if share > settings.unanswered_share:
         reasons.append(f"{share:.1%} unanswered is over {settings.unanswered_share:.1%}")
-    return Step(vehicles, told["total_p99_ms"], share, told["throughput_hz"], "; ".join(reasons))
+    return CapacityStep(vehicles, told["total_p99_ms"], share, told["throughput_hz"], "; ".join(reasons))

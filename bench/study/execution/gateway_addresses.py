@@ -6,13 +6,13 @@ from typing import Self
 
 from bench.harness.ports import free_ports
 from bench.load.gateway_deployment import HTTP_DOORS, MQTT
-from bench.study.plan.cell import Cell, WorkerSetup
+from bench.study.plan.cell import StudyCell, WorkerSetup
 
 HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class WorkerPorts:
     """The ports of this machine at which a worker answers beside its broker."""
 
     grpc: int
@@ -34,6 +34,6 @@ class Doors:
         return self.http if transport in HTTP_DOORS else self.grpc
 
 
-def are_wanted(setup: WorkerSetup, cells: Iterable[Cell]) -> bool:
+def needs_gateway(setup: WorkerSetup, cells: Iterable[StudyCell]) -> bool:
     """Whether a cell of a setup comes in by another way than the broker."""
     return any(cell.transport != MQTT for cell in cells if cell.setup == setup)

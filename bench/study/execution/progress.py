@@ -6,8 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bench.study.execution.cell_run import DONE, Result
-from bench.study.execution.runner import Run
+from bench.study.execution.cell_run import DONE, RunResult
+from bench.study.execution.runner import PlannedRun
 from bench.study.results.validity import INVALID
 
 _MEMORY_S = 30 * 86_400.0  # The estimate is of all runs made now: a single one may take longer than rich remembers.
@@ -32,12 +32,12 @@ class ProgressBar:
         # Runs that are kept from before took no time now, and do not count.
         self._task = self._progress.add_task("", total=planned - done)
 
-    def begins(self, run: Run, step: str) -> None:
+    def begins(self, run: PlannedRun, step: str) -> None:
         """See Watcher."""
         told = f"{run.cell.name} #{run.repetition}{f' ({step})' if step else ''}"
         self._progress.update(self._task, description=told)
 
-    def ended(self, run: Run, result: Result) -> None:
+    def ended(self, run: PlannedRun, result: RunResult) -> None:
         """See Watcher."""
         self._progress.advance(self._task)
         told = f"{run.order}/{self._planned} {run.cell.name} #{run.repetition}: {_summary(result)}"
@@ -54,7 +54,7 @@ class ProgressBar:
         self._progress.stop()
 
 
-def _summary(result: Result) -> str:
+def _summary(result: RunResult) -> str:
     row = result.row
     if result.state != DONE:
         return f"{result.state}: {row['reason']}"

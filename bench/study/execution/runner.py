@@ -9,60 +9,60 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.study.execution import cell_run
-from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, RunResult
 from bench.study.execution.session import Session
-from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.run_order import run_seed, turns
+from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.run_order import ordered_groups, run_seed
 from bench.study.plan.scenarios import SCENARIOS
-from bench.study.plan.study_plan import Plan, cells
+from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.results.folder import StudyFolder
 from shared.errors import SkylaneError
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Who is told how a study gets on."""
 
-    def begins(self, run: "Run", step: str) -> None:
+    def begins(self, run: "PlannedRun", step: str) -> None:
         """A run, or a step of it, begins."""
 
-    def ended(self, run: "Run", result: Result) -> None:
+    def ended(self, run: "PlannedRun", result: RunResult) -> None:
         """A run has ended, and its result is kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlannedRun:
     """A cell and one of its repetitions; `order` is its place in the study, from 1."""
 
     order: int
-    cell: Cell
+    cell: StudyCell
     repetition: int
 
 
-Open = Callable[[WorkerSetup], AbstractContextManager[Session]]
+SessionOpener = Callable[[WorkerSetup], AbstractContextManager[Session]]
 
 
-class Runner:
+class StudyRunner:
     """Runs a study, or what is left of it."""
 
-    def __init__(self, plan: Plan, folder: StudyFolder, seed: int) -> None:
+    def __init__(self, plan: StudyPlan, folder: StudyFolder, seed: int) -> None:
         self.plan = plan
         self.folder = folder
         self._seed = seed
-        self._turns: list[tuple[WorkerSetup, list[Run]]] = []
+        self._turns: list[tuple[WorkerSetup, list[PlannedRun]]] = []
         order = 0
-        for turn in turns(cells(plan), plan.repetitions, seed):
+        for turn in ordered_groups(cells(plan), plan.repetitions, seed):
             self._turns.append((turn.setup, []))
             for cell in turn.cells:
                 order += 1
-                self._turns[-1][1].append(Run(order, cell, turn.repetition))
+                self._turns[-1][1].append(PlannedRun(order, cell, turn.repetition))
 
     @property
-    def planned(self) -> list[Run]:
+    def planned(self) -> list[PlannedRun]:
         """All runs in their order."""
         return [run for _, members in self._turns for run in members]
 
     @property
-    def left(self) -> list[Run]:
+    def left(self) -> list[PlannedRun]:
         """Those that are not done yet.
 
         Raises:
@@ -76,7 +76,7 @@ class Runner:
         """How many of them are done."""
         return len(self.planned) - len(self.left)
 
-    def results(self) -> list[tuple[Run, Result]]:
+    def results(self) -> list[tuple[PlannedRun, RunResult]]:
         """What is known so far, in the order of the runs.
 
         Raises:
@@ -85,7 +85,7 @@ class Runner:
         kept = ((run, self.folder.result(run.cell, run.repetition)) for run in self.planned)
         return [(run, result) for run, result in kept if result is not None]
 
-    def run(self, open_session: Open, missing: Mapping[str, str], watcher: Watcher) -> None:
+    def run(self, open_session: SessionOpener, missing: Mapping[str, str], watcher: ProgressListener) -> None:
         """Run what is not done. `missing`: the devices that are not here, with the reason.
 
         Raises:
@@ -96,11 +96,13 @@ class Runner:
             left = [run for run in members if run in to_do]
             if reason := missing.get(setup.device):
                 for run in left:
-                    self._keep(run, Result({"state": SKIPPED, "reason": reason}), watcher)
+                    self._keep(run, RunResult({"state": SKIPPED, "reason": reason}), watcher)
                 continue
             self._turn(setup, left, open_session, watcher)
 
-    def _turn(self, setup: WorkerSetup, left: list[Run], open_session: Open, watcher: Watcher) -> None:
+    def _turn(
+        self, setup: WorkerSetup, left: list[PlannedRun], open_session: SessionOpener, watcher: ProgressListener
+    ) -> None:
         """The runs of one setup, by the same workers; where one failed, the next ones get new workers."""
         with ExitStack() as stack:
             session: Session | None = None
@@ -112,23 +114,23 @@ class Runner:
                         session = stack.enter_context(open_session(setup))
                     watcher.begins(run, "")
                     seed = run_seed(self._seed, run.cell.name, run.repetition)
-                    result = cell_run.play(
+                    result = cell_run.run_cell(
                         session, self.plan, run.cell, folder, seed=seed, on_step=self._teller(watcher, run)
                     )
                 except Exception as error:  # A bug costs its run, not the night's; the trace is kept.
                     if _was_interrupted(error):
                         raise KeyboardInterrupt from error
-                    result = Result({"state": FAILED, "reason": _reason(error, folder)})
+                    result = RunResult({"state": FAILED, "reason": _reason(error, folder)})
                     session = None
                     stack.close()
                 self._keep(run, result, watcher)
                 time.sleep(self.plan.cool_down_s)
 
     @staticmethod
-    def _teller(watcher: Watcher, run: Run) -> Callable[[str], None]:
+    def _teller(watcher: ProgressListener, run: PlannedRun) -> Callable[[str], None]:
         return lambda step: watcher.begins(run, step)
 
-    def _keep(self, run: Run, result: Result, watcher: Watcher) -> None:
+    def _keep(self, run: PlannedRun, result: RunResult, watcher: ProgressListener) -> None:
         metric = SCENARIOS[run.cell.scenario].metric
         row = {
             "study": self.plan.name,

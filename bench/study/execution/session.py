@@ -10,13 +10,13 @@ from bench.link.link import Link, LinkSpec
 from bench.load.gateway_deployment import MQTT
 from bench.load.worker_process import Worker
 from bench.study.execution.fleet import Fleet, RunError
-from bench.study.execution.gateway_addresses import HOST, Doors, are_wanted
-from bench.study.plan.axes import NamedLink, quality
-from bench.study.plan.cell import Cell, WorkerSetup
+from bench.study.execution.gateway_addresses import HOST, WorkerPorts, needs_gateway
+from bench.study.plan.axes import NamedLink, codec_and_quality
+from bench.study.plan.cell import StudyCell, WorkerSetup
 from bench.study.plan.sample_drives import footage
-from bench.study.plan.scenarios import SCENARIOS, Load
-from bench.study.plan.study_plan import Plan, cells
-from bench.study.plan.variants import Variants
+from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
+from bench.study.plan.study_plan import StudyPlan, cells
+from bench.study.plan.variants import ModelVariants
 from shared.broker.broker import Broker
 from shared.resources.sampler import Sampler
 
@@ -27,7 +27,7 @@ _SAMPLE_S = 0.25  # Short runs have to be seen as well.
 class Session(Protocol):
     """What plays runs; the real one below, and simulated ones in tests."""
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """Let `load.vehicles` vehicles play, each into a run folder `folder/vehicle-N`.
 
         Raises:
@@ -42,15 +42,15 @@ class Session(Protocol):
 Opener = AbstractContextManager[Session]
 
 
-class RealSession:
+class ProcessSession:
     """Real processes: Mosquitto, workers, and for each run its link and its vehicles."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         broker: Broker,
         workers: Sequence[Worker],
-        doors: Sequence[Doors],
+        doors: Sequence[WorkerPorts],
         *,
         model: str,
         logs: Path,
@@ -68,7 +68,7 @@ class RealSession:
         """See Session."""
         return f"{self._broker.kind.value} {self._broker.version}"
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
         source = footage(scenario.footage, cell.resolution, self._plan.drive_frames)
@@ -81,7 +81,7 @@ class RealSession:
                 link = stack.enter_context(Link(_spec(cell.link, load.seed), host, port))
                 nodes["link"] = link.pid
                 listeners = [(link.host, link.port)]
-            codec, jpeg = quality(cell.codec)
+            codec, jpeg = codec_and_quality(cell.codec)
             flags = _way(cell.transport, listeners)
             flags += ["--model", self._model, "--codec", codec, "--loop", "--frames", str(load.frames)]
             flags += [] if jpeg is None else ["--quality", str(jpeg)]
@@ -124,7 +124,7 @@ def _way(transport: str, listeners: Sequence[tuple[str, int]]) -> list[str]:
 
 
 @contextmanager
-def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> Iterator[Session]:
+def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, logs: Path) -> Iterator[Session]:
     """Start a broker and the workers of a setup; the folder `logs` takes what the workers say, and each run a copy.
 
     Raises:
@@ -134,7 +134,7 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
-        doors = Doors.free(setup.workers) if are_wanted(setup, cells(plan)) else []
+        doors = WorkerPorts.free(setup.workers) if needs_gateway(setup, cells(plan)) else []
         workers = [
             stack.enter_context(
                 Worker(
@@ -153,4 +153,4 @@ def session(plan: Plan, setup: WorkerSetup, variants: Variants, logs: Path) -> I
             )
             for number in range(setup.workers)
         ]
-        yield RealSession(plan, broker, workers, doors, model=variant.name, logs=logs)
+        yield ProcessSession(plan, broker, workers, doors, model=variant.name, logs=logs)

@@ -15,7 +15,9 @@ from shared.config import Section
 T = TypeVar("T")
 
 CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
-OWN = "own"  # Of a model's formats: the one that it has, or where the engine does not read that, the engine's own.
+OWN_FORMAT = (
+    "own"  # Of a model's formats: the one that it has, or where the engine does not read that, the engine's own.
+)
 PRECISIONS = tuple(each.value for each in Precision)
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _QUALITY = re.compile(r"jpeg-([1-9][0-9]?|100)")
@@ -40,7 +42,7 @@ class NamedLink(LinkSpec):
         return self.spec.model_copy(update={"seed": 0}) != LinkSpec()
 
 
-def one_of(kind: str, known: Iterable[str], also: str = "") -> Callable[[str], str]:
+def must_be_one_of(kind: str, known: Iterable[str], also: str = "") -> Callable[[str], str]:
     """A validator that refuses a name which `known` does not hold, and says what there is; `also`: beside it."""
     names = tuple(known)
 
@@ -58,7 +60,7 @@ def told(names: Iterable[str]) -> str:
 
 
 def _codec(codec: str) -> str:
-    return codec if _QUALITY.fullmatch(codec) else one_of("codec", CODECS, ", and jpeg-1 to jpeg-100")(codec)
+    return codec if _QUALITY.fullmatch(codec) else must_be_one_of("codec", CODECS, ", and jpeg-1 to jpeg-100")(codec)
 
 
 def _device(device: str) -> str:
@@ -77,7 +79,7 @@ def _resolution(text: str) -> str:
 def _link(link: Any) -> Any:
     """A profile by its name; a map stays one, to be checked by NamedLink."""
     if isinstance(link, str):
-        return NamedLink(name=one_of("link", PROFILES)(link), **PROFILES[link].model_dump())
+        return NamedLink(name=must_be_one_of("link", PROFILES)(link), **PROFILES[link].model_dump())
     return link
 
 
@@ -92,15 +94,15 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 Model = Annotated[str, Field(pattern=NAME)]
-Engine = Annotated[str, AfterValidator(one_of("engine", ENGINES))]
-Format = Annotated[str, AfterValidator(one_of("format", (OWN, *FORMATS)))]
-PrecisionName = Annotated[str, AfterValidator(one_of("precision", PRECISIONS))]
+Engine = Annotated[str, AfterValidator(must_be_one_of("engine", ENGINES))]
+Format = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *FORMATS)))]
+PrecisionName = Annotated[str, AfterValidator(must_be_one_of("precision", PRECISIONS))]
 Device = Annotated[str, AfterValidator(_device)]
-Transport = Annotated[str, AfterValidator(one_of("transport", DOORS))]
+Transport = Annotated[str, AfterValidator(must_be_one_of("transport", DOORS))]
 Codec = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
 Batch = Annotated[int, Field(ge=1, le=256)]
-ScenarioName = Annotated[str, AfterValidator(one_of("scenario", SCENARIOS))]
+ScenarioName = Annotated[str, AfterValidator(must_be_one_of("scenario", SCENARIOS))]
 Vehicles = Annotated[int, Field(ge=1, le=256)]
 Workers = Annotated[int, Field(ge=1, le=32)]
 Frames = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -114,7 +116,7 @@ class Axes(Section):
 
     model: Values[Model] = ("road-small",)
     engine: Values[Engine] = ("tensorflow",)
-    format: Values[Format] = (OWN,)
+    format: Values[Format] = (OWN_FORMAT,)
     precision: Values[PrecisionName] = (Precision.FP32.value,)
     device: Values[Device] = ("cpu",)
     transport: Values[Transport] = (MQTT,)
@@ -170,20 +172,20 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
     return {
         "model": told(models),
         "engine": told(ENGINES),
-        "format": f"{OWN}, {told(FORMATS)}",
+        "format": f"{OWN_FORMAT}, {told(FORMATS)}",
         "precision": told(PRECISIONS),
         "transport": told(DOORS),
         "scenario": told(SCENARIOS),
     } | _KNOWN
 
 
-def quality(codec: str) -> tuple[str, int | None]:
+def codec_and_quality(codec: str) -> tuple[str, int | None]:
     """A codec's name and, where one is given, the quality of its pictures."""
     match = _QUALITY.fullmatch(codec)
     return ("jpeg", int(match[1])) if match else (codec, None)
 
 
-def sides(resolution: str) -> tuple[int, int]:
+def width_and_height(resolution: str) -> tuple[int, int]:
     """Width and height in pixels."""
     width, height = resolution.split("x")
     return int(width), int(height)

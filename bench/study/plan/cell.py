@@ -25,7 +25,7 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StudyCell:
     """One combination; `name` is unique in its study and a folder's name."""
 
     name: str
@@ -59,7 +59,7 @@ class Cell:
         return plain | {"link": self.link.name} | {f"link_{name}": value for name, value in figures.items()}
 
 
-def name_of(values: dict[str, Any], varied: Sequence[str]) -> str:
+def cell_name(values: dict[str, Any], varied: Sequence[str]) -> str:
     """A cell's name: its values of the axes that are varied, such as `openvino.jpeg.4-vehicles`."""
     return ".".join(_told(axis, values[axis]) for axis in varied) or str(values["scenario"])
 

@@ -17,7 +17,7 @@ for device in sys.argv[1:]:
 """
 
 
-def missing(devices: Iterable[str]) -> dict[str, str]:
+def missing_devices(devices: Iterable[str]) -> dict[str, str]:
     """The reason for each device that is not here; a CPU is everywhere.
 
     TensorFlow is asked, as it is what must see them, in a process of its own, as it would stay in this one.

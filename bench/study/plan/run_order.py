@@ -10,31 +10,31 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.study.plan.cell import Cell, WorkerSetup
+from bench.study.plan.cell import StudyCell, WorkerSetup
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SetupGroup:
     """The runs that one start of the workers serves: cells of one setup, once each."""
 
     repetition: int  # From 1.
     setup: WorkerSetup
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
 
 
-def turns(cells: Sequence[Cell], repetitions: int, seed: int) -> tuple[Turn, ...]:
+def ordered_groups(cells: Sequence[StudyCell], repetitions: int, seed: int) -> tuple[SetupGroup, ...]:
     """All runs of a study in the order of a seed; the same seed gives the same order."""
     ordered = []
     for repetition in range(1, repetitions + 1):
         chance = random.Random(f"{seed}/{repetition}")
-        by_setup: dict[WorkerSetup, list[Cell]] = {}
+        by_setup: dict[WorkerSetup, list[StudyCell]] = {}
         for cell in cells:
             by_setup.setdefault(cell.setup, []).append(cell)
         groups = list(by_setup.items())
         chance.shuffle(groups)
         for setup, members in groups:
             chance.shuffle(members)
-            ordered.append(Turn(repetition, setup, tuple(members)))
+            ordered.append(SetupGroup(repetition, setup, tuple(members)))
     return tuple(ordered)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness.sample_bag import SEED, sample_bag
-from bench.study.plan.axes import sides
+from bench.study.plan.axes import width_and_height
 from bench.study.plan.scenarios import Footage
 from rosbag_tools.drive.scene import Drive
 from shared.imaging.image_files import write_png
@@ -21,7 +21,7 @@ def footage(kind: Footage, resolution: str, frames: int) -> Path:
 
     `frames`: of the drive; the same image is the drive's first frame.
     """
-    width, height = sides(resolution)
+    width, height = width_and_height(resolution)
     match kind:
         case Footage.ONE:
             return sample_bag(1, width=width, height=height)

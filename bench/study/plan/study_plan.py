@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from bench.load.gateway_deployment import MQTT
 from bench.study.plan.axes import AXES, NAME, Axes, Combination
-from bench.study.plan.cell import Cell, name_of
-from bench.study.plan.scenarios import DAY_S, Length, ScenarioSettings
+from bench.study.plan.cell import StudyCell, cell_name
+from bench.study.plan.scenarios import DAY_S, RunLength, ScenarioSettings
 from cloud.models.repository import Repository
 from modelling.recipes import RECIPES
 from shared.config import ConfigError, Section, read_yaml
@@ -19,7 +19,7 @@ from shared.errors import suggestion
 MAX_CELLS = 10_000  # More is a mistake in the file, or a lifetime.
 
 
-class ReportSection(Section):
+class ReportSettings(Section):
     """What the report adds: the price of 24 h of footage, where a price an hour is given."""
 
     price_per_hour: float | None = Field(default=None, ge=0)
@@ -27,7 +27,7 @@ class ReportSection(Section):
     footage_hz: float = Field(default=24.0, gt=0, le=1e4)
 
 
-class Plan(Section):
+class StudyPlan(Section):
     """A study's file."""
 
     name: str = Field(pattern=NAME)
@@ -42,7 +42,7 @@ class Plan(Section):
     run_limit_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)  # A run that takes longer has failed.
     drive_frames: int = Field(default=40, ge=2, le=100_000)  # Of the drive; a longer run plays it again.
     scenarios: ScenarioSettings = ScenarioSettings()
-    report: ReportSection = ReportSection()
+    report: ReportSettings = ReportSettings()
 
     @model_validator(mode="after")
     def _combinations_say_something(self) -> Self:
@@ -52,20 +52,20 @@ class Plan(Section):
                     raise ValueError(f"{key}.{number} names no axis: give at least one, or remove it")
         return self
 
-    def settings(self, scenario: str) -> Length:
+    def settings(self, scenario: str) -> RunLength:
         """The settings of a scenario."""
-        found: Length = getattr(self.scenarios, scenario)
+        found: RunLength = getattr(self.scenarios, scenario)
         return found
 
 
-def read_plan(path: Path, models: Path) -> Plan:
+def read_plan(path: Path, models: Path) -> StudyPlan:
     """Read a study's file; `models` is the repository whose models it may name.
 
     Raises:
         ConfigError: naming the file, the key and what is wrong: an unknown axis, a value that does not exist (those
             that do are listed), a combination that is excluded and was never there, nothing left to run.
     """
-    plan = read_yaml(path, Plan)
+    plan = read_yaml(path, StudyPlan)
     known = model_names(models)
     places = [("axes", plan.axes.model)]
     for key, combinations in (("exclude", plan.exclude), ("include", plan.include)):
@@ -89,7 +89,7 @@ def model_names(models: Path) -> tuple[str, ...]:
     return tuple(sorted({*there, *RECIPES}))
 
 
-def cells(plan: Plan) -> tuple[Cell, ...]:
+def cells(plan: StudyPlan) -> tuple[StudyCell, ...]:
     """The cells of a plan, in the order of the file; each once.
 
     Raises:
@@ -111,11 +111,11 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
             values["vehicles"] = 1  # It looks for their number itself.
     _check(wanted)
     varied = [axis for axis in AXES if len({values[axis] for values in wanted}) > 1]
-    named = {name_of(values, varied): values for values in wanted}
+    named = {cell_name(values, varied): values for values in wanted}
     distinct = {tuple(values.items()) for values in wanted}
     if len(named) < len(distinct):
         raise ValueError("axes.link: two different links have one name: rename one")
-    return tuple(Cell(name=name, **values) for name, values in named.items())
+    return tuple(StudyCell(name=name, **values) for name, values in named.items())
 
 
 def _check(wanted: Sequence[Mapping[str, Any]]) -> None:
@@ -131,7 +131,7 @@ def _check(wanted: Sequence[Mapping[str, Any]]) -> None:
         raise ValueError("exclude leaves nothing to run: correct it")
 
 
-def values_of(planned: tuple[Cell, ...]) -> dict[str, list[Any]]:
+def axis_values(planned: tuple[StudyCell, ...]) -> dict[str, list[Any]]:
     """Each axis with the values that occur in the cells, in their order; a link by its name."""
     found = {axis: list(dict.fromkeys(getattr(cell, axis) for cell in planned)) for axis in AXES}
     return found | {"link": [link.name for link in found["link"]]}

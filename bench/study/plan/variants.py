@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, rmtree
 
-from bench.study.plan.axes import OWN
+from bench.study.plan.axes import OWN_FORMAT
 from bench.study.plan.cell import WorkerSetup
 from cloud.engines.engine import ENGINES, Precision
 from cloud.models.manifest import Manifest
@@ -27,14 +27,14 @@ class ModelMissingError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class ModelVariant:
     """A model in a repository."""
 
     root: Path
     name: str
 
 
-class Variants:
+class ModelVariants:
     """Finds the models of cells, and builds those forms of a model that only the study wants."""
 
     def __init__(self, models: Path, built: Path) -> None:
@@ -60,7 +60,7 @@ class Variants:
                 f"'{' '.join(('skylane model build', *absent, *elsewhere))}', then the study again"
             )
 
-    def find(self, setup: WorkerSetup) -> Variant:
+    def find(self, setup: WorkerSetup) -> ModelVariant:
         """The model of a setup: one that its engine reads, with a batch that is free where more than one frame is wanted.
 
         Raises:
@@ -73,7 +73,7 @@ class Variants:
         is_as_wanted = manifest.format == form and not _needs_quantising(setup, manifest)
         ships = name in RECIPES and RECIPES[name].trained
         if is_as_wanted and (setup.batch == 1 or not ships):  # Its own batch may be free: the worker says if it is not.
-            return Variant(self._models.root, name)
+            return ModelVariant(self._models.root, name)
         if ships and form in (*_BUILT, *TARGETS):
             form_built = form if form in _BUILT else Format.FROZEN_GRAPH.value
             source = self._built_as(name, form_built, is_batched=setup.batch > 1)
@@ -86,16 +86,16 @@ class Variants:
             )
         return self._made(source, form, setup, manifest)
 
-    def _copied(self, name: str) -> Variant:
+    def _copied(self, name: str) -> ModelVariant:
         """The user's own model beside what is made of it."""
         if not (self._built / name).exists():
             draft = self._built / f"{name}.part"
             rmtree(draft, ignore_errors=True)
             copytree(self._models.folder(name), draft)
             draft.rename(self._built / name)
-        return Variant(self._built, name)
+        return ModelVariant(self._built, name)
 
-    def _made(self, source: Variant, form: str, setup: WorkerSetup, manifest: Manifest) -> Variant:
+    def _made(self, source: ModelVariant, form: str, setup: WorkerSetup, manifest: Manifest) -> ModelVariant:
         """The model in this form, from the same weights; made where it was not yet."""
         if _needs_quantising(setup, manifest):
             made = f"{source.name}-{setup.precision}"
@@ -105,14 +105,14 @@ class Variants:
         made = f"{source.name}-{form}"
         return self._written(made, ["convert", source.name, "--to", form, "--name", made])
 
-    def _built_as(self, name: str, form: str, *, is_batched: bool) -> Variant:
+    def _built_as(self, name: str, form: str, *, is_batched: bool) -> ModelVariant:
         made = f"{name}-{form}{'-batched' if is_batched else ''}"
         flags = ["--format", form, "--weights-from", str(self._models.root), *(["--free-batch"] if is_batched else [])]
         return self._written(made, ["build", name, *flags, "--name", made])
 
-    def _written(self, name: str, command: list[str]) -> Variant:
+    def _written(self, name: str, command: list[str]) -> ModelVariant:
         """The model that a command of `skylane model` writes; it is run where the model is not there yet."""
-        variant = Variant(self._built, name)
+        variant = ModelVariant(self._built, name)
         if (variant.root / variant.name / "model.yaml").is_file():  # Written last.
             return variant
         # A process of its own: TensorFlow would stay in this one, and in the way of what is measured.
@@ -132,7 +132,7 @@ def _form(setup: WorkerSetup, manifest: Manifest) -> str:
             f"engine {setup.engine} reads no quantised models, which are in the format {_QUANTISED_FORMAT}: set engine "
             "to openvino"
         )
-    if setup.format == OWN:
+    if setup.format == OWN_FORMAT:
         return manifest.format if manifest.format in readable else readable[0]
     if setup.format not in readable:
         raise ModelMissingError(f"engine {setup.engine} does not read {setup.format}: it reads {', '.join(readable)}")

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.cell_run import Result
-from bench.study.plan.cell import Cell
-from bench.study.plan.study_plan import Plan
+from bench.study.execution.cell_run import RunResult
+from bench.study.plan.cell import StudyCell
+from bench.study.plan.study_plan import StudyPlan
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.runlog.run_manifest import read_manifest, write_manifest
@@ -36,7 +36,7 @@ class StudyFolder:
         """Where the models that only this study wants are built."""
         return self.root / "models"
 
-    def known_seed(self, plan: Plan, seed: int | None) -> int | None:
+    def known_seed(self, plan: StudyPlan, seed: int | None) -> int | None:
         """The seed of the study that the folder holds, to go on with it; None where there is none yet.
 
         Raises:
@@ -46,7 +46,7 @@ class StudyFolder:
             return None
         if not (self.root / PLAN_NAME).is_file():
             raise StudyError(f"{self.root} holds something else than a study: choose another --out")
-        before = read_yaml(self.root / PLAN_NAME, Plan)
+        before = read_yaml(self.root / PLAN_NAME, StudyPlan)
         changes = list(_differences(_document(before), _document(plan)))
         if changes:
             raise StudyError(
@@ -60,7 +60,7 @@ class StudyFolder:
             )
         return known
 
-    def begin(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
+    def begin(self, plan: StudyPlan, manifest: Mapping[str, Any]) -> None:
         """Make the folder; write the plan, every default told, and the manifest."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_manifest(self.root, manifest)
@@ -85,11 +85,11 @@ class StudyFolder:
         """
         write_manifest(self.root, manifest)
 
-    def run(self, cell: Cell, repetition: int) -> Path:
+    def run(self, cell: StudyCell, repetition: int) -> Path:
         """The folder of a run."""
         return self.root / "cells" / cell.name / str(repetition)
 
-    def fresh_run(self, cell: Cell, repetition: int) -> Path:
+    def fresh_run(self, cell: StudyCell, repetition: int) -> Path:
         """The folder of a run, empty: what an interrupted or failed one left is removed.
 
         Raises:
@@ -107,7 +107,7 @@ class StudyFolder:
             ) from error
         return folder
 
-    def result(self, cell: Cell, repetition: int) -> Result | None:
+    def result(self, cell: StudyCell, repetition: int) -> RunResult | None:
         """What a run gave, None where it has not ended.
 
         Raises:
@@ -115,13 +115,13 @@ class StudyFolder:
         """
         path = self.run(cell, repetition) / RESULT_NAME
         try:
-            return Result.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return RunResult.from_json(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StudyError(f"{path} cannot be read ({error}): remove it, and the run is made again") from error
 
-    def keep(self, cell: Cell, repetition: int, result: Result) -> None:
+    def keep(self, cell: StudyCell, repetition: int, result: RunResult) -> None:
         """Write what a run gave, whole and last: a run without it is made again.
 
         Raises:
@@ -142,7 +142,7 @@ class StudyFolder:
             ) from error
 
 
-def _document(plan: Plan) -> dict[str, Any]:
+def _document(plan: StudyPlan) -> dict[str, Any]:
     """A plan in plain types; what is not set is left out."""
     return plan.model_dump(mode="json", exclude_none=True)
 

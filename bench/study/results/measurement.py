@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog, load_run
 from bench.study.execution.fleet import RunError
-from bench.study.plan.scenarios import Length, MultiStream
+from bench.study.plan.scenarios import MultiStreamRules, RunLength
 from shared.runlog.latency_log import CSV_NAME, Outcome
 from shared.runlog.percentiles import has_percentile
 
@@ -21,7 +21,7 @@ _PERCENTILES = {"total_p50_ms": 50, "total_p90_ms": 90, "total_p95_ms": 95, "tot
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RunMeasurement:
     """A run: `frames` has all rows of all vehicles, with `vehicle_run` and `phase`; the time in which all of them ran."""
 
     frames: pd.DataFrame
@@ -58,7 +58,7 @@ class Measured:
         return groups.max().where(groups.count() == size)[whole]
 
 
-def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -> Measured:
+def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -> RunMeasurement:
     """Read the vehicles' runs in `folder` and tell the phases of their frames.
 
     With several vehicles the measured time is that in which all of them run: it begins when the last of them has its
@@ -90,7 +90,7 @@ def measure(folder: Path, vehicles: int, warm_up: int, *, whole: bool = False) -
         late = (due > ended_ns).to_numpy(bool, na_value=False)
         frames["phase"] = np.select([early, late], [WARM_UP, COOL_DOWN], MEASURED)
         parts.append(frames)
-    return Measured(pd.concat(parts, ignore_index=True), next(iter(logs.values())).manifest, began_ns, ended_ns)
+    return RunMeasurement(pd.concat(parts, ignore_index=True), next(iter(logs.values())).manifest, began_ns, ended_ns)
 
 
 def _span(log: RunLog, warm_up: int) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def _span(log: RunLog, warm_up: int) -> tuple[int, int]:
     return int(counted["t_due_ns"].min()), int(counted[["t_due_ns", "t_mask_decoded_ns"]].max().max())
 
 
-def figures(run: Measured, settings: Length) -> dict[str, Any]:
+def run_metrics(run: RunMeasurement, settings: RunLength) -> dict[str, Any]:
     """The figures of a run; what was not measured is None.
 
     Outcomes count all frames read; latencies, bytes and throughput are those of the measured phase. Throughput is what
@@ -112,7 +112,7 @@ def figures(run: Measured, settings: Length) -> dict[str, Any]:
     back = read.loc[read["outcome"] == Outcome.ANSWERED, "t_mask_decoded_ns"]
     in_time = back.between(run.began_ns, run.ended_ns, inclusive="right").sum()
     total = answered["total_ms"].astype("float64")
-    queries = run.queries_ms(settings.samples_per_query) if isinstance(settings, MultiStream) else total[:0]
+    queries = run.queries_ms(settings.samples_per_query) if isinstance(settings, MultiStreamRules) else total[:0]
     return {
         "started_ns": int(read["t_due_ns"].min()),
         "measured_s": run.seconds,
@@ -130,7 +130,7 @@ def figures(run: Measured, settings: Length) -> dict[str, Any]:
     }
 
 
-def late_figure(run: Measured) -> tuple[str, float | None]:
+def tail_latency(run: RunMeasurement) -> tuple[str, float | None]:
     """The figure that a limit on p99 is held to, with its name; None where no frame was answered.
 
     With fewer than 100 frames that is the slowest of them: a single late one is then more than 1 %.
@@ -141,7 +141,7 @@ def late_figure(run: Measured) -> tuple[str, float | None]:
     return "slowest frame", float(total.max()) if len(total) else None
 
 
-def provenance(run: Measured) -> dict[str, Any]:
+def run_provenance(run: RunMeasurement) -> dict[str, Any]:
     """What the run was made of, as its first vehicle's manifest tells."""
     manifest = run.manifest
     host = dict(manifest.get("host", {}))
@@ -158,7 +158,7 @@ def provenance(run: Measured) -> dict[str, Any]:
 VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless", "paho-mqtt", "msgpack", "rosbags")
 
 
-def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
+def resource_usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     """What the nodes took in a time, from a file of resources: mean CPU, greatest memory; workers, vehicles, GPUs summed.
 
     CPU is in percent of one core, a GPU's of the time that it was busy, memory in 10^6 bytes. A sample tells of the period since the one before it, and weighs
@@ -168,7 +168,7 @@ def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     try:
         samples = pd.read_csv(path).reindex(columns=_SAMPLED)
     except (OSError, ValueError):
-        return dict.fromkeys(USAGE)
+        return dict.fromkeys(USAGE_COLUMNS)
     at_ns = samples["at_ns"] - began_ns  # Small enough for floats, which the gap before a first sample makes of them.
     before_ns = at_ns.groupby(samples["node"]).shift()
     samples = samples.assign(
@@ -188,7 +188,7 @@ def usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
     }
 
 
-USAGE = (
+USAGE_COLUMNS = (
     "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent", "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent",
     "gpu_memory_mb",
 )  # fmt: skip

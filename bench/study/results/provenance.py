@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, Result
-from bench.study.plan.study_plan import Plan, cells, values_of
+from bench.study.execution.cell_run import DONE, FAILED, SKIPPED, RunResult
+from bench.study.plan.study_plan import StudyPlan, axis_values, cells
 from shared import clock
 from shared.hashing import file_sha256
 from shared.runtime.machine import commit, machine
@@ -13,7 +13,7 @@ from shared.runtime.machine import commit, machine
 RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"
 
 
-def begun(plan: Plan, file: Path, seed: int, planned: int) -> dict[str, Any]:
+def initial_manifest(plan: StudyPlan, file: Path, seed: int, planned: int) -> dict[str, Any]:
     """The manifest as a study begins."""
     return {
         "kind": "study",
@@ -27,19 +27,19 @@ def begun(plan: Plan, file: Path, seed: int, planned: int) -> dict[str, Any]:
         "host": machine(),
         "file": str(file),
         "file_sha256": file_sha256(file),
-        "axes": values_of(cells(plan)),
+        "axes": axis_values(cells(plan)),
         **({} if plan.report.price_per_hour is None else {"tariff": plan.report.model_dump()}),
         "planned": planned,
-        **counts(()),
+        **state_counts(()),
     }
 
 
-def at_end(manifest: dict[str, Any], results: Iterable[Result], state: str) -> dict[str, Any]:
+def final_manifest(manifest: dict[str, Any], results: Iterable[RunResult], state: str) -> dict[str, Any]:
     """The manifest as a study ends, or is interrupted."""
-    return {**manifest, "state": state, "ended_ns": clock.now_ns(), **counts(results)}
+    return {**manifest, "state": state, "ended_ns": clock.now_ns(), **state_counts(results)}
 
 
-def counts(results: Iterable[Result]) -> dict[str, int]:
+def state_counts(results: Iterable[RunResult]) -> dict[str, int]:
     """How many runs ended how."""
     found = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
     for result in results:

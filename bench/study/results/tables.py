@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from bench.link.link import LinkSpec
-from bench.study.execution.cell_run import DONE, Result, is_whole
+from bench.study.execution.cell_run import DONE, RunResult, measures_every_frame
 from bench.study.plan.axes import AXES
-from bench.study.plan.cell import Cell
+from bench.study.plan.cell import StudyCell
 from bench.study.results.folder import StudyFolder
-from bench.study.results.measurement import USAGE, VERSIONS, measure
+from bench.study.results.measurement import USAGE_COLUMNS, VERSIONS, measure
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
 
@@ -20,7 +20,7 @@ _AXES = {axis: _WHOLE if axis in ("batch", "vehicles", "workers", "frames") else
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
 _LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _WHOLE)
 
-RUNS = {
+RUN_COLUMNS = {
     "study": _TEXT,
     "cell": _TEXT,
     "repetition": _WHOLE,
@@ -49,7 +49,7 @@ RUNS = {
     "capacity_vehicles": _WHOLE,
     "metric": _TEXT,
     "metric_value": _REAL,
-    **dict.fromkeys(USAGE, _REAL),
+    **dict.fromkeys(USAGE_COLUMNS, _REAL),
     "bytes_up": _WHOLE,
     "bytes_down": _WHOLE,
     "model_sha256": _TEXT,
@@ -61,7 +61,7 @@ RUNS = {
     "broker": _TEXT,
     **{f"version_{name.replace('-', '_')}": _TEXT for name in VERSIONS},
 }
-STEPS = {
+STEP_COLUMNS = {
     "study": _TEXT,
     "cell": _TEXT,
     "repetition": _WHOLE,
@@ -75,22 +75,22 @@ STEPS = {
 }
 
 
-def write_runs(folder: StudyFolder, results: Sequence[Result]) -> pd.DataFrame:
+def write_runs(folder: StudyFolder, results: Sequence[RunResult]) -> pd.DataFrame:
     """Write `runs` and, where a capacity was searched, `capacity`; returns the runs.
 
     Raises:
         SkylaneError: the disk does not take them.
     """
-    runs = _typed((result.row for result in results), RUNS)
+    runs = _typed((result.row for result in results), RUN_COLUMNS)
     _write(folder.root, "runs", runs)
     identity = ("study", "cell", "repetition")
     steps = [{name: result.row[name] for name in identity} | dict(step) for result in results for step in result.steps]
     if steps:
-        _write_csv(folder.root, "capacity", _typed(steps, STEPS))
+        _write_csv(folder.root, "capacity", _typed(steps, STEP_COLUMNS))
     return runs
 
 
-def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int, Result]]) -> None:
+def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[StudyCell, int, RunResult]]) -> None:
     """Write `frames`: every frame of every finished run, with its cell and its phase.
 
     Raises:
@@ -104,7 +104,7 @@ def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[Cell, int
         axes = {axis: value for axis, value in cell.columns().items() if axis in AXES}
         for part in result.parts:
             source = folder.run(cell, repetition) / part.folder
-            rows = measure(source, part.vehicles, part.warm_up, whole=is_whole(cell)).frames
+            rows = measure(source, part.vehicles, part.warm_up, whole=measures_every_frame(cell)).frames
             run = rows["vehicle_run"] if part.folder == "." else f"{part.folder}/" + rows["vehicle_run"]
             played = axes | {"vehicles": part.vehicles}  # Of a step of a search, as many as it tried.
             lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.logs.audit import audit, checks
+from bench.logs.audit import audit, run_checks
 from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome, Row
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
@@ -22,7 +22,8 @@ ANSWERED, DROPPED = Outcome.ANSWERED.value, Outcome.DROPPED.value
 def broken(folder: Path) -> dict[str, list[str]]:
     """The broken promises by name, as lines without the folder."""
     found = {
-        check.name: [str(problem).removeprefix(f"{folder}/") for problem in check.problems] for check in checks(folder)
+        check.name: [str(problem).removeprefix(f"{folder}/") for problem in check.problems]
+        for check in run_checks(folder)
     }
     assert [str(problem) for problem in audit(folder)] == [f"{folder}/{line}" for of in found.values() for line in of]
     return {name: lines for name, lines in found.items() if lines}
@@ -33,7 +34,7 @@ def test_a_real_run_is_sound(sound_run: Path) -> None:
     assert audit(sound_run) == ()
     outcomes = {row["outcome"] for row in damage.rows(sound_run)}
     assert {ANSWERED, DROPPED} <= outcomes
-    looked_at = {check.name: check.looked_at for check in checks(sound_run)}
+    looked_at = {check.name: check.looked_at for check in run_checks(sound_run)}
     assert len(looked_at) == 18
     assert all(looked_at.values())
     assert looked_at["durations are the stamps' differences"] == 40

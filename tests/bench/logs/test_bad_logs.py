@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bench.logs.audit import audit
-from bench.logs.problems import SHOWN
+from bench.logs.problems import SHOWN_PER_KIND
 from bench.logs.run_log import RunLog, load_run
 from shared.resources.sampler import RESOURCES_NAME
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
@@ -177,8 +177,8 @@ def test_of_two_runs_mixed_in_a_file_the_manifests_is_kept(damaged_run: Path) ->
         f"{CSV_NAME}, row 5, column session: is of another run (vehicle 'car', session 'another'; "
         f"this one: 'car', '{session}'): the row is left out"
     )
-    assert len(problems) == SHOWN + 1
-    assert problems[-1] == f"{CSV_NAME}: {FRAMES - SHOWN} more rows of other runs"
+    assert len(problems) == SHOWN_PER_KIND + 1
+    assert problems[-1] == f"{CSV_NAME}: {FRAMES - SHOWN_PER_KIND} more rows of other runs"
 
 
 def test_where_no_manifest_tells_the_run_with_most_rows_is_kept(damaged_run: Path) -> None:
@@ -283,7 +283,7 @@ def test_garbage_is_counted_and_not_recited(damaged_run: Path) -> None:
     path.write_bytes(path.read_bytes() + chance.randbytes(200_000) + b"\n" + b"1,2,3\n" * 5000)
     run = load_run(damaged_run)
     assert len(run.frames) == FRAMES
-    assert len(run.problems) == SHOWN + 1
+    assert len(run.problems) == SHOWN_PER_KIND + 1
     assert re.fullmatch(rf"{CSV_NAME}: \d{{4}} more lines that are no rows", told(run)[-1])
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.load.synthetic_run import Plan, write_run
-from bench.report.content import Report
-from bench.report.data.report_input import open_subject
+from bench.report.content import ReportContent
+from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of
 
 
@@ -24,6 +24,6 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def report(run: Path) -> Report:
+def report(run: Path) -> ReportContent:
     """The report of the run."""
-    return report_of(open_subject([run]))
+    return report_of(load_report_input([run]))

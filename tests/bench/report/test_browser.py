@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bench.report.data.report_input import open_subject
+from bench.report.data.report_input import load_report_input
 from bench.report.document import report_of, write_report
 from bench.report.output.charts import find_browser, write_figures
 from tests.bench.report.synthetic_study import write_study
@@ -226,7 +226,9 @@ def test_the_page_can_be_printed(visit: Visit) -> None:
 def test_figures_are_drawn_as_files(browser: Browser, run: Path, tmp_path: Path) -> None:
     """For papers: each as SVG and as PNG."""
     assert browser.is_connected()
-    charts = [chart for chart in report_of(open_subject([run])).charts() if chart.name in {"waterfall", "timeline"}]
+    charts = [
+        chart for chart in report_of(load_report_input([run])).charts() if chart.name in {"waterfall", "timeline"}
+    ]
     written = write_figures(charts, tmp_path)
     assert sorted(path.name for path in written) == ["timeline.png", "timeline.svg", "waterfall.png", "waterfall.svg"]
     assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")

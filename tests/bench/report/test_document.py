@@ -9,13 +9,13 @@ import pytest
 
 from bench.load.synthetic_run import Plan, write_run
 from bench.logs.run_log import load_run
-from bench.report.content import Caution, Chart, Prose, Report, Section, Table
-from bench.report.data.report_input import SubjectError, open_subject
+from bench.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
+from bench.report.data.report_input import ReportInputError, load_report_input
 from bench.report.document import ReportError, report_of, write_report
 from bench.report.output.charts import to_json
 from bench.report.output.number_format import text
 from bench.report.output.page import render
-from bench.report.output.terminal import show
+from bench.report.output.terminal import terminal_tables
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
 from tests.bench import damage
@@ -24,23 +24,23 @@ from tests.bench.report.synthetic_study import write_study
 MOST_BYTES = 15_000_000
 
 
-def section(report: Report, anchor: str) -> Section:
+def section(report: ReportContent, anchor: str) -> Chapter:
     """A section by its address."""
     (found,) = (section for section in report.sections if section.anchor == anchor)
     return found
 
 
-def told(found: Section) -> str:
+def told(found: Chapter) -> str:
     """All that a section says in sentences."""
-    return " ".join(part.text for part in found.parts if isinstance(part, Prose | Caution))
+    return " ".join(part.text for part in found.parts if isinstance(part, Paragraph | Caution))
 
 
-def reported(*folders: Path) -> Report:
+def reported(*folders: Path) -> ReportContent:
     """The report of some folders."""
-    return report_of(open_subject(folders))
+    return report_of(load_report_input(folders))
 
 
-def test_a_run_is_told_in_one_measured_sentence(report: Report) -> None:
+def test_a_run_is_told_in_one_measured_sentence(report: ReportContent) -> None:
     """Whoever reads no further knows the most important."""
     assert re.fullmatch(
         r"39\d of 400 frames answered \(\d+ dropped and \d+ lost\); of those, half within 1\d\d ms, 95 % within 1\d\d ms; "
@@ -49,7 +49,7 @@ def test_a_run_is_told_in_one_measured_sentence(report: Report) -> None:
     )
 
 
-def test_a_report_reads_as_a_researcher_does(report: Report) -> None:
+def test_a_report_reads_as_a_researcher_does(report: ReportContent) -> None:
     """What ran, whether to trust it, what became of the frames, then the time."""
     anchors = [section.anchor for section in report.sections]
     assert anchors == [
@@ -58,7 +58,7 @@ def test_a_report_reads_as_a_researcher_does(report: Report) -> None:
     ]  # fmt: skip
 
 
-def test_every_axis_has_its_unit(report: Report, run: Path, slower: Path, tmp_path: Path) -> None:
+def test_every_axis_has_its_unit(report: ReportContent, run: Path, slower: Path, tmp_path: Path) -> None:
     """An axis without one is a picture."""
     charts = [*report.charts(), *reported(run, slower).charts(), *reported(write_study(tmp_path)).charts()]
     assert len(charts) > 20
@@ -73,14 +73,14 @@ def test_every_axis_has_its_unit(report: Report, run: Path, slower: Path, tmp_pa
         assert vertical or is_named, chart.name
 
 
-def test_every_figure_is_told_in_words_and_numbers(report: Report) -> None:
+def test_every_figure_is_told_in_words_and_numbers(report: ReportContent) -> None:
     """For whoever cannot see it."""
     for chart in report.charts():
         assert re.search(r"\d", chart.caption), chart.name
         assert len(chart.caption) > 40, chart.name
 
 
-def test_names_of_tables_and_figures_are_files(report: Report, run: Path, slower: Path, tmp_path: Path) -> None:
+def test_names_of_tables_and_figures_are_files(report: ReportContent, run: Path, slower: Path, tmp_path: Path) -> None:
     """Two of one name would overwrite each other, and lead a link astray."""
     for made in (report, reported(run, slower), reported(write_study(tmp_path))):
         for names in ([table.name for table in made.tables()], [chart.name for chart in made.charts()]):
@@ -88,7 +88,7 @@ def test_names_of_tables_and_figures_are_files(report: Report, run: Path, slower
             assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
 
 
-def test_the_waterfall_ends_where_the_journey_does(report: Report) -> None:
+def test_the_waterfall_ends_where_the_journey_does(report: ReportContent) -> None:
     """Each stage begins where the one before it ended."""
     (waterfall,) = (chart for chart in report.charts() if chart.name == "waterfall")
     ends = 0.0
@@ -102,7 +102,7 @@ def test_the_same_log_gives_the_same_report(run: Path) -> None:
     assert render(reported(run)) == render(reported(run))
 
 
-def test_the_page_asks_for_nothing(report: Report) -> None:
+def test_the_page_asks_for_nothing(report: ReportContent) -> None:
     """It must open in a car, on a plane and in ten years."""
     page = re.sub(r"<script>.*?</script>", "", render(report), flags=re.DOTALL)  # Plotly's own code names addresses.
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
@@ -192,7 +192,7 @@ def test_percentiles_stand_beside_what_they_leave_out(tmp_path: Path) -> None:
     """A worker that stalls lets frames be given up: p99 of the answered ones does not show it."""
     made = reported(write_run(tmp_path / "stalled", Plan(frames=200, unanswered=0.5)))
     for anchor in ("distribution", "statistics"):
-        captions = [part.caption for part in section(made, anchor).parts if isinstance(part, Chart | Table)]
+        captions = [part.caption for part in section(made, anchor).parts if isinstance(part, Chart | ReportTable)]
         assert any(re.search(r"The other \d+ of 200 frames read \(\d\d %\) have no total", text) for text in captions)
     several = reported(tmp_path / "stalled", tmp_path / "stalled")
     (totals,) = (table for table in several.tables() if table.name == "totals")
@@ -251,8 +251,8 @@ def test_untrained_weights_are_said(tmp_path: Path) -> None:
 def test_who_answered_is_said_and_that_they_were_of_several_versions(tmp_path: Path) -> None:
     """Workers of one group share the frames, whatever each serves by the model's name."""
 
-    def answerers(found: Section) -> str:
-        (table,) = (part for part in found.parts if isinstance(part, Table))
+    def answerers(found: Chapter) -> str:
+        (table,) = (part for part in found.parts if isinstance(part, ReportTable))
         return next(str(value) for what, value in table.rows if what == "answered by")
 
     folder = write_run(tmp_path / "run", Plan(frames=30, unanswered=0))
@@ -284,7 +284,7 @@ def test_two_runs_get_one_verdict_and_no_p_value(run: Path, slower: Path) -> Non
     assert table.rows[0][-2:] == (verdict, "–")
     page = re.sub(r"<script.*?</script>", "", render(made), flags=re.DOTALL)
     assert not re.search(r"p\s*[=<]\s*0\.\d", page)
-    shown = [str(part) for part in show(open_subject([run, slower]), made) if isinstance(part, str)]
+    shown = [str(part) for part in terminal_tables(load_report_input([run, slower]), made) if isinstance(part, str)]
     assert shown == [sentence]
 
 
@@ -312,7 +312,7 @@ def test_a_study_is_told_by_its_axes(tmp_path: Path) -> None:
     assert {row[3] for row in tables["not_done"].rows} == {"no model 'road-huge': skylane model build road-huge"}
     assert len(tables["results"].rows) == 4
     assert tables["capacity"].rows[1][-2:] == ("no", "p99 is above 300 ms")
-    assert "codec" not in "".join(cell.name for cell in open_subject([tmp_path]).study.cells)  # type: ignore[union-attr]
+    assert "codec" not in "".join(cell.name for cell in load_report_input([tmp_path]).study.cells)  # type: ignore[union-attr]
 
 
 def test_the_warm_up_of_a_study_counts_for_nothing(tmp_path: Path) -> None:
@@ -338,10 +338,10 @@ def test_folders_that_hold_nothing_are_told(run: Path, tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r"latency\.csv cannot be read"):
         reported(tmp_path / "nowhere")
     study = write_study(tmp_path / "study", frames=30)
-    with pytest.raises(SubjectError, match="report a study alone"):
+    with pytest.raises(ReportInputError, match="report a study alone"):
         reported(run, study)
-    with pytest.raises(SubjectError, match="--local weighs runs"):
-        open_subject([study], load_run(run))
+    with pytest.raises(ReportInputError, match="--local weighs runs"):
+        load_report_input([study], load_run(run))
     (study / "runs.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(LogError, match=r"runs\.csv, row 1: it has no column cell"):
         reported(study)
@@ -356,8 +356,8 @@ def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
     assert library + others + pictures + 10 * growing < MOST_BYTES
 
 
-def test_parts_are_of_known_kinds(report: Report) -> None:
+def test_parts_are_of_known_kinds(report: ReportContent) -> None:
     """A table that is only folded is written to --tables all the same."""
     assert "manifest" in {table.name for table in report.tables()}
-    assert all(isinstance(part, Table) for part in report.tables())
+    assert all(isinstance(part, ReportTable) for part in report.tables())
     assert all(isinstance(part, Chart) for part in report.charts())

@@ -14,10 +14,10 @@ from bench.load.synthetic_run import Plan, write_run
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.cli import report
 from bench.report.content import Caution
-from bench.report.data.report_input import open_subject
+from bench.report.data.report_input import load_report_input
 from bench.report.data.study_log import run_folders
 from bench.report.document import ReportError, report_of, write_report
-from bench.report.output.json_data import plain
+from bench.report.output.json_data import report_json
 from bench.report.output.page import render
 from tests.bench import damage
 from tests.bench.report.synthetic_study import write_study
@@ -68,7 +68,7 @@ def test_values_that_no_run_has_do_not_end_the_report(tmp_path: Path, what: str)
     folder = write_run(tmp_path / "run", Plan(frames=60))
     HOSTILE[what](folder)
     assert write_report([folder]).stat().st_size
-    assert json.dumps(plain(open_subject([folder])), allow_nan=False)
+    assert json.dumps(report_json(load_report_input([folder])), allow_nan=False)
 
 
 def changed(name: str, **columns: Any) -> Callable[[Path], None]:
@@ -117,13 +117,13 @@ def test_a_broken_table_of_a_study_is_named_and_the_rest_reported(tmp_path: Path
     folder = write_study(tmp_path, frames=40)
     harm, said = STUDIES[what]
     harm(folder)
-    subject = open_subject([folder])
+    subject = load_report_input([folder])
     assert any(f"{folder}/{said}" in str(problem) for problem in subject.problems)
     made = report_of(subject, Tariff(1.0))
     cautions = [part.text for section in made.sections for part in section.parts if isinstance(part, Caution)]
     assert any(said in text for text in cautions)
     assert render(made)
-    assert json.dumps(plain(subject), allow_nan=False)
+    assert json.dumps(report_json(subject), allow_nan=False)
 
 
 def test_cells_may_be_named_by_numbers(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_cells_may_be_named_by_numbers(tmp_path: Path) -> None:
     folder = write_study(tmp_path, frames=40)
     for name in ("runs.csv", "frames.parquet"):
         changed(name, cell=lambda table: table["cell"].rank(method="dense").astype(int).astype(str))(folder)
-    assert "cells_p50" in {chart.name for chart in report_of(open_subject([folder])).charts()}
+    assert "cells_p50" in {chart.name for chart in report_of(load_report_input([folder])).charts()}
 
 
 def test_no_axis_names_a_file_elsewhere(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_no_axis_names_a_file_elsewhere(tmp_path: Path) -> None:
     axis = "../../engine"
     changed("runs.csv", **{axis: lambda table: table["engine"]})(folder)
     in_manifest('"engine"', json.dumps(axis))(folder)
-    made = report_of(open_subject([folder]))
+    made = report_of(load_report_input([folder]))
     assert "by__engine" in {table.name for table in made.tables()}
     assert not any(
         "/" in name for name in [part.name for part in made.tables()] + [part.name for part in made.charts()]

@@ -10,8 +10,8 @@ import pytest
 
 from bench.logs.run_log import load_run
 from bench.offloading.cost import throughput_hz
-from bench.report.content import Report, Table
-from bench.statistics.description import Estimate
+from bench.report.content import ReportContent, ReportTable
+from bench.statistics.description import IntervalEstimate
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "recompute.py"
 
@@ -25,18 +25,18 @@ def recomputed(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return names
 
 
-def table(report: Report, name: str) -> Table:
+def table(report: ReportContent, name: str) -> ReportTable:
     """A table of the report by its name."""
     (found,) = (table for table in report.tables() if table.name == name)
     return found
 
 
-def test_outcomes_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
+def test_outcomes_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
     """Each frame once."""
     assert {row[0]: row[1] for row in table(report, "outcomes").rows} == recomputed["outcomes"].to_dict()
 
 
-def test_stages_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
+def test_stages_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
     """Percentiles and shares, to the nanosecond."""
     rows = {str(row[0]): np.array(row[3:], np.float64) for row in table(report, "stages").rows}
     assert len(rows) == 15
@@ -44,19 +44,19 @@ def test_stages_are_recomputed(report: Report, recomputed: dict[str, Any]) -> No
         np.testing.assert_allclose(figures, recomputed["stages"].loc[name].to_numpy(np.float64), rtol=1e-12, atol=1e-9)
 
 
-def test_statistics_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
+def test_statistics_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
     """All but the intervals, which need a bootstrap."""
     order = ["count", "mean", "25%", "50%", "75%", "95%", "99%", "99.9%", "min", "max", "std"]
     rows = table(report, "statistics").rows
     assert len(rows) == 18
     for name, *cells in rows:
-        figures = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
+        figures = [cell.value if isinstance(cell, IntervalEstimate) else cell for cell in cells]
         expected = recomputed["statistics"].loc[name, order].to_numpy(np.float64)
         expected[order.index("99.9%")] = np.nan  # The report shows it from 1,000 frames.
         np.testing.assert_allclose(np.array(figures, np.float64), expected, rtol=1e-12, atol=1e-9)
 
 
-def test_throughput_and_journey_are_recomputed(run: Path, report: Report, recomputed: dict[str, Any]) -> None:
+def test_throughput_and_journey_are_recomputed(run: Path, report: ReportContent, recomputed: dict[str, Any]) -> None:
     """The waterfall sums to the mean total of the frames about the median."""
     assert throughput_hz(load_run(run)) == pytest.approx(recomputed["throughput_hz"], rel=1e-12)
     (waterfall,) = (chart for chart in report.charts() if chart.name == "waterfall")
@@ -66,7 +66,7 @@ def test_throughput_and_journey_are_recomputed(run: Path, report: Report, recomp
     assert sum(journey.values()) == pytest.approx(expected["total"], rel=1e-12)
 
 
-def test_the_slowest_frames_are_recomputed(report: Report, recomputed: dict[str, Any]) -> None:
+def test_the_slowest_frames_are_recomputed(report: ReportContent, recomputed: dict[str, Any]) -> None:
     """By their ids."""
     slowest = recomputed["slowest"]
     expected = [f"{row.vehicle} {row.camera} #{row.sequence}" for row in slowest.itertuples()]

@@ -15,11 +15,11 @@ from bench.report.chapters.comparisons import offloading
 from bench.report.chapters.comparisons.cost import Tariff
 from bench.report.chapters.study import bursts, overhead, utilization
 from bench.report.chapters.study import cells as study_chapters
-from bench.report.content import Prose, Section, Table
-from bench.report.data.report_input import Subject
+from bench.report.content import Chapter, Paragraph, ReportTable
+from bench.report.data.report_input import ReportInput
 from bench.report.data.study_log import StudyLog, load_study
 from bench.report.document import of_study
-from bench.report.output.json_data import plain
+from bench.report.output.json_data import report_json
 
 _SCENARIO = {"scenario": "offline"}
 
@@ -55,11 +55,11 @@ def _study(
     return folder
 
 
-def _rows(folder: Path, chapter: Callable[[StudyLog], Section | None], name: str = "") -> list[dict[str, Any]]:
+def _rows(folder: Path, chapter: Callable[[StudyLog], Chapter | None], name: str = "") -> list[dict[str, Any]]:
     """The one table of a chapter, or that of a name, a map a row."""
     section = chapter(load_study(folder))
     assert section is not None
-    (table,) = (part for part in section.parts if isinstance(part, Table) and name in ("", part.name))
+    (table,) = (part for part in section.parts if isinstance(part, ReportTable) and name in ("", part.name))
     return [dict(zip((column.heading for column in table.columns), row, strict=True)) for row in table.rows]
 
 
@@ -80,14 +80,14 @@ def test_latency_is_tested_by_repetition_and_sentence_table_and_json_agree(tmp_p
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {"b": 30.0})
     study = load_study(folder)
     section = study_chapters.axes(study)
-    (sentence,) = (part.text for part in section.parts if isinstance(part, Prose))
+    (sentence,) = (part.text for part in section.parts if isinstance(part, Paragraph))
     (row,) = _rows(folder, study_chapters.axes, "by_codec")
     medians = study.frames.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
     assert (row["verdict"], row["p"]) == ("higher", "< 0.001")
     assert sentence.startswith("raw took ")
     assert "paired t-test over 3 blocks" in sentence
-    (told,) = plain(Subject(study=study))["comparisons"]["codec"]
+    (told,) = report_json(ReportInput(study=study))["comparisons"]["codec"]
     assert (told["verdict"], told["sentence"]) == (row["verdict"], sentence)
     assert told["p_value"] < 0.001
 
@@ -120,7 +120,7 @@ def test_codecs_have_a_table_only_where_they_are_compared(tmp_path: Path) -> Non
     """Of one codec it would repeat the other table."""
     made = overhead.chapter(load_study(_study(tmp_path, {"a": {"link": "none"}, "b": {"link": "4g"}}, {})))
     assert made is not None
-    assert [part.name for part in made.parts if isinstance(part, Table)] == ["overhead"]
+    assert [part.name for part in made.parts if isinstance(part, ReportTable)] == ["overhead"]
 
 
 def test_a_study_is_priced_by_its_own_tariff_with_the_spread_of_its_runs(tmp_path: Path) -> None:

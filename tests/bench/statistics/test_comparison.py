@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 from bench.statistics.bootstrap import Floats
-from bench.statistics.comparison import Comparison, Sample, compare
+from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 
 _RUNS = np.repeat([1, 2, 3, 4], 60).tolist()
 
 
-def _sample(name: str, values: Floats | Sequence[float], runs: Sequence[int] | None = None) -> Sample:
-    return Sample(name, pd.Series(values, dtype=np.float64), None if runs is None else pd.Series(runs))
+def _sample(name: str, values: Floats | Sequence[float], runs: Sequence[int] | None = None) -> LatencySample:
+    return LatencySample(name, pd.Series(values, dtype=np.float64), None if runs is None else pd.Series(runs))
 
 
 def _frames(count: int, seed: int) -> Floats:
@@ -21,8 +21,8 @@ def _frames(count: int, seed: int) -> Floats:
     return np.random.default_rng(seed).normal(100, 10, count)
 
 
-def _compared(a: Sample, b: Sample, *, in_blocks: bool = True) -> Comparison:
-    (found,) = compare([(a, b)], in_blocks=in_blocks)
+def _compared(a: LatencySample, b: LatencySample, *, in_blocks: bool = True) -> LatencyComparison:
+    (found,) = compare_latencies([(a, b)], in_blocks=in_blocks)
     return found
 
 
@@ -80,7 +80,7 @@ def test_ties_count_half_and_values_that_never_vary_are_no_error() -> None:
     assert _compared(_sample("a", [5.0, 7.0]), _sample("b", [5.0, 7.0])).probability_b_lower == 0.5
 
 
-def _with_medians(name: str, medians: Sequence[float]) -> Sample:
+def _with_medians(name: str, medians: Sequence[float]) -> LatencySample:
     return _sample(name, [*medians], range(len(medians)))
 
 
@@ -117,6 +117,6 @@ def test_the_sentence_calls_a_negligible_difference_so() -> None:
 def test_the_sentence_names_the_number_of_comparisons() -> None:
     """A p-value that was adjusted looks like one that was not."""
     pair = _with_medians("a", [100.0, 101.0, 102.0]), _with_medians("b", [110.0, 112.0, 111.0])
-    first, second = compare([pair, pair], in_blocks=True)
+    first, second = compare_latencies([pair, pair], in_blocks=True)
     assert "adjusted for 2 comparisons" in first.sentence
     assert first.p_value == second.p_value == pytest.approx(2 * _compared(*pair).p_value)

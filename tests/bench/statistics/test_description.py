@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from bench.statistics.bootstrap import Bootstrap, Floats, dependence
-from bench.statistics.description import SHARES, Estimate, describe
+from bench.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence
+from bench.statistics.description import SHARES, IntervalEstimate, describe
 
 _TRIALS = 100
 
@@ -20,7 +20,7 @@ def _latencies(count: int, *, hang: float = 0.0, seed: int = 0) -> Floats:
     return np.asarray(np.exp(0.3 * lfilter([1.0], [1.0, -hang], noise)[100:]), np.float64)
 
 
-def _holds(estimate: Estimate, truth: float) -> bool:
+def _holds(estimate: IntervalEstimate, truth: float) -> bool:
     return estimate.low <= truth <= estimate.high
 
 
@@ -48,7 +48,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(count: int, hang: float) 
 def test_intervals_of_independent_frames_would_be_too_narrow() -> None:
     """Why blocks are drawn at all: taken singly, the same values claim twice what they can show."""
     values = _latencies(2000, hang=0.8)
-    singly = Bootstrap(2000, 1, seed=0).quantiles(values, (0.5,))
+    singly = BlockBootstrap(2000, 1, seed=0).quantiles(values, (0.5,))
     p50 = describe(values).p50
     assert p50.high - p50.low > 2 * float(np.subtract(*np.quantile(singly, (0.975, 0.025))))
 
@@ -56,7 +56,7 @@ def test_intervals_of_independent_frames_would_be_too_narrow() -> None:
 @pytest.mark.parametrize("hang", [0.0, 0.5, 0.8])
 def test_effective_values_are_those_of_the_process(hang: float) -> None:
     """Of an AR(1) process n frames are worth n (1 - φ) / (1 + φ)."""
-    counts = [dependence(np.log(_latencies(4000, hang=hang, seed=seed))).effective_count for seed in range(20)]
+    counts = [measure_dependence(np.log(_latencies(4000, hang=hang, seed=seed))).effective_count for seed in range(20)]
     assert np.median(counts) == pytest.approx(4000 * (1 - hang) / (1 + hang), rel=0.15)
 
 
@@ -64,13 +64,13 @@ def test_one_enormous_frame_does_not_hide_how_the_others_hang_together() -> None
     """It dwarfs the plain autocorrelation; the ranks know better."""
     values = _latencies(2000, hang=0.8)
     values[1000] = 1e6
-    assert dependence(values).effective_count < 2000 / 4
+    assert measure_dependence(values).effective_count < 2000 / 4
 
 
 def test_ties_are_no_dependence() -> None:
     """A clock of whole milliseconds makes equal values; equal values in a row are no trend."""
     values = np.random.default_rng(1).integers(0, 3, 3000).astype(np.float64)
-    assert dependence(values).effective_count > 2500
+    assert measure_dependence(values).effective_count > 2500
 
 
 def test_a_percentile_that_too_few_values_lie_beyond_gets_no_bounds() -> None:
@@ -103,7 +103,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 def test_values_that_never_vary_have_an_interval_of_no_width() -> None:
     """Nothing is uncertain about them."""
-    assert describe([3.0] * 50).p50 == Estimate(3.0, 3.0, 3.0)
+    assert describe([3.0] * 50).p50 == IntervalEstimate(3.0, 3.0, 3.0)
 
 
 def test_the_same_seed_gives_the_same_bounds() -> None:
@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_bounds() -> None:
 def test_replicates_spread_as_order_statistics_do(count: int) -> None:
     """No replicate is sorted: of independent values the ranks drawn must still follow the Beta law."""
     values = np.random.default_rng(3).permutation(count).astype(np.float64)
-    drawn = Bootstrap(count, 1, seed=0).quantiles(values, (0.5, 0.99))
+    drawn = BlockBootstrap(count, 1, seed=0).quantiles(values, (0.5, 0.99))
     for column, share in zip(drawn.T, (0.5, 0.99), strict=True):
         place = share * (count - 1) + 1  # From 1, as order statistics are counted.
         law = stats.beta(place, count - place + 1, loc=-0.5, scale=count)

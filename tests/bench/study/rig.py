@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from bench.study.execution.cell_run import Result
-from bench.study.execution.runner import Run
+from bench.study.execution.cell_run import RunResult
+from bench.study.execution.runner import PlannedRun
 from bench.study.execution.session import RESOURCES
-from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.scenarios import Load
-from bench.study.plan.study_plan import Plan, read_plan
+from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.scenarios import VehicleLoad
+from bench.study.plan.study_plan import StudyPlan, read_plan
 from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LogWriter, Outcome, Row
@@ -39,7 +39,7 @@ def plan_file(folder: Path, **document: Any) -> Path:
     return path
 
 
-def plan_of(folder: Path, **document: Any) -> Plan:
+def plan_of(folder: Path, **document: Any) -> StudyPlan:
     """A plan as it is read from a file, with no wait between runs."""
     return read_plan(plan_file(folder, cool_down_s=0, **document), folder / "no-models")
 
@@ -87,11 +87,11 @@ class SimulatedSession:
 
     broker = "simulated"
 
-    def __init__(self, service_ms: Callable[[Cell], float], played: list[tuple[str, int]]) -> None:
+    def __init__(self, service_ms: Callable[[StudyCell], float], played: list[tuple[str, int]]) -> None:
         self._service_ms = service_ms
         self._played = played
 
-    def play(self, cell: Cell, load: Load, folder: Path) -> None:
+    def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """Write what the vehicles would have logged."""
         self._played.append((cell.name, load.seed))
         took = self._service_ms(cell) * load.vehicles
@@ -110,7 +110,7 @@ class BrokenError(SkylaneError):
 class Sessions:
     """Opens simulated sessions, and remembers what was opened and played."""
 
-    def __init__(self, service_ms: Callable[[Cell], float] = lambda _: 10.0) -> None:
+    def __init__(self, service_ms: Callable[[StudyCell], float] = lambda _: 10.0) -> None:
         self.opened: list[WorkerSetup] = []
         self.played: list[tuple[str, int]] = []
         self._service_ms = service_ms
@@ -126,11 +126,11 @@ class Silent:
     """A watcher that only remembers the results."""
 
     def __init__(self) -> None:
-        self.results: list[Result] = []
+        self.results: list[RunResult] = []
 
-    def begins(self, run: Run, step: str) -> None:
+    def begins(self, run: PlannedRun, step: str) -> None:
         """See Watcher."""
 
-    def ended(self, run: Run, result: Result) -> None:  # noqa: ARG002 (the protocol's)
+    def ended(self, run: PlannedRun, result: RunResult) -> None:  # noqa: ARG002 (the protocol's)
         """See Watcher."""
         self.results.append(result)

@@ -10,16 +10,16 @@ from click.testing import CliRunner
 
 from bench.study.cli import study
 from bench.study.execution.fleet import Fleet, RunError
-from bench.study.execution.gateway_addresses import Doors, are_wanted
-from bench.study.execution.runner import Runner
+from bench.study.execution.gateway_addresses import WorkerPorts, needs_gateway
+from bench.study.execution.runner import StudyRunner
 from bench.study.plan.cell import WorkerSetup
-from bench.study.plan.devices import missing
+from bench.study.plan.devices import missing_devices
 from bench.study.plan.sample_drives import footage
 from bench.study.plan.scenarios import Footage
 from bench.study.plan.study_plan import cells
-from bench.study.plan.variants import ModelMissingError, Variant, Variants
+from bench.study.plan.variants import ModelMissingError, ModelVariant, ModelVariants
 from bench.study.results.folder import StudyFolder
-from bench.study.results.provenance import begun
+from bench.study.results.provenance import initial_manifest
 from cloud.models.repository import MODELS_VARIABLE, Repository
 from modelling.quantization.cli import quantize
 from shared.config import ConfigError
@@ -45,15 +45,15 @@ def _setup(**changes: object) -> WorkerSetup:
 
 def test_a_model_is_served_as_it_lies_where_that_is_what_the_cell_wants(tmp_path: Path) -> None:
     """What is measured is then the very file that ships."""
-    assert Variants(MODELS, tmp_path).find(_setup()) == Variant(MODELS, "road-small")
+    assert ModelVariants(MODELS, tmp_path).find(_setup()) == ModelVariant(MODELS, "road-small")
     assert not list(tmp_path.iterdir())
 
 
 def test_another_format_is_built_once_from_the_same_weights(tmp_path: Path) -> None:
     """Otherwise two formats would be two models."""
-    variants = Variants(MODELS, tmp_path)
+    variants = ModelVariants(MODELS, tmp_path)
     variant = variants.find(_setup(format="saved_model", batch=4))
-    assert variant == Variant(tmp_path, "road-small-saved_model-batched")
+    assert variant == ModelVariant(tmp_path, "road-small-saved_model-batched")
     built = tmp_path / variant.name / "model.yaml"
     written_ns = built.stat().st_mtime_ns
     assert variants.find(_setup(format="saved_model", batch=4)) == variant
@@ -69,10 +69,10 @@ def test_a_model_that_is_not_built_names_the_command_that_builds_it(
     """Of the repository that is looked in, which a user may have named."""
     told = r"model 'road-large' is not built in .*: run 'skylane model build road-large --models {}', then the study"
     with pytest.raises(ModelMissingError, match=told.format(tmp_path)):
-        Variants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
+        ModelVariants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
     monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path))
     with pytest.raises(ModelMissingError, match="run 'skylane model build road-large', then the study again"):
-        Variants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
+        ModelVariants(tmp_path, tmp_path / "built").find(_setup(model="road-large"))
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
@@ -111,8 +111,8 @@ def test_a_quantised_model_is_made_by_a_command_that_exists_from_the_model_as_it
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
-    variant = Variants(models, built).find(_setup(model="mine", engine="openvino", precision="int8"))
-    assert variant == Variant(built, "mine-int8")
+    variant = ModelVariants(models, built).find(_setup(model="mine", engine="openvino", precision="int8"))
+    assert variant == ModelVariant(built, "mine-int8")
     assert Repository(built).names() == ("mine",)
     (command,) = ran
     given = quantize.make_context("quantize", command[command.index("quantize") + 1 :]).params
@@ -122,7 +122,7 @@ def test_a_quantised_model_is_made_by_a_command_that_exists_from_the_model_as_it
 def test_an_engine_that_reads_no_quantised_model_is_told_the_one_that_does(tmp_path: Path) -> None:
     """It would be given another engine's file, and fail in its words."""
     with pytest.raises(ModelMissingError, match="engine tensorflow reads no quantised models"):
-        Variants(MODELS, tmp_path).find(_setup(precision="int8"))
+        ModelVariants(MODELS, tmp_path).find(_setup(precision="int8"))
 
 
 def test_doors_are_opened_where_a_cell_comes_in_by_them(tmp_path: Path) -> None:
@@ -134,8 +134,11 @@ def test_doors_are_opened_where_a_cell_comes_in_by_them(tmp_path: Path) -> None:
             exclude=[{"transport": "oip-rest", "engine": "openvino"}],
         )
     )
-    assert {cell.engine: are_wanted(cell.setup, planned) for cell in planned} == {"tensorflow": True, "openvino": False}
-    doors = Doors(1, 2)
+    assert {cell.engine: needs_gateway(cell.setup, planned) for cell in planned} == {
+        "tensorflow": True,
+        "openvino": False,
+    }
+    doors = WorkerPorts(1, 2)
     assert [doors.port(transport) for transport in ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")] == [
         1,
         1,
@@ -147,14 +150,14 @@ def test_doors_are_opened_where_a_cell_comes_in_by_them(tmp_path: Path) -> None:
 
 def test_no_two_doors_of_a_session_are_at_one_port() -> None:
     """Asked for one after the other, the same port comes twice now and then: that worker would fail its whole session."""
-    doors = Doors.free(200)
+    doors = WorkerPorts.free(200)
     assert len({port for each in doors for port in (each.grpc, each.http)}) == 2 * len(doors) == 400
 
 
 def test_a_device_that_is_missing_is_told_with_its_reason() -> None:
     """The CPU needs no TensorFlow to be found; of a GPU TensorFlow knows best."""
-    assert missing(["cpu"]) == {}
-    absent = missing(["cpu", "gpu:99"])
+    assert missing_devices(["cpu"]) == {}
+    absent = missing_devices(["cpu", "gpu:99"])
     assert absent.keys() == {"gpu:99"}
     assert absent["gpu:99"].startswith("device 'gpu:99': ")
 
@@ -229,12 +232,12 @@ def test_a_dry_run_shows_the_order_in_which_the_run_of_its_seed_is_made(
     (seed,) = re.findall(r"in this order with --seed (\d+)", said)
 
     def order(of_seed: int) -> list[tuple[str, ...]]:
-        planned = Runner(plan, StudyFolder(tmp_path / "study"), of_seed).planned
+        planned = StudyRunner(plan, StudyFolder(tmp_path / "study"), of_seed).planned
         return [(str(run.order), str(run.repetition), run.cell.name) for run in planned]
 
     assert rows == order(int(seed))
     folder = StudyFolder(tmp_path / "study")
-    folder.begin(plan, begun(plan, file, 8, 12))
+    folder.begin(plan, initial_manifest(plan, file, 8, 12))
     said, rows = _shown_order(file, "--out", "study")
     assert rows == order(8)
     assert "--seed" not in said

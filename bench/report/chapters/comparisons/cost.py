@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.offloading.cost import CostError, FootageCost, footage_cost
-from bench.report.content import Column, Part, Prose, Section, Table, numbers, texts
+from bench.report.content import Chapter, ChapterPart, Column, Paragraph, ReportTable, number_columns, text_columns
 from bench.report.output.number_format import number
 
 
@@ -31,7 +31,7 @@ class Tariff:
             return None
 
 
-def chapter(rates_hz: Iterable[tuple[str, Iterable[float]]], tariff: Tariff) -> Section:
+def chapter(rates_hz: Iterable[tuple[str, Iterable[float]]], tariff: Tariff) -> Chapter:
     """The price of 24 h of footage at the mean throughput of some runs. `rates_hz`: a name, and the rate of each of its runs."""
     rows, missing = [], []
     for name, rates in rates_hz:
@@ -43,21 +43,21 @@ def chapter(rates_hz: Iterable[tuple[str, Iterable[float]]], tariff: Tariff) -> 
         prices = [_cost(float(rate), tariff).price for rate in known]
         spread = float(np.std(prices, ddof=1)) if len(prices) > 1 else np.nan
         rows.append((name, len(known), cost.throughput_hz, cost.frames, cost.hours, cost.price, spread))
-    about = Prose(
+    about = Paragraph(
         f"24 hours of footage at {number(tariff.footage_hz)} frames a second, on a machine at "
         f"{number(tariff.price_per_hour, 2)} {tariff.currency} an hour that is busy for frames / throughput. A run that was "
         "played slower than the worker could go makes footage look dearer than it is."
     )
     columns = (
-        *texts("run"),
-        *numbers("runs", "answered a second", "frames", "hours busy"),
+        *text_columns("run"),
+        *number_columns("runs", "answered a second", "frames", "hours busy"),
         Column(f"price {tariff.currency}", digits=2),
         Column(f"± {tariff.currency}", digits=2),
     )
     caption = "Price of 24 h of footage, at the mean throughput of the runs. ±: the standard deviation of the prices of single runs, – of one."
-    parts: list[Part] = [about, Table("cost", caption, columns, tuple(rows))]
-    parts += [Prose(f"Not known for {name}: no frame was answered.") for name in missing]
-    return Section("cost", "Cost", tuple(parts))
+    parts: list[ChapterPart] = [about, ReportTable("cost", caption, columns, tuple(rows))]
+    parts += [Paragraph(f"Not known for {name}: no frame was answered.") for name in missing]
+    return Chapter("cost", "Cost", tuple(parts))
 
 
 def _cost(rate_hz: float, tariff: Tariff) -> FootageCost:

@@ -6,10 +6,20 @@ from dataclasses import replace
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.run.stage_statistics import SEED
-from bench.report.content import Caution, Chart, Part, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.content import (
+    Caution,
+    Chapter,
+    ChapterPart,
+    Chart,
+    Paragraph,
+    ReportTable,
+    Trace,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import milliseconds, number
-from bench.report.output.stage_styles import series
+from bench.report.output.stage_styles import series_style
 from shared.runlog.latency_log import LogError
 
 _TITLE = "Is it worth offloading?"
@@ -18,14 +28,16 @@ _VEHICLE = "vehicle-1"
 _DRAWN_MS = (0.0, 5.0, 20.0, 50.0, 100.0)  # Delays of the curves: more would hide each other.
 
 
-def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Section:
+def chapter(local: RunLog, remotes: Sequence[RunLog]) -> Chapter:
     """Remote runs, each against a local one of the same frames."""
     others = [remote for remote in remotes if remote.folder.resolve() != local.folder.resolve()]
     parts = [part for number, remote in enumerate(others, start=1) for part in _of_run(local, remote, number)]
-    return Section("offloading", _TITLE, tuple(parts or [Prose("Not compared: no run but the local one was given.")]))
+    return Chapter(
+        "offloading", _TITLE, tuple(parts or [Paragraph("Not compared: no run but the local one was given.")])
+    )
 
 
-def of_study(study: StudyLog) -> Section | None:
+def of_study(study: StudyLog) -> Chapter | None:
     """Every cell behind a link against the one that is else the same and behind none; None where there are no such two.
 
     Without a link the worker is on the vehicle's own machine: what it answers there is the local answer.
@@ -51,8 +63,8 @@ def of_study(study: StudyLog) -> Section | None:
     if not rows and not cautions:
         return None
     columns = (
-        *texts("offloaded"),
-        *numbers(
+        *text_columns("offloaded"),
+        *number_columns(
             "frames", "local p50 ms", "offloaded p50 ms", "difference ms", "turns at Mbit/s", "inference p50 ms",
             "pays for a vehicle × slower",
         ),
@@ -62,21 +74,21 @@ def of_study(study: StudyLog) -> Section | None:
         "machine. Turns: the bandwidth above which offloading is faster, – where none makes it so. Pays: for a vehicle "
         "whose own inference takes more than so many times the worker's, offloading over this link is faster."
     )
-    about = Prose(
+    about = Paragraph(
         "Both sides ran on one machine, so a link can only add to an answer's time. What is measured is therefore what "
         "the link adds, and from it how much slower than the worker a vehicle has to be for offloading to pay."
     )
-    return Section("offloading", _TITLE, (about, *cautions, Table("offloading", caption, columns, tuple(rows))))
+    return Chapter("offloading", _TITLE, (about, *cautions, ReportTable("offloading", caption, columns, tuple(rows))))
 
 
-def _else_without_link(study: StudyLog, cell: Cell) -> Cell | None:
+def _else_without_link(study: StudyLog, cell: ReportedCell) -> ReportedCell | None:
     """The cell that differs in its link alone, which is none; None where there is none, or the cell is that itself."""
     wanted = dict(cell.settings) | {"link": _NO_LINK}
     found = (other for other in study.cells if dict(other.settings) == wanted)
     return None if cell.settings.get("link", _NO_LINK) == _NO_LINK else next(found, None)
 
 
-def _whole(study: StudyLog, cell: Cell) -> RunLog:
+def _whole(study: StudyLog, cell: ReportedCell) -> RunLog:
     """The measured frames of all runs of a cell's first vehicle as one log, with what its first run's manifest tells.
 
     Raises:
@@ -93,22 +105,22 @@ def _whole(study: StudyLog, cell: Cell) -> RunLog:
     )
 
 
-def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[Part, ...]:
+def _of_run(local: RunLog, remote: RunLog, number_of_run: int) -> tuple[ChapterPart, ...]:
     try:
         verdict = worth(local, remote, seed=SEED)
     except OffloadingError as error:
         return (Caution(f"{remote.name}: cannot be told: {error}."),)
     stays = (verdict.local, verdict.in_process)
     name = f"offloading_{number_of_run}"
-    parts: list[Part] = [
-        Prose(f"{remote.name} against {local.name}. {verdict.sentence}"),
-        Prose(verdict.in_process.sentence),
+    parts: list[ChapterPart] = [
+        Paragraph(f"{remote.name} against {local.name}. {verdict.sentence}"),
+        Paragraph(verdict.in_process.sentence),
     ]
     parts += [Caution(caveat) for caveat in verdict.caveats]
-    return (*parts, _table(verdict, stays, name), _chart(verdict, stays, f"{name}_curve"), Prose(_assumed(verdict)))
+    return (*parts, _table(verdict, stays, name), _chart(verdict, stays, f"{name}_curve"), Paragraph(_assumed(verdict)))
 
 
-def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Table:
+def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> ReportTable:
     rows = tuple(
         (
             stay.name, verdict.frames, stay.p50, verdict.remote_p50, stay.difference, 100 * stay.share_faster,
@@ -117,8 +129,8 @@ def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Table
         for stay in stays
     )  # fmt: skip
     columns = (
-        *texts("staying"),
-        *numbers(
+        *text_columns("staying"),
+        *number_columns(
             "frames", "staying p50 ms", "offloaded p50 ms", "difference ms", "faster offloaded %",
             "turns at Mbit/s", "turns at ms each way",
         ),
@@ -127,7 +139,7 @@ def _table(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Table
         f"{verdict.remote_name} against {verdict.local_name}, over the frames that both answered. Offloading is faster above "
         "the bandwidth, and below the delay, at which it turns; – where it never does."
     )
-    return Table(name, caption, columns, rows)
+    return ReportTable(name, caption, columns, rows)
 
 
 def _chart(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
@@ -135,7 +147,7 @@ def _chart(verdict: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart
     chosen = [place for place, delay in enumerate(curve.delays_ms) if delay in _DRAWN_MS]
     traces: list[Trace] = []
     for place, row in enumerate(chosen):
-        colour, dash = series(place)
+        colour, dash = series_style(place)
         traces.append({
             "type": "scatter", "mode": "lines+markers", "name": f"{curve.delays_ms[row]:g} ms each way",
             "x": list(curve.bandwidths_mbps), "y": list(curve.p50_ms[row]),

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.run.outcomes import left_out
-from bench.report.content import Chart, Prose, Section, Toggle, Trace
-from bench.report.data.answered_frames import Floats, column
+from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.content import Chapter, Chart, Paragraph, Toggle, Trace
+from bench.report.data.answered_frames import Floats, column_values
 from bench.report.output.number_format import milliseconds
-from bench.report.output.stage_styles import TOTAL, series
+from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
 from shared.runlog.percentiles import has_percentile
 
 _MOST_BINS = 120
@@ -16,12 +16,12 @@ _MOST_TOLD = 8
 _MARKS = {"p50": 50, "p95": 95, "p99": 99}
 
 
-def chapter(frames: pd.DataFrame, read: int) -> Section:
+def chapter(frames: pd.DataFrame, read: int) -> Chapter:
     """Histogram and cumulative distribution of one run. `frames`: those answered, of so many `read`."""
-    totals = column(frames, "total_ms")
+    totals = column_values(frames, "total_ms")
     if not len(totals):
-        return Section("distribution", "Distribution", (Prose("Not measured: no frame was answered."),))
-    return Section("distribution", "Distribution", (_histogram(totals, read), cumulative([("total", totals)])))
+        return Chapter("distribution", "Distribution", (Paragraph("Not measured: no frame was answered."),))
+    return Chapter("distribution", "Distribution", (_histogram(totals, read), cumulative_chart([("total", totals)])))
 
 
 def _histogram(totals: Floats, read: int) -> Chart:
@@ -57,7 +57,7 @@ def _histogram(totals: Floats, read: int) -> Chart:
         f"Totals of {len(totals):,} answered frames, from {milliseconds(float(totals.min()))} to "
         f"{milliseconds(float(totals.max()))}; the highest bar, {int(counts[most]):,} frames, stands from "
         f"{milliseconds(float(edges[most]))} to {milliseconds(float(edges[most + 1]))}."
-        f"{left_out(read, len(totals))}"
+        f"{unanswered_note(read, len(totals))}"
     )
     return Chart("histogram", caption, (trace,), layout, height=340)
 
@@ -73,16 +73,16 @@ def _bins(totals: Floats) -> Floats:
 def _line(at: float) -> Trace:
     return {
         "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
-        "line": {"color": TOTAL, "width": 1.2, "dash": "dot"},
+        "line": {"color": TOTAL_COLOUR, "width": 1.2, "dash": "dot"},
     }  # fmt: skip
 
 
-def cumulative(samples: list[tuple[str, Floats]]) -> Chart:
+def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
     """The share of frames within each time, of one sample or several; its tail at the press of a button."""
     traces, below, above = [], [], []
     for place, (name, totals) in enumerate(samples):
         at, share = _steps(totals)
-        colour, dash = (TOTAL, "solid") if len(samples) == 1 else series(place)
+        colour, dash = (TOTAL_COLOUR, "solid") if len(samples) == 1 else series_style(place)
         below.append(100 * share)
         above.append(100 * (1 - share) + 100 / len(totals))
         traces.append({

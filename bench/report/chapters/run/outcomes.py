@@ -7,9 +7,9 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
-from bench.report.content import Chart, Column, Row, Section, Table, numbers, texts
+from bench.report.content import Chapter, Chart, Column, ReportTable, TableRow, number_columns, text_columns
 from bench.report.output.number_format import share
-from bench.report.output.stage_styles import OUTCOMES
+from bench.report.output.stage_styles import OUTCOME_COLOURS
 from shared.runlog.latency_log import Outcome
 
 _MEANINGS = {
@@ -24,7 +24,7 @@ _MEANINGS = {
 }
 
 
-def counts(frames: pd.DataFrame) -> dict[Outcome, int]:
+def outcome_counts(frames: pd.DataFrame) -> dict[Outcome, int]:
     """How many frames ended how, in the order of Outcome; those that occurred."""
     found = frames["outcome"].value_counts()
     return {outcome: int(found[outcome.value]) for outcome in Outcome if found.get(outcome.value, 0)}
@@ -37,7 +37,7 @@ def reasons(frames: pd.DataFrame, outcome: Outcome) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in found.most_common())
 
 
-def left_out(read: int, measured: int) -> str:
+def unanswered_note(read: int, measured: int) -> str:
     """A sentence that percentiles of answered frames need beside them; empty where they are of all."""
     others = read - measured
     if not others:
@@ -46,38 +46,46 @@ def left_out(read: int, measured: int) -> str:
     return f" {whose} have no total and are in no figure here: however slow the system was with them, it does not show."
 
 
-def table(frames: pd.DataFrame) -> Table:
+def table(frames: pd.DataFrame) -> ReportTable:
     """The outcomes of a run, with their reasons."""
     read = len(frames)
     rows = tuple(
         (outcome.value, count, 100 * count / read, _MEANINGS[outcome], reasons(frames, outcome))
-        for outcome, count in counts(frames).items()
+        for outcome, count in outcome_counts(frames).items()
     )
-    columns = (*texts("outcome"), *numbers("frames"), Column("share %", digits=2), *texts("the frame …", "reasons"))
-    return Table("outcomes", f"What became of the {read:,} frames read.", columns, rows)
+    columns = (
+        *text_columns("outcome"),
+        *number_columns("frames"),
+        Column("share %", digits=2),
+        *text_columns("the frame …", "reasons"),
+    )
+    return ReportTable("outcomes", f"What became of the {read:,} frames read.", columns, rows)
 
 
-def chapter(run: RunLog) -> Section:
+def chapter(run: RunLog) -> Chapter:
     """The outcomes of one run: a bar and a table."""
-    return Section("outcomes", "Outcomes", (_chart(run), table(run.frames)))
+    return Chapter("outcomes", "Outcomes", (_chart(run), table(run.frames)))
 
 
-def comparison(runs: Sequence[RunLog]) -> Section:
+def comparison(runs: Sequence[RunLog]) -> Chapter:
     """The outcomes of several runs, and how many frames each answered a second."""
-    found = [counts(run.frames) for run in runs]
+    found = [outcome_counts(run.frames) for run in runs]
     shown = [outcome for outcome in Outcome if any(outcome in of_run for of_run in found)]
-    rows: tuple[Row, ...] = tuple(
+    rows: tuple[TableRow, ...] = tuple(
         (run.name, len(run.frames), *(of_run.get(outcome, 0) for outcome in shown), throughput_hz(run))
         for run, of_run in zip(runs, found, strict=True)
     )
-    columns = (*texts("run"), *numbers("frames read", *(outcome.value for outcome in shown), "answered a second"))
+    columns = (
+        *text_columns("run"),
+        *number_columns("frames read", *(outcome.value for outcome in shown), "answered a second"),
+    )
     caption = "What became of the frames of each run, and its throughput: from the first frame due to the last result decoded."
-    return Section("outcomes", "Outcomes", (Table("outcomes", caption, columns, rows),))
+    return Chapter("outcomes", "Outcomes", (ReportTable("outcomes", caption, columns, rows),))
 
 
 def _chart(run: RunLog) -> Chart:
     read = len(run.frames)
-    found = counts(run.frames)
+    found = outcome_counts(run.frames)
     traces = tuple(
         {
             "type": "bar",
@@ -85,7 +93,7 @@ def _chart(run: RunLog) -> Chart:
             "name": f"{outcome.value} {count:,}",
             "y": ["frames"],
             "x": [count],
-            "marker": {"color": OUTCOMES[outcome], "line": {"color": "#ffffff", "width": 1}},
+            "marker": {"color": OUTCOME_COLOURS[outcome], "line": {"color": "#ffffff", "width": 1}},
             "hovertemplate": f"{outcome.value}: {count:,} of {read:,}<extra></extra>",
         }
         for outcome, count in found.items()

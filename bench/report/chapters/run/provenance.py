@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 import pandas as pd
 
 from bench.logs.run_log import RunLog
-from bench.report.content import Caution, Folded, Part, Prose, Section, Table, texts
+from bench.report.content import Caution, Chapter, ChapterPart, CollapsedTable, Paragraph, ReportTable, text_columns
 from bench.report.output.number_format import number
 from shared.runlog.latency_log import Outcome
 
@@ -27,15 +27,15 @@ _UNTRAINED = (
 )
 
 
-def chapter(run: RunLog) -> Section:
+def chapter(run: RunLog) -> Chapter:
     """Provenance of one run."""
     if not run.manifest:
-        return Section(
+        return Chapter(
             "provenance",
             _TITLE,
             (Caution("The run has no manifest that can be read: what was played to whom is not known."),),
         )
-    parts: list[Part] = []
+    parts: list[ChapterPart] = []
     if _of(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
     answerers = _answerers(run)
@@ -43,21 +43,23 @@ def chapter(run: RunLog) -> Section:
         parts.append(Caution(_SEVERAL))
     elif len(_hashes(run.manifest)) > 1:
         parts.append(Caution(_SEVERAL_FILES))
-    columns = texts("what", "value")
-    parts.append(Table("provenance", "The run in short.", columns, tuple(_in_short(run, answerers))))
-    everything = Table("manifest", "What the manifest of the run says.", columns, tuple(facts(run.manifest)))
-    parts.append(Folded("Everything the manifest says", everything))
-    return Section("provenance", _TITLE, tuple(parts))
+    columns = text_columns("what", "value")
+    parts.append(ReportTable("provenance", "The run in short.", columns, tuple(_in_short(run, answerers))))
+    everything = ReportTable(
+        "manifest", "What the manifest of the run says.", columns, tuple(manifest_rows(run.manifest))
+    )
+    parts.append(CollapsedTable("Everything the manifest says", everything))
+    return Chapter("provenance", _TITLE, tuple(parts))
 
 
-def comparison(runs: Sequence[RunLog]) -> Section:
+def comparison(runs: Sequence[RunLog]) -> Chapter:
     """Provenance of several runs side by side: first what differs, then what they have in common."""
-    told = [dict(facts(run.manifest)) for run in runs]
+    told = [dict(manifest_rows(run.manifest)) for run in runs]
     names = list(dict.fromkeys(name for facts_of_run in told for name in facts_of_run))
     rows = [(name, *(facts_of_run.get(name) for facts_of_run in told)) for name in names]
     differing = tuple(row for row in rows if len(set(row[1:])) > 1)
     common = tuple(row[:2] for row in rows if len(set(row[1:])) == 1)
-    parts: list[Part] = [
+    parts: list[ChapterPart] = [
         Caution(f"{run.name} has no manifest that can be read: what it played to whom is not known.")
         for run in runs
         if not run.manifest
@@ -66,12 +68,14 @@ def comparison(runs: Sequence[RunLog]) -> Section:
         Caution(f"{run.name}: {_UNTRAINED}") for run in runs if _of(run.manifest, "model").get("trained") is False
     ]
     if differing:
-        columns = texts("what", *(run.name for run in runs))
-        parts.append(Table("provenance_differing", "What differs between the runs.", columns, differing))
+        columns = text_columns("what", *(run.name for run in runs))
+        parts.append(ReportTable("provenance_differing", "What differs between the runs.", columns, differing))
     if common:
-        in_common = Table("provenance_common", "What the runs have in common.", texts("what", "value"), common)
-        parts.append(Folded("What the runs have in common", in_common))
-    return Section("provenance", _TITLE, tuple(parts or [Prose("Not known: no run has a manifest.")]))
+        in_common = ReportTable(
+            "provenance_common", "What the runs have in common.", text_columns("what", "value"), common
+        )
+        parts.append(CollapsedTable("What the runs have in common", in_common))
+    return Chapter("provenance", _TITLE, tuple(parts or [Paragraph("Not known: no run has a manifest.")]))
 
 
 def _answerers(run: RunLog) -> pd.DataFrame:
@@ -118,7 +122,7 @@ def _told(thing: Mapping[str, Any], names: Sequence[str], digest: str) -> str:
     return f"{words}, {digest} {thing.get(digest) or _UNKNOWN}"
 
 
-def facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def manifest_rows(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Everything a manifest tells, as names and texts, in the order in which a reader asks."""
     source, model, host = (_of(manifest, key) for key in ("source", "model", "host"))
     yield from _named(manifest, ("state", "vehicle", "session", "commit", "seed"))

@@ -6,10 +6,22 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, Column, Part, Prose, Row, Section, Table, Trace, joined, numbers, texts
-from bench.report.data.answered_frames import Floats, column, seconds, thinned
+from bench.report.content import (
+    Chapter,
+    ChapterPart,
+    Chart,
+    Column,
+    Paragraph,
+    ReportTable,
+    TableRow,
+    Trace,
+    join_words,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.answered_frames import Floats, column_values, downsampled, seconds_since
 from bench.report.output.number_format import number, size
-from bench.report.output.stage_styles import series
+from bench.report.output.stage_styles import series_style
 
 _TITLE = "Resources"
 _SHORTEST_S = 0.1  # Between samples: the last one, at the end of a run, may follow at once and show no traffic.
@@ -35,26 +47,26 @@ _SUBJECTS = (
 )
 
 
-def chapter(resources: pd.DataFrame) -> Section:
+def chapter(resources: pd.DataFrame) -> Chapter:
     """Resources over time, by node, and a table of means and peaks."""
     if resources.empty:
-        return Section("resources", _TITLE, (Prose("Not measured: the run has no resources.csv."),))
-    parts: list[Part] = [chart for subject in _SUBJECTS if (chart := _chart(resources, subject))]
+        return Chapter("resources", _TITLE, (Paragraph("Not measured: the run has no resources.csv."),))
+    parts: list[ChapterPart] = [chart for subject in _SUBJECTS if (chart := _chart(resources, subject))]
     if traffic := _traffic(resources):
         parts.append(traffic)
     parts.append(_table(resources))
     missing = [
         name
-        for name, column in (("GPU", "gpu_percent"), ("TCP bytes", "bytes_in"))
-        if not resources[column].notna().any()
+        for name, column_values in (("GPU", "gpu_percent"), ("TCP bytes", "bytes_in"))
+        if not resources[column_values].notna().any()
     ]
     if missing:
-        parts.append(Prose(f"Not measured: {joined(missing)}."))
-    return Section("resources", _TITLE, tuple(parts))
+        parts.append(Paragraph(f"Not measured: {join_words(missing)}."))
+    return Chapter("resources", _TITLE, tuple(parts))
 
 
 def _at_s(resources: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    return seconds(rows, "at_ns", int(resources["at_ns"].min()))
+    return seconds_since(rows, "at_ns", int(resources["at_ns"].min()))
 
 
 def _chart(resources: pd.DataFrame, subject: _Subject) -> Chart | None:
@@ -64,10 +76,12 @@ def _chart(resources: pd.DataFrame, subject: _Subject) -> Chart | None:
         return None
     traces, told = [], []
     for place, (node, rows) in enumerate(known.groupby("node", sort=False)):
-        values = column(rows, subject.column) * subject.factor
+        values = column_values(rows, subject.column) * subject.factor
         told.append(f"{node} {subject.tell(float(values.mean()))}")
-        shown = thinned(rows)
-        traces.append(_line(place, str(node), _at_s(resources, shown), column(shown, subject.column) * subject.factor))
+        shown = downsampled(rows)
+        traces.append(
+            _line(place, str(node), _at_s(resources, shown), column_values(shown, subject.column) * subject.factor)
+        )
     caption = f"{subject.noun} over time. Means: {', '.join(told)}."
     return Chart(f"resources_{subject.name}", caption, tuple(traces), _layout(subject.axis), height=280)
 
@@ -79,12 +93,12 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
     for place, (node, of_node) in enumerate(known.groupby("node", sort=False)):
         at_s = _at_s(resources, of_node)
         apart = np.diff(at_s, prepend=-np.inf) > _SHORTEST_S
-        rows = thinned(of_node[apart])
+        rows = downsampled(of_node[apart])
         at_s = _at_s(resources, rows)
         if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate has two ends.
             continue
         for way, symbol in (("in", "circle"), ("out", "diamond-open")):
-            values = column(rows, f"bytes_{way}")
+            values = column_values(rows, f"bytes_{way}")
             line = _line(place, f"{node} {way}", at_s[1:], np.diff(values) / np.diff(at_s) / 1e6)
             traces.append(line | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
         told.append(
@@ -97,7 +111,7 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
 
 
 def _line(place: int, name: str, at_s: Floats, values: Floats) -> Trace:
-    colour, dash = series(place)
+    colour, dash = series_style(place)
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": at_s, "y": values,
         "line": {"color": colour, "dash": dash, "width": 1.8},
@@ -113,28 +127,28 @@ def _layout(axis: str) -> Trace:
     }
 
 
-def _table(resources: pd.DataFrame) -> Table:
-    rows: list[Row] = []
+def _table(resources: pd.DataFrame) -> ReportTable:
+    rows: list[TableRow] = []
     for node, of_node in resources.groupby("node", sort=False):
         figures = [
             value
             for name, factor in (("cpu_percent", 1), ("rss_bytes", 1e-6), ("gpu_percent", 1), ("gpu_power_w", 1))
-            for value in _mean_and_peak(column(of_node, name) * factor)
+            for value in _mean_and_peak(column_values(of_node, name) * factor)
         ]
-        received, sent = (_last(column(of_node, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
+        received, sent = (_last(column_values(of_node, name)) / 1e6 for name in ("bytes_in", "bytes_out"))
         rows.append((str(node), len(of_node), *figures, received, sent))
     columns = (
-        *texts("node"),
-        *numbers(
+        *text_columns("node"),
+        *number_columns(
             "samples", "CPU % mean", "CPU % peak", "memory MB mean", "memory MB peak", "GPU % mean", "GPU % peak",
             "GPU W mean", "GPU W peak", "TCP in MB", "TCP out MB",
         ),
     )  # fmt: skip
     caption = "What each node used: mean and peak of its samples. 100 % of CPU is one core busy."
-    return Table("resources", caption, *_measured(columns, rows))
+    return ReportTable("resources", caption, *_measured(columns, rows))
 
 
-def _measured(columns: tuple[Column, ...], rows: list[Row]) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
+def _measured(columns: tuple[Column, ...], rows: list[TableRow]) -> tuple[tuple[Column, ...], tuple[TableRow, ...]]:
     """Without the columns in which nothing was measured."""
     kept = [
         place

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.chapters.run.outcomes import left_out
-from bench.report.content import Cell, Chart, Column, Kind, Prose, Section, Table, numbers
-from bench.report.data.answered_frames import column
+from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.content import CellValue, Chapter, Chart, Column, ColumnKind, Paragraph, ReportTable, number_columns
+from bench.report.data.answered_frames import column_values
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import STAGES
-from bench.statistics.description import Description, describe
+from bench.statistics.description import SampleDescription, describe
 from shared.runlog.latency_table import PARTS
 from shared.runlog.percentiles import NOTE, has_percentile
 
@@ -25,39 +25,39 @@ _ABOUT = (
 )
 
 
-def describe_stages(known: pd.DataFrame) -> dict[str, Description]:
+def describe_stages(known: pd.DataFrame) -> dict[str, SampleDescription]:
     """Every stage and sum of the answered frames, in time order."""
-    return {name: describe(column(known, f"{name}_ms"), seed=SEED) for name in dict.fromkeys(ROWS)}
+    return {name: describe(column_values(known, f"{name}_ms"), seed=SEED) for name in dict.fromkeys(ROWS)}
 
 
-def chapter(described: dict[str, Description], known: pd.DataFrame, read: int) -> Section:
+def chapter(described: dict[str, SampleDescription], known: pd.DataFrame, read: int) -> Chapter:
     """The table of statistics, and the spread of the stages. `known`: the frames answered, of so many `read`."""
     if known.empty:
-        return Section("statistics", "Statistics", (Prose("Not measured: no frame was answered."),))
-    return Section("statistics", "Statistics", (Prose(_ABOUT), table(described, read), _spread(known)))
+        return Chapter("statistics", "Statistics", (Paragraph("Not measured: no frame was answered."),))
+    return Chapter("statistics", "Statistics", (Paragraph(_ABOUT), table(described, read), _spread(known)))
 
 
-def table(described: dict[str, Description], read: int) -> Table:
+def table(described: dict[str, SampleDescription], read: int) -> ReportTable:
     """The statistics of each stage and sum."""
     rows = []
     for name, told in described.items():
-        figures: list[Cell] = [getattr(told, figure) for figure in _FIGURES]
+        figures: list[CellValue] = [getattr(told, figure) for figure in _FIGURES]
         rows.append((name, told.count, *figures, told.minimum, told.maximum, told.std))
-    columns = (Column("stage", Kind.STAGE), *numbers("frames", *_HEADINGS))
+    columns = (Column("stage", ColumnKind.STAGE), *number_columns("frames", *_HEADINGS))
     total = described["total"]
     caption = (
         f"Statistics of {total.count:,} answered frames, milliseconds. As they follow one another, they tell as much of the mean total as "
         f"{total.effective_count:,.0f} independent ones would."
-        f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{left_out(read, total.count)}"
+        f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{unanswered_note(read, total.count)}"
     )
-    return Table("statistics", caption, columns, tuple(rows))
+    return ReportTable("statistics", caption, columns, tuple(rows))
 
 
 def _spread(known: pd.DataFrame) -> Chart:
     """Quartiles, and the middle nine tenths, of each stage on a logarithmic axis."""
     names = [*map(str, PARTS), "total"]
     figures = {
-        name: np.maximum(_SHORTEST_MS, np.percentile(column(known, f"{name}_ms"), (5, 25, 50, 75, 95)))
+        name: np.maximum(_SHORTEST_MS, np.percentile(column_values(known, f"{name}_ms"), (5, 25, 50, 75, 95)))
         for name in names
     }
     traces = tuple(

@@ -6,10 +6,20 @@ from itertools import accumulate, groupby
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, Column, Kind, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.answered_frames import column, means, middle
+from bench.report.content import (
+    Chapter,
+    Chart,
+    Column,
+    ColumnKind,
+    Paragraph,
+    ReportTable,
+    Trace,
+    number_columns,
+    text_columns,
+)
+from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations
 from bench.report.output.number_format import milliseconds, share
-from bench.report.output.stage_styles import STAGES, bar
+from bench.report.output.stage_styles import STAGES, bar_marker
 from shared.runlog.latency_table import PARTS, WHERE, Summary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
 
@@ -19,23 +29,23 @@ _LEAST = 20  # Answered frames from which on the slowest twentieth is a frame at
 _TEXT_SHARE = 0.12  # Of the time: what is shorter gets no text in its bar.
 
 
-def where(part: str) -> str:
+def node_of(part: str) -> str:
     """The node a part of the journey belongs to: edge, link or cloud."""
     return "link" if part in {"uplink", "downlink"} else WHERE[part]
 
 
-def chapter(frames: pd.DataFrame) -> Section:
+def chapter(frames: pd.DataFrame) -> Chapter:
     """The journey of the answered frames: waterfall, shares and table."""
     if frames.empty:
-        nothing = Prose("Not measured: no frame was answered with all its stages, so there is no journey to show.")
-        return Section("stages", "Where the time goes", (nothing,))
-    return Section("stages", "Where the time goes", (waterfall(frames), shares(frames), table(frames)))
+        nothing = Paragraph("Not measured: no frame was answered with all its stages, so there is no journey to show.")
+        return Chapter("stages", "Where the time goes", (nothing,))
+    return Chapter("stages", "Where the time goes", (waterfall(frames), shares(frames), table(frames)))
 
 
 def waterfall(frames: pd.DataFrame) -> Chart:
     """The journey of the frames about the median, one stage after the other."""
-    about = middle(frames)
-    journey = means(about)
+    about = frames_near_median(frames)
+    journey = mean_durations(about)
     total = sum(journey.values())
     parts, lasting = list(journey), list(journey.values())
     begins = [0.0, *accumulate(lasting)][:-1]
@@ -50,7 +60,7 @@ def waterfall(frames: pd.DataFrame) -> Chart:
             "text": [milliseconds(lasting[place])],
             "textposition": "outside",
             "cliponaxis": False,
-            "marker": bar(part),
+            "marker": bar_marker(part),
             "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.3f}} ms, "
             f"{begins[place]:.3f} ms after it was due<extra></extra>",
         }
@@ -76,7 +86,7 @@ def _bands(parts: Sequence[str]) -> Trace:
     """A ground behind the stages of each node, and its name at the right."""
     shapes, names = [], []
     begin = 0
-    for node, group in groupby(parts, where):
+    for node, group in groupby(parts, node_of):
         end = begin + len(list(group))
         title, ground = _BANDS[node]
         shapes.append({
@@ -100,7 +110,7 @@ def _told_journey(about: pd.DataFrame, journey: dict[str, float], total: float) 
         f"{second} ({milliseconds(journey[second])})."
     )
     if "uplink" in journey:
-        error = float(column(about, "clock_error_ms").mean())
+        error = float(column_values(about, "clock_error_ms").mean())
         told += f" Uplink and downlink are each true to within {milliseconds(error)}; their sum is exact."
     return told
 
@@ -120,8 +130,8 @@ def shares(frames: pd.DataFrame) -> Chart:
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,
-            "textfont": {"color": bar(part)["pattern"]["fgcolor"]},  # type: ignore[index]  # A mark is a map of anything.
-            "marker": bar(part),
+            "textfont": {"color": bar_marker(part)["pattern"]["fgcolor"]},  # type: ignore[index]  # A mark is a map of anything.
+            "marker": bar_marker(part),
             "hovertemplate": f"<b>{part}</b>: the frame {STAGES[part].meaning}<br>%{{x:.2f}} % of the time<extra></extra>",
         }
         for part in map(str, PARTS)
@@ -145,16 +155,18 @@ def _groups(frames: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [
         every,
         ("the fastest 5 %", frames[totals <= fast]),
-        ("the middle 10 %", middle(frames)),
+        ("the middle 10 %", frames_near_median(frames)),
         ("the slowest 5 %", frames[totals >= slow]),
     ]
 
 
 def _shares(frames: pd.DataFrame) -> tuple[dict[str, float], float]:
     """Each part's share of the time, and the mean total in milliseconds."""
-    total = column(frames, "total_ms")
+    total = column_values(frames, "total_ms")
     summed = float(total.sum())
-    parts = {str(part): float(column(frames, f"{part}_ms").sum()) / summed if summed else np.nan for part in PARTS}
+    parts = {
+        str(part): float(column_values(frames, f"{part}_ms").sum()) / summed if summed else np.nan for part in PARTS
+    }
     return parts, float(total.mean())
 
 
@@ -171,12 +183,12 @@ def _told_shares(groups: list[tuple[str, dict[str, float], float]]) -> str:
     return f"{told} Of the slowest twentieth, {grown} takes {share(slow[grown])} instead of {share(parts[grown])}."
 
 
-def summaries(frames: pd.DataFrame) -> list[Summary]:
+def stage_summaries(frames: pd.DataFrame) -> list[Summary]:
     """The stages of the answered frames in figures, and their total: what the terminal shows."""
-    return summarise_durations(np.column_stack([column(frames, f"{name}_ms") for name in (*PARTS, "total")]))
+    return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in (*PARTS, "total")]))
 
 
-def table(frames: pd.DataFrame) -> Table:
+def table(frames: pd.DataFrame) -> ReportTable:
     """The stages in figures, and what a frame spends them on."""
     rows = tuple(
         (
@@ -188,16 +200,16 @@ def table(frames: pd.DataFrame) -> Table:
             summary.p99_ms,
             100 * summary.share,
         )
-        for summary in summaries(frames)
+        for summary in stage_summaries(frames)
     )
     columns = (
-        Column("stage", Kind.STAGE),
-        *texts("where", "in it, the frame …"),
-        *numbers("p50 ms", "p95 ms", "p99 ms"),
+        Column("stage", ColumnKind.STAGE),
+        *text_columns("where", "in it, the frame …"),
+        *number_columns("p50 ms", "p95 ms", "p99 ms"),
         Column("share %", digits=1),
     )
     caption = (
         f"Time by stage of {len(frames):,} answered frames. The stages sum to the total of every frame; percentiles do "
         f"not, as no frame is the median in every stage.{'' if has_percentile(99, len(frames)) else f' {NOTE}'}"
     )
-    return Table("stages", caption, columns, rows)
+    return ReportTable("stages", caption, columns, rows)

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chart, FrameList, Prose, Section, Table, Trace, numbers, texts
-from bench.report.data.answered_frames import SINCE_DUE, Floats, column, frame_name, seconds
-from bench.report.data.frame_details import drawn
+from bench.report.content import Chapter, Chart, FrameList, Paragraph, ReportTable, Trace, number_columns, text_columns
+from bench.report.data.answered_frames import TIME_AXIS_TITLE, Floats, column_values, frame_name, seconds_since
+from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
-from bench.report.output.stage_styles import OUTCOMES, TOTAL
+from bench.report.output.stage_styles import OUTCOME_COLOURS, TOTAL_COLOUR
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
@@ -21,17 +21,17 @@ _POINT = "#6d9db5"
 _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle", "hexagon")
 
 
-def chapter(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> Section:
+def chapter(frames: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> Chapter:
     """The totals over time. `frames`: all of a run; `known`: its answered ones."""
     if known.empty:
-        nothing = Prose("Not measured: no frame was answered, so there is no latency to show over time.")
-        return Section("timeline", _TITLE, (nothing,))
+        nothing = Paragraph("Not measured: no frame was answered, so there is no latency to show over time.")
+        return Chapter("timeline", _TITLE, (nothing,))
     slow = slowest(known)
     listed = FrameList(
         "Open one of the slowest frames:", tuple(zip(slow["sequence"].tolist(), _labels(slow), strict=True))
     )
     parts = (_chart(frames, known, slow, start_ns), listed, _table(slow, known, start_ns))
-    return Section("timeline", _TITLE, parts)
+    return Chapter("timeline", _TITLE, parts)
 
 
 def slowest(known: pd.DataFrame) -> pd.DataFrame:
@@ -48,16 +48,16 @@ def _labels(slow: pd.DataFrame) -> list[str]:
 
 
 def _chart(frames: pd.DataFrame, known: pd.DataFrame, slow: pd.DataFrame, start_ns: int) -> Chart:
-    shown = drawn(known)
-    unanswered = drawn(frames[frames["outcome"] != Outcome.ANSWERED])
+    shown = frames_on_page(known)
+    unanswered = frames_on_page(frames[frames["outcome"] != Outcome.ANSWERED])
     traces = [_points(rows, start_ns) for _, rows in shown.groupby("camera", sort=False)]
-    traces += _trend(seconds(known, "t_due_ns", start_ns), column(known, "total_ms"))
+    traces += _trend(seconds_since(known, "t_due_ns", start_ns), column_values(known, "total_ms"))
     traces.append(_marked(slow, start_ns))
     traces += [_rug(rows, place, start_ns) for place, (_, rows) in enumerate(unanswered.groupby("outcome", sort=False))]
     has_rug = len(unanswered) > 0
     layout = {
         "xaxis": {
-            "title": {"text": SINCE_DUE},
+            "title": {"text": TIME_AXIS_TITLE},
             "anchor": "y2" if has_rug else "y",
             "rangemode": "tozero",
         },
@@ -83,8 +83,8 @@ def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
         "type": "scattergl",
         "mode": "markers",
         "name": str(camera),
-        "x": seconds(rows, "t_due_ns", start_ns).astype(np.float32),
-        "y": column(rows, "total_ms").astype(np.float32),
+        "x": seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
+        "y": column_values(rows, "total_ms").astype(np.float32),
         "customdata": rows["sequence"].to_numpy(np.int32),
         "hovertemplate": f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s<extra></extra>",
         "marker": {"color": _POINT, "size": 4 if len(rows) > _MANY else 7, "opacity": 0.6},
@@ -96,8 +96,8 @@ def _marked(slow: pd.DataFrame, start_ns: int) -> Trace:
         "type": "scattergl",
         "mode": "markers",
         "name": f"the {len(slow)} slowest",
-        "x": seconds(slow, "t_due_ns", start_ns),
-        "y": column(slow, "total_ms"),
+        "x": seconds_since(slow, "t_due_ns", start_ns),
+        "y": column_values(slow, "total_ms"),
         "customdata": slow["sequence"].to_numpy(np.int32),
         "text": [_name(row) for _, row in slow.iterrows()],
         "hovertemplate": "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s<extra></extra>",
@@ -117,7 +117,7 @@ def _trend(at_s: Floats, totals: Floats) -> list[Trace]:
         lines.append({
             "type": "scattergl", "mode": "lines", "name": f"{name} of {len(totals) // spans:,} frames", "x": middles,
             "y": np.array([np.percentile(totals[part], share) for part in cuts]),
-            "line": {"color": TOTAL, "width": 1.8, "dash": dash}, "hoverinfo": "skip",
+            "line": {"color": TOTAL_COLOUR, "width": 1.8, "dash": dash}, "hoverinfo": "skip",
         })  # fmt: skip
     return lines
 
@@ -128,29 +128,29 @@ def _rug(rows: pd.DataFrame, place: int, start_ns: int) -> Trace:
         "type": "scattergl",
         "mode": "markers",
         "name": f"{outcome} {len(rows):,}",
-        "x": seconds(rows, "t_due_ns", start_ns).astype(np.float32),
+        "x": seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
         "y": [outcome] * len(rows),
         "yaxis": "y2",
         "customdata": rows["sequence"].to_numpy(np.int32),
         "hovertemplate": f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": OUTCOMES[outcome], "size": 7, "symbol": _SYMBOLS[place % len(_SYMBOLS)]},
+        "marker": {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[place % len(_SYMBOLS)]},
     }
 
 
-def _table(slow: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> Table:
+def _table(slow: pd.DataFrame, known: pd.DataFrame, start_ns: int) -> ReportTable:
     """The slowest frames, and the stage in which each lost most against the median."""
     medians = {str(part): float(known[f"{part}_ms"].median()) for part in PARTS}
-    due = seconds(slow, "t_due_ns", start_ns)
+    due = seconds_since(slow, "t_due_ns", start_ns)
     rows = []
     for place, (_, row) in enumerate(slow.iterrows()):
         over = {part: float(row[f"{part}_ms"]) - median for part, median in medians.items()}
         part = max(over, key=lambda name: over[name])
         rows.append((_name(row), float(due[place]), float(row["total_ms"]), part, over[part], str(row["worker"])))
     columns = (
-        *texts("frame"),
-        *numbers("due at s", "total ms"),
-        *texts("lost most in"),
-        *numbers("over its median, ms"),
-        *texts("worker"),
+        *text_columns("frame"),
+        *number_columns("due at s", "total ms"),
+        *text_columns("lost most in"),
+        *number_columns("over its median, ms"),
+        *text_columns("worker"),
     )
-    return Table("slowest", f"The {len(rows)} slowest of the answered frames.", columns, tuple(rows))
+    return ReportTable("slowest", f"The {len(rows)} slowest of the answered frames.", columns, tuple(rows))

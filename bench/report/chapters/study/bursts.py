@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from bench.performance.burst import Split, middle, speed_up, split, spread_ms
-from bench.report.content import Part, Prose, Section, Table, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.data.study_log import ReportedCell, StudyLog
 
 _TITLE = "Where the time of a burst goes"
 _OFFLINE = "offline"  # The scenario in which all frames fall due at once.
 
 
-def chapter(study: StudyLog) -> Section | None:
+def chapter(study: StudyLog) -> Chapter | None:
     """The four terms of every cell whose frames fell due at once; None where none did."""
     found = {cell.key: splits for cell in study.cells if (splits := _splits(study, cell))}
     if not found:
@@ -30,8 +30,8 @@ def chapter(study: StudyLog) -> Section | None:
             shown.predicted_ms / shown.total_ms, speed_up(found[cell.key], alone) if alone else np.nan,
         ))  # fmt: skip
     columns = (
-        *texts("cell"),
-        *numbers(
+        *text_columns("cell"),
+        *number_columns(
             "workers", "frames", "runs", "network ms", "client queue ms", "server queue ms", "compute ms", "latency ms", "± latency ms",
             "queue by the formula ms", "formula / measured", "speed-up",
         ),
@@ -42,16 +42,16 @@ def chapter(study: StudyLog) -> Section | None:
         "Formula: (N_R − N_S) / N_S · T_compute for the queue, with the time that a worker of the run was busy with each "
         "of its frames. Speed-up: one worker's latency over this one's."
     )
-    about = Prose(
+    about = Paragraph(
         "The four terms are those of the distributed video inference of the originals. What waits for a worker waits at "
         "the vehicle or before the worker, as a vehicle sends no more than workers take: compare the sum of both queues "
         "with the formula's. Workers that share one machine share its cores, so that T_compute grows with their number."
     )
-    parts: tuple[Part, ...] = (about, Table("bursts", caption, columns, tuple(rows)))
-    return Section("bursts", _TITLE, parts)
+    parts: tuple[ChapterPart, ...] = (about, ReportTable("bursts", caption, columns, tuple(rows)))
+    return Chapter("bursts", _TITLE, parts)
 
 
-def _splits(study: StudyLog, cell: Cell) -> list[Split]:
+def _splits(study: StudyLog, cell: ReportedCell) -> list[Split]:
     """Of each run of a cell whose frames fell due at once."""
     facts = study.runs[(study.runs["cell"] == cell.key) & (study.runs["state"] == "done")]
     known = {"scenario", "workers"} <= set(facts.columns) and len(facts)
@@ -62,10 +62,10 @@ def _splits(study: StudyLog, cell: Cell) -> list[Split]:
     return [split(of_run, workers) for _, of_run in frames.groupby("repetition")]
 
 
-def _alone(study: StudyLog, cell: Cell, found: Mapping[str, list[Split]]) -> list[Split]:
+def _alone(study: StudyLog, cell: ReportedCell, found: Mapping[str, list[Split]]) -> list[Split]:
     """The splits of the cell with one worker that is else the same."""
 
-    def else_(other: Cell) -> dict[str, Any]:
+    def else_(other: ReportedCell) -> dict[str, Any]:
         return {axis: value for axis, value in other.settings.items() if axis != "workers"}
 
     same = [other for other in study.cells if other.key in found and else_(other) == else_(cell)]

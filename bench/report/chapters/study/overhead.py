@@ -6,26 +6,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Part, Prose, Row, Section, Table, numbers, texts
-from bench.report.data.study_log import AS_SAID, Cell, StudyLog
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow, number_columns, text_columns
+from bench.report.data.study_log import DEFAULT_VALUE, ReportedCell, StudyLog
 
 _TITLE = "What the journey adds to the inference"
 _SPREAD = "±: the standard deviation of the runs' means, – of a single run."
 
 
-def chapter(study: StudyLog) -> Section | None:
+def chapter(study: StudyLog) -> Chapter | None:
     """A row a cell, its axes in columns of their own; None where no frame was answered."""
     if study.frames.empty:
         return None
-    about = Prose(
+    about = Paragraph(
         "Overhead is a frame's total less its inference: the vehicle's own work, the way there and back, decoding, waiting "
         "and encoding. Means, unlike medians, may be subtracted: total is inference and overhead."
     )
-    parts: list[Part] = [about, _table(study, "overhead", _OVERHEAD, f"Totals of the answered frames. {_SPREAD}")]
+    parts: list[ChapterPart] = [
+        about,
+        _table(study, "overhead", _OVERHEAD, f"Totals of the answered frames. {_SPREAD}"),
+    ]
     if "codec" in study.axes:
         caption = f"What the codecs cost and save: means of the answered frames, bytes of a frame. {_SPREAD}"
         parts.append(_table(study, "codecs", _CODECS, caption))
-    return Section("overhead", _TITLE, tuple(parts))
+    return Chapter("overhead", _TITLE, tuple(parts))
 
 
 def _mean(name: str) -> "_Figure":
@@ -62,21 +65,21 @@ _CODECS = (
 )
 
 
-def _table(study: StudyLog, name: str, figures: dict[str, _Figure], caption: str) -> Table:
-    rows: list[Row] = []
+def _table(study: StudyLog, name: str, figures: dict[str, _Figure], caption: str) -> ReportTable:
+    rows: list[TableRow] = []
     for cell in study.cells:
         frames = study.side(cell).frames
         if len(frames):
             frames = frames.assign(**{_ADDED: frames["total_ms"] - frames["inferred_ms"]})
             rows.append((*_settings(study, cell), *(figure(frames) for figure in figures.values())))
     settings = [f"{axis} (axis)" if axis in figures else axis for axis in study.axes or ("cell",)]
-    return Table(name, caption, (*texts(*settings), *numbers(*figures)), tuple(rows))
+    return ReportTable(name, caption, (*text_columns(*settings), *number_columns(*figures)), tuple(rows))
 
 
-def _settings(study: StudyLog, cell: Cell) -> list[str]:
+def _settings(study: StudyLog, cell: ReportedCell) -> list[str]:
     """The values of a cell on the axes that differ; its name where none does."""
     return [_told(cell.settings[axis]) for axis in study.axes] or [cell.name]
 
 
 def _told(value: Any) -> str:
-    return AS_SAID if value is None else str(value)
+    return DEFAULT_VALUE if value is None else str(value)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.comparisons.runs import tested
-from bench.report.content import Part, Prose, Section, Table, numbers, texts
-from bench.report.data.study_log import Cell, StudyLog
+from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
+from bench.report.data.study_log import ReportedCell, StudyLog
 from bench.report.output.number_format import probability
 from bench.statistics.run_test import RunTest, compare_runs
 
@@ -26,21 +26,21 @@ _FIGURES = {  # Columns of the runs' table.
 
 class _Compared(NamedTuple):
     figure: str
-    a: Cell
-    b: Cell
+    a: ReportedCell
+    b: ReportedCell
     test: RunTest
 
 
-def chapter(study: StudyLog) -> Section | None:
+def chapter(study: StudyLog) -> Chapter | None:
     """The runs of cells that differ in one axis alone; None where nothing was measured in two such cells."""
-    parts: list[Part] = [_table(axis, found) for axis in study.axes if (found := _found(study, axis))]
+    parts: list[ChapterPart] = [_table(axis, found) for axis in study.axes if (found := _found(study, axis))]
     if not parts:
         return None
-    about = Prose(
+    about = Paragraph(
         "A run is one figure here, its mean CPU or greatest memory: samples within a run follow one another, and so many "
         "of them would make any difference look certain. 100 % of CPU is one core busy."
     )
-    return Section("utilisation", "CPU and memory by axis", (about, *parts))
+    return Chapter("utilisation", "CPU and memory by axis", (about, *parts))
 
 
 def _found(study: StudyLog, axis: str) -> list[_Compared]:
@@ -60,13 +60,13 @@ def _found(study: StudyLog, axis: str) -> list[_Compared]:
     ]
 
 
-def _of(study: StudyLog, cell: Cell, column: str) -> pd.Series:
+def _of(study: StudyLog, cell: ReportedCell, column: str) -> pd.Series:
     """A figure of each run of a cell, by its repetition."""
     runs = study.runs[study.runs["cell"] == cell.key]
     return runs.astype({column: np.float64}).groupby("repetition")[column].mean()
 
 
-def _table(axis: str, found: Sequence[_Compared]) -> Table:
+def _table(axis: str, found: Sequence[_Compared]) -> ReportTable:
     rows = tuple(
         (
             each.figure,
@@ -84,12 +84,12 @@ def _table(axis: str, found: Sequence[_Compared]) -> Table:
         for each in found
     )
     columns = (
-        *texts("figure", "of", "against", "runs"),
-        *numbers("mean of", "± of", "mean against", "± against", "difference"),
-        *texts("verdict", "p"),
+        *text_columns("figure", "of", "against", "runs"),
+        *number_columns("mean of", "± of", "mean against", "± against", "difference"),
+        *text_columns("verdict", "p"),
     )
     caption = (
         f"By {axis}: the means of the runs, ± their standard deviations, and the difference. "
         f"{tested(each.test.method for each in found)}"
     )
-    return Table("utilisation_" + re.sub(r"\W+", "_", axis), caption, columns, rows)
+    return ReportTable("utilisation_" + re.sub(r"\W+", "_", axis), caption, columns, rows)

@@ -9,7 +9,7 @@ import pytest
 from bench.load.synthetic_run import CAMERA
 from bench.logs.run_log import load_run
 from bench.report.data import frame_details
-from bench.report.data.answered_frames import answered, start_ns
+from bench.report.data.answered_frames import answered_frames, first_due_ns
 
 
 def unpacked(text: str) -> npt.NDArray[np.int32]:
@@ -21,7 +21,7 @@ def unpacked(text: str) -> npt.NDArray[np.int32]:
 def test_every_frame_can_be_opened_with_all_its_stages(run: Path) -> None:
     """To the microsecond, and with what was not measured still missing."""
     frames = load_run(run).frames
-    packed = frame_details.details(frames, answered(frames), start_ns(frames), {})
+    packed = frame_details.frame_details(frames, answered_frames(frames), first_due_ns(frames), {})
     assert packed["count"] == len(frames) == 400
     for name in ("total", "inferred", "crossing", "uplink"):
         told = unpacked(packed["columns"][name])
@@ -39,7 +39,7 @@ def test_a_log_too_long_for_a_page_keeps_its_slowest_frames(run: Path, monkeypat
     frames = load_run(run).frames
     monkeypatch.setattr(frame_details, "MOST_FRAMES", 100)
     monkeypatch.setattr(frame_details, "_ALWAYS", 20)
-    kept = frame_details.drawn(frames)
+    kept = frame_details.frames_on_page(frames)
     assert len(kept) <= 100
     assert set(frames["total_ms"].nlargest(20).index) <= set(kept.index)
     assert kept.index.is_monotonic_increasing
@@ -48,17 +48,17 @@ def test_a_log_too_long_for_a_page_keeps_its_slowest_frames(run: Path, monkeypat
 def test_pictures_that_were_kept_are_found_by_camera_and_sequence(run: Path, tmp_path: Path) -> None:
     """A frame without one is opened without one, and a broken file is no end."""
     frames = load_run(run).frames
-    found = frame_details.pictures(run, frames, [0, 2, 399])
+    found = frame_details.overlay_images(run, frames, [0, 2, 399])
     assert sorted(found) == [0, 2]
     assert all(picture.startswith("data:image/jpeg;base64,/9j/") for picture in found.values())
     (tmp_path / "overlays").mkdir()
     (tmp_path / "overlays" / f"{CAMERA[1:].replace('/', '_')}_000000.jpg").write_bytes(b"\xff\xd8 half a picture")
-    assert not frame_details.pictures(tmp_path, frames, [0])
+    assert not frame_details.overlay_images(tmp_path, frames, [0])
 
 
 def test_pictures_never_fill_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those named first, the slowest, come first."""
     monkeypatch.setattr(frame_details, "_PICTURE_BYTES", 5_000)
     frames = load_run(run).frames
-    assert next(iter(frame_details.pictures(run, frames, [2, 0, 1]))) == 2
-    assert len(frame_details.pictures(run, frames, [2, 0, 1])) < 3
+    assert next(iter(frame_details.overlay_images(run, frames, [2, 0, 1]))) == 2
+    assert len(frame_details.overlay_images(run, frames, [2, 0, 1])) < 3

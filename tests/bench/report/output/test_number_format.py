@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bench.report.output.number_format import NOTHING, interval, milliseconds, number, probability, share, size, text
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_share_that_is_not_all_is_not_called_all(value: float, written: str) -
 
 def test_an_estimate_has_its_interval_only_where_there_is_one() -> None:
     """A sample too small for bounds must not seem to have some."""
-    assert text(Estimate(133.12, 131.04, 135.66)) == "133.1 [131.0 to 135.7]"
-    assert text(Estimate(133.12)) == "133.1"
-    assert not interval(Estimate(133.12))
+    assert text(IntervalEstimate(133.12, 131.04, 135.66)) == "133.1 [131.0 to 135.7]"
+    assert text(IntervalEstimate(133.12)) == "133.1"
+    assert not interval(IntervalEstimate(133.12))
 
 
 def test_a_p_value_is_never_zero() -> None:

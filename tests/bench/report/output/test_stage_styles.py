@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.report.chapters.run.stages import where
-from bench.report.output.stage_styles import OUTCOMES, SERIES, STAGES, ink, series
+from bench.report.chapters.run.stages import node_of
+from bench.report.output.stage_styles import OUTCOME_COLOURS, SERIES, STAGES, series_style, text_colour
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 
@@ -62,7 +62,7 @@ def test_no_two_stages_look_alike_everywhere(vision: str) -> None:
 def test_vehicle_and_cloud_stay_two_families(vision: str) -> None:
     """Which side of the link the time went is the first question."""
     nodes = {
-        node: [STAGES[part].colour for part in map(str, PARTS) if where(part) == node] for node in ("edge", "cloud")
+        node: [STAGES[part].colour for part in map(str, PARTS) if node_of(part) == node] for node in ("edge", "cloud")
     }
     nearest = min(distance(a, b, VISIONS[vision]) for a in nodes["edge"] for b in nodes["cloud"])
     assert nearest >= APART
@@ -71,12 +71,12 @@ def test_vehicle_and_cloud_stay_two_families(vision: str) -> None:
 def test_every_stage_and_outcome_has_its_look() -> None:
     """One that was added later would end the report with an error."""
     assert {str(part) for part in PARTS} | {"uplink", "downlink"} == STAGES.keys()
-    assert {outcome.value for outcome in Outcome} == OUTCOMES.keys()
+    assert {outcome.value for outcome in Outcome} == OUTCOME_COLOURS.keys()
 
 
 def test_series_repeat_late() -> None:
     """Sixteen cells lie over each other before two look alike."""
-    assert len({series(place) for place in range(16)}) == 16
+    assert len({series_style(place) for place in range(16)}) == 16
     assert len(set(SERIES)) == len(SERIES)
 
 
@@ -84,7 +84,7 @@ def test_text_on_a_stage_can_be_read() -> None:
     """Its contrast with the colour under it is at least 3 to 1 (WCAG 2.1, large text and graphics)."""
     for look in STAGES.values():
         light, dark = sorted(
-            (lab(colour, np.eye(3))[0] for colour in (look.colour, ink(look.colour))), reverse=True
+            (lab(colour, np.eye(3))[0] for colour in (look.colour, text_colour(look.colour))), reverse=True
         )  # fmt: skip
         above, below = ((((level + 16) / 116) ** 3 if level > 8 else level / 903.3) for level in (light, dark))
         assert (above + 0.05) / (below + 0.05) >= 3, look

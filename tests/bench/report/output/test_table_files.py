@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.content import Column, Kind, Table, numbers
+from bench.report.content import Column, ColumnKind, ReportTable, number_columns
 from bench.report.output.table_files import TablesError, to_csv, to_latex, to_markdown, write_tables
-from bench.statistics.description import Estimate
+from bench.statistics.description import IntervalEstimate
 
 HOSTILE = r"50 % of a_b & \c {d} #1 ~ ^2 $5 | <i>"
-TABLE = Table(
+TABLE = ReportTable(
     "stages",
     "Time by stage, ms: 5 % of all",
-    (Column("stage", Kind.STAGE), *numbers("p50 ms", "frames"), Column("note", Kind.TEXT)),
-    (("inferred", Estimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
+    (Column("stage", ColumnKind.STAGE), *number_columns("p50 ms", "frames"), Column("note", ColumnKind.TEXT)),
+    (("inferred", IntervalEstimate(117.2751134, 116.3, 118.4), 2931, HOSTILE), ("total", math.nan, None, "")),
 )
 
 

@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from bench.study.execution.cell_run import Result
-from bench.study.execution.runner import Runner
+from bench.study.execution.cell_run import RunResult
+from bench.study.execution.runner import StudyRunner
 from bench.study.execution.session import Session
-from bench.study.plan.cell import Cell, WorkerSetup
-from bench.study.plan.run_order import turns
-from bench.study.plan.study_plan import Plan, cells
+from bench.study.plan.cell import StudyCell, WorkerSetup
+from bench.study.plan.run_order import ordered_groups
+from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.results.folder import StudyError, StudyFolder
-from bench.study.results.provenance import begun
-from bench.study.results.tables import RUNS, write_frames, write_runs
+from bench.study.results.provenance import initial_manifest
+from bench.study.results.tables import RUN_COLUMNS, write_frames, write_runs
 from shared.runlog.latency_log import COLUMNS, Outcome
 from tests.bench.study.rig import BrokenError, Sessions, Silent, plan_file, plan_of
 
@@ -21,33 +21,33 @@ _AXES = {"format": ["frozen_graph", "saved_model"], "vehicles": [1, 2]}
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> StudyPlan:
     """Four cells, two setups, two repetitions."""
     return plan_of(tmp_path, axes=_AXES, repetitions=2, frames=4, warm_up_frames=1)
 
 
-def _runner(plan: Plan, root: Path, seed: int = 5) -> Runner:
-    return Runner(plan, StudyFolder(root), seed)
+def _runner(plan: StudyPlan, root: Path, seed: int = 5) -> StudyRunner:
+    return StudyRunner(plan, StudyFolder(root), seed)
 
 
 def test_every_cell_is_run_once_a_repetition_with_new_workers_for_each_block_and_setup(
-    plan: Plan, tmp_path: Path
+    plan: StudyPlan, tmp_path: Path
 ) -> None:
     """The design that the tables claim is the design that ran."""
     sessions, watcher = Sessions(), Silent()
     _runner(plan, tmp_path / "study").run(sessions.open, {}, watcher)
-    assert sessions.opened == [turn.setup for turn in turns(cells(plan), 2, seed=5)]
+    assert sessions.opened == [turn.setup for turn in ordered_groups(cells(plan), 2, seed=5)]
     assert len(sessions.opened) == 4
     assert len(sessions.played) == len(set(sessions.played)) == 8
     assert [result.row["order"] for result in watcher.results] == list(range(1, 9))
 
 
-def test_an_interrupted_study_goes_on_where_it_stopped_in_the_same_order(plan: Plan, tmp_path: Path) -> None:
+def test_an_interrupted_study_goes_on_where_it_stopped_in_the_same_order(plan: StudyPlan, tmp_path: Path) -> None:
     """A study of hours must survive Ctrl-C: what was finished is kept, what was half made is made again."""
     whole = Sessions()
     _runner(plan, tmp_path / "whole").run(whole.open, {}, Silent())
 
-    def interrupted(_: Cell) -> float:
+    def interrupted(_: StudyCell) -> float:
         if len(sessions.played) == 4:
             raise KeyboardInterrupt
         return 10.0
@@ -67,10 +67,10 @@ def test_an_interrupted_study_goes_on_where_it_stopped_in_the_same_order(plan: P
     assert not again.opened
 
 
-def test_an_interruption_is_no_failed_run_where_a_part_cannot_be_closed(plan: Plan, tmp_path: Path) -> None:
+def test_an_interruption_is_no_failed_run_where_a_part_cannot_be_closed(plan: StudyPlan, tmp_path: Path) -> None:
     """What a part says on the way out takes the interruption's place: the study would go on as if nobody had pressed Ctrl-C."""
 
-    def interrupted(_: Cell) -> float:
+    def interrupted(_: StudyCell) -> float:
         try:
             raise KeyboardInterrupt
         finally:
@@ -82,10 +82,10 @@ def test_an_interruption_is_no_failed_run_where_a_part_cannot_be_closed(plan: Pl
     assert not watcher.results
 
 
-def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: Plan, tmp_path: Path) -> None:
+def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: StudyPlan, tmp_path: Path) -> None:
     """What broke one run may have broken its workers; the others must not pay, and the reason must be in the table."""
 
-    def service_ms(cell: Cell) -> float:
+    def service_ms(cell: StudyCell) -> float:
         if (cell.format, cell.vehicles) == ("saved_model", 2):
             raise BrokenError("the model is not built: run something")
         return 10.0
@@ -108,7 +108,7 @@ def test_a_failing_cell_fails_alone_and_the_next_one_gets_new_workers(plan: Plan
 def test_a_bug_costs_its_run_and_leaves_its_traceback(tmp_path: Path) -> None:
     """A night's study must not be lost to one; nor may the bug pass for a mistake of the user's."""
 
-    def service_ms(_: Cell) -> float:
+    def service_ms(_: StudyCell) -> float:
         raise ZeroDivisionError("by nothing")
 
     plan = plan_of(tmp_path, repetitions=1, frames=2, warm_up_frames=0)
@@ -121,7 +121,7 @@ def test_a_bug_costs_its_run_and_leaves_its_traceback(tmp_path: Path) -> None:
     assert "service_ms" in trace.read_text()
 
 
-def test_workers_that_do_not_start_fail_their_own_cells(plan: Plan, tmp_path: Path) -> None:
+def test_workers_that_do_not_start_fail_their_own_cells(plan: StudyPlan, tmp_path: Path) -> None:
     """A model that cannot be loaded costs its cells and no others."""
     sessions = Sessions()
 
@@ -177,14 +177,14 @@ def test_a_search_for_capacity_keeps_its_steps(tmp_path: Path) -> None:
     assert set(frames.loc[frames["vehicle_run"] == "4-vehicles/vehicle-2", "vehicles"]) == {4}
 
 
-def test_the_tables_have_every_run_and_frame_and_csv_says_what_parquet_says(plan: Plan, tmp_path: Path) -> None:
+def test_the_tables_have_every_run_and_frame_and_csv_says_what_parquet_says(plan: StudyPlan, tmp_path: Path) -> None:
     """Whoever reads one must find what the other's reader found, with whole numbers whole."""
     runner = _runner(plan, tmp_path / "study")
     runner.run(Sessions().open, {}, Silent())
     write_runs(runner.folder, [result for _, result in runner.results()])
     write_frames(runner.folder, plan.name, ((run.cell, run.repetition, result) for run, result in runner.results()))
     runs = pd.read_parquet(runner.folder.root / "runs.parquet")
-    assert list(runs.columns) == list(RUNS)
+    assert list(runs.columns) == list(RUN_COLUMNS)
     assert (runs[[outcome.value for outcome in Outcome]].sum(axis=1) == runs["frames_read"]).all()
     assert set(runs["model_sha256"]) == {"a" * 64}
     assert (set(runs["commit"]), set(runs["version_python"])) == ({"c0ffee"}, {"3"})
@@ -199,11 +199,11 @@ def test_the_tables_have_every_run_and_frame_and_csv_says_what_parquet_says(plan
         assert_frame_equal(read.fillna(filled), table.fillna(filled), check_dtype=False)
 
 
-def test_a_changed_plan_is_refused_in_a_folder_that_holds_another(plan: Plan, tmp_path: Path) -> None:
+def test_a_changed_plan_is_refused_in_a_folder_that_holds_another(plan: StudyPlan, tmp_path: Path) -> None:
     """Runs of two plans in one table would be compared as if they were one."""
     folder = StudyFolder(tmp_path / "study")
     assert folder.known_seed(plan, 5) is None
-    folder.begin(plan, begun(plan, plan_file(tmp_path), 5, 8))
+    folder.begin(plan, initial_manifest(plan, plan_file(tmp_path), 5, 8))
     assert folder.known_seed(plan, None) == 5
     reworded = plan.model_copy(update={"description": "in other words"})
     assert folder.known_seed(reworded, 5) == 5
@@ -214,7 +214,7 @@ def test_a_changed_plan_is_refused_in_a_folder_that_holds_another(plan: Plan, tm
         folder.known_seed(plan, 6)
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(plan: Plan, tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_else_is_left_alone(plan: StudyPlan, tmp_path: Path) -> None:
     """--out may be mistyped; nothing of the user's is removed."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
@@ -222,7 +222,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(plan: Plan, tmp_path: 
         StudyFolder(tmp_path / "mine").known_seed(plan, None)
 
 
-def test_a_result_that_cannot_be_read_is_named(plan: Plan, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_read_is_named(plan: StudyPlan, tmp_path: Path) -> None:
     """Half a file cannot come from us, but a disk can lose it: the user must learn which."""
     runner = _runner(plan, tmp_path / "study")
     runner.run(Sessions().open, {}, Silent())
@@ -236,7 +236,7 @@ def test_a_result_that_cannot_be_read_is_named(plan: Plan, tmp_path: Path) -> No
 def test_stamps_keep_every_digit_beside_runs_that_have_none(tmp_path: Path) -> None:
     """A run that failed has no start; a table with gaps must not take its neighbours' stamps through floats."""
     at_ns = 1_795_266_133_782_729_087
-    rows = [Result({"state": "done", "started_ns": at_ns}), Result({"state": "failed", "reason": "x"})]
+    rows = [RunResult({"state": "done", "started_ns": at_ns}), RunResult({"state": "failed", "reason": "x"})]
     runs = write_runs(StudyFolder(tmp_path), rows)
     assert list(runs["started_ns"]) == [at_ns, pd.NA]
     assert f",{at_ns}," in (tmp_path / "runs.csv").read_text()

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from bench.study.plan.axes import AXES
-from bench.study.plan.run_order import run_seed, turns
-from bench.study.plan.study_plan import cells, read_plan, values_of
+from bench.study.plan.run_order import ordered_groups, run_seed
+from bench.study.plan.study_plan import axis_values, cells, read_plan
 from shared.config import ConfigError
 from tests.bench.study.rig import plan_file, plan_of
 
@@ -121,15 +121,15 @@ def test_what_a_study_cannot_mean_names_file_key_and_what_there_is(
 def test_the_order_follows_from_the_seed_alone(tmp_path: Path) -> None:
     """A study that cannot be repeated in its order is no study."""
     planned = cells(plan_of(tmp_path, axes={"format": ["frozen_graph", "saved_model"], "vehicles": [1, 2, 3, 4]}))
-    assert turns(planned, 3, 7) == turns(planned, 3, 7)
-    assert turns(planned, 3, 7) != turns(planned, 3, 8)
+    assert ordered_groups(planned, 3, 7) == ordered_groups(planned, 3, 7)
+    assert ordered_groups(planned, 3, 7) != ordered_groups(planned, 3, 8)
     assert run_seed(7, "a", 1) == run_seed(7, "a", 1) != run_seed(7, "a", 2)
 
 
 def test_a_repetition_is_a_block_and_each_setup_in_it_has_new_workers(tmp_path: Path) -> None:
     """Blocks keep drift out of the comparison; workers started once for all repetitions would be one sample."""
     planned = cells(plan_of(tmp_path, axes={"format": ["frozen_graph", "saved_model"], "codec": ["jpeg", "raw"]}))
-    ordered = turns(planned, 3, 1)
+    ordered = ordered_groups(planned, 3, 1)
     assert [turn.repetition for turn in ordered] == [1, 1, 2, 2, 3, 3]
     for repetition in (1, 2, 3):
         block = [cell for turn in ordered if turn.repetition == repetition for cell in turn.cells]
@@ -140,7 +140,7 @@ def test_a_repetition_is_a_block_and_each_setup_in_it_has_new_workers(tmp_path: 
 def test_a_cold_start_has_a_worker_of_its_own(tmp_path: Path) -> None:
     """After another cell it would not be cold."""
     planned = cells(plan_of(tmp_path, axes={"scenario": ["cold_start", "same_image"], "vehicles": [1, 2]}))
-    assert sorted(len(turn.cells) for turn in turns(planned, 1, 1)) == [1, 1, 2]
+    assert sorted(len(turn.cells) for turn in ordered_groups(planned, 1, 1)) == [1, 1, 2]
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -148,4 +148,4 @@ def test_every_study_that_ships_can_be_planned(file: Path) -> None:
     """They are what a user starts from."""
     plan = read_plan(file, STUDIES.parents[1] / "models")
     assert plan.name == file.stem
-    assert all(values for values in values_of(cells(plan)).values())
+    assert all(values for values in axis_values(cells(plan)).values())

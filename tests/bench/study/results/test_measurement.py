@@ -2,10 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.study.execution.capacity import step_of
+from bench.study.execution.capacity import judge_step
 from bench.study.execution.fleet import RunError
-from bench.study.plan.scenarios import CapacitySettings, Length, MultiStream, Offline, Rules, Server, SingleStream
-from bench.study.results.measurement import figures, measure, usage
+from bench.study.plan.scenarios import (
+    CapacitySettings,
+    MultiStreamRules,
+    OfflineRules,
+    RunLength,
+    ServerRules,
+    SingleStreamRules,
+    ValidityRules,
+)
+from bench.study.results.measurement import measure, resource_usage, run_metrics
 from bench.study.results.validity import judge
 from tests.bench.study.rig import ORIGIN_NS, write_run
 
@@ -15,7 +23,7 @@ def test_what_goes_before_is_warm_up_and_counts_nowhere_but_in_the_outcomes(tmp_
     write_run(tmp_path / "vehicle-1", [0, 500, 600, 700, 800], [500, 100, 100, 100, 100])
     run = measure(tmp_path, 1, 1)
     assert list(run.frames["phase"]) == ["warm_up", "measured", "measured", "measured", "measured"]
-    told = figures(run, Length())
+    told = run_metrics(run, RunLength())
     assert (told["frames_read"], told["frames_measured"], told["answered"]) == (5, 4, 5)
     assert (told["total_p50_ms"], told["total_mean_ms"]) == (100.0, 100.0)
     assert run.seconds == pytest.approx(0.4)
@@ -32,7 +40,7 @@ def test_only_the_time_in_which_all_vehicles_run_is_measured(tmp_path: Path) -> 
     assert phases["vehicle-2"] == ["warm_up", "measured", "measured", "measured", "measured", "cool_down"]
     assert run.seconds == pytest.approx(0.35)
     # Seven answers came back between 250 and 600 ms, whoever's and whenever their frames fell due.
-    assert figures(run, Length())["throughput_hz"] == pytest.approx(7 / 0.35)
+    assert run_metrics(run, RunLength())["throughput_hz"] == pytest.approx(7 / 0.35)
 
 
 def test_a_slow_frame_that_fell_due_in_time_is_measured_though_it_came_late(tmp_path: Path) -> None:
@@ -69,10 +77,10 @@ def test_a_vehicle_that_read_no_more_than_its_warm_up_has_nothing_to_show(tmp_pa
 def test_a_query_takes_as_long_as_its_last_frame(tmp_path: Path) -> None:
     """MLPerf's multi-stream latency is of the query, not of the sample; half a query at the end is none."""
     write_run(tmp_path / "vehicle-1", [0, 0, 50, 50, 100], [20, 40, 30, 30, 10])
-    settings = MultiStream(samples_per_query=2, min_queries=2, min_duration_s=0)
+    settings = MultiStreamRules(samples_per_query=2, min_queries=2, min_duration_s=0)
     run = measure(tmp_path, 1, 0)
     assert list(run.queries_ms(2)) == [40, 30]
-    assert figures(run, settings)["query_p99_ms"] is None  # Two queries have no p99.
+    assert run_metrics(run, settings)["query_p99_ms"] is None  # Two queries have no p99.
     verdict = judge(run, settings)
     assert verdict.validity == "VALID"
     assert "answered 2 queries with min_queries 2 instead of 662" in verdict.reason
@@ -86,11 +94,11 @@ def test_what_the_nodes_took_is_summed_by_role_over_the_measured_time(tmp_path: 
         lines += [f"{ORIGIN_NS + at},worker/worker-{n},{n},{cpu},{n * 1_000_000},,,,," for n in (1, 2)]
         lines.append(f"{ORIGIN_NS + at},gpu/0,,,,,,{cpu / 10},{cpu * 1_000_000},")
     (tmp_path / "resources.csv").write_text("\n".join(lines) + "\n")
-    told = usage(tmp_path / "resources.csv", ORIGIN_NS + 5, ORIGIN_NS + 20)
+    told = resource_usage(tmp_path / "resources.csv", ORIGIN_NS + 5, ORIGIN_NS + 20)
     assert (told["worker_cpu_percent"], told["worker_rss_mb"]) == (160.0, 3.0)
     assert (told["gpu_percent"], told["gpu_memory_mb"]) == (8.0, 90.0)
     assert told["vehicle_cpu_percent"] is None
-    assert set(usage(tmp_path / "none.csv", 0, 1).values()) == {None}
+    assert set(resource_usage(tmp_path / "none.csv", 0, 1).values()) == {None}
 
 
 def test_a_sample_weighs_as_much_as_its_period_lies_in_the_measured_time(tmp_path: Path) -> None:
@@ -99,16 +107,18 @@ def test_a_sample_weighs_as_much_as_its_period_lies_in_the_measured_time(tmp_pat
     lines += [f"{ORIGIN_NS + at},broker,1,{cpu},1" for at, cpu in ((0, ""), (10, 100), (20, 40))]
     path = tmp_path / "resources.csv"
     path.write_text("\n".join(lines) + "\n")
-    assert usage(path, ORIGIN_NS + 5, ORIGIN_NS + 20)["broker_cpu_percent"] == pytest.approx((5 * 100 + 10 * 40) / 15)
-    assert usage(path, ORIGIN_NS + 11, ORIGIN_NS + 14)["broker_cpu_percent"] is None
-    assert usage(path, ORIGIN_NS + 30, ORIGIN_NS + 40)["broker_cpu_percent"] is None
+    assert resource_usage(path, ORIGIN_NS + 5, ORIGIN_NS + 20)["broker_cpu_percent"] == pytest.approx(
+        (5 * 100 + 10 * 40) / 15
+    )
+    assert resource_usage(path, ORIGIN_NS + 11, ORIGIN_NS + 14)["broker_cpu_percent"] is None
+    assert resource_usage(path, ORIGIN_NS + 30, ORIGIN_NS + 40)["broker_cpu_percent"] is None
 
 
 def test_a_vehicle_that_was_sampled_only_as_it_started_has_no_memory_and_no_load(tmp_path: Path) -> None:
     """Nine megabytes of a process that has not loaded Python yet are no figure of a vehicle."""
     path = tmp_path / "resources.csv"
     path.write_text(f"at_ns,node,pid,cpu_percent,rss_bytes\n{ORIGIN_NS},vehicle/vehicle-1,1,,9000000\n")
-    told = usage(path, ORIGIN_NS + 500, ORIGIN_NS + 600)
+    told = resource_usage(path, ORIGIN_NS + 500, ORIGIN_NS + 600)
     assert (told["vehicle_cpu_percent"], told["vehicle_rss_mb"]) == (None, None)
 
 
@@ -117,34 +127,34 @@ def test_where_nothing_warms_up_every_frame_of_every_vehicle_is_measured(tmp_pat
     write_run(tmp_path / "vehicle-1", [0, 0, 0], [900, 910, 920])
     write_run(tmp_path / "vehicle-2", [50, 50, 50], [860, 870, 950])
     run = measure(tmp_path, 2, 0, whole=True)
-    told = figures(run, Length())
+    told = run_metrics(run, RunLength())
     assert (told["frames_measured"], told["measured_s"]) == (6, pytest.approx(1.0))
     assert told["throughput_hz"] == pytest.approx(6.0)
-    assert "answered 6 samples" in judge(run, Offline()).reason
+    assert "answered 6 samples" in judge(run, OfflineRules()).reason
 
 
 @pytest.mark.parametrize(
     ("settings", "validity", "reason"),
     [
-        (SingleStream(), "INVALID", "ran 1.0 s with min_duration 600 s; answered 10 queries with min_queries 64"),
+        (SingleStreamRules(), "INVALID", "ran 1.0 s with min_duration 600 s; answered 10 queries with min_queries 64"),
         (
-            SingleStream(min_duration_s=1, min_queries=10),
+            SingleStreamRules(min_duration_s=1, min_queries=10),
             "VALID",
             (
                 "ran 1.0 s with min_duration 1 s instead of 600 s; answered 10 queries with min_queries 10 instead of 64; "
                 "all answered"
             ),
         ),
-        (Server(min_duration_s=1, min_queries=10, limit_ms=99), "INVALID", "slowest frame 100.0 ms, limit 99 ms"),
+        (ServerRules(min_duration_s=1, min_queries=10, limit_ms=99), "INVALID", "slowest frame 100.0 ms, limit 99 ms"),
         (
-            Offline(min_duration_s=0),
+            OfflineRules(min_duration_s=0),
             "INVALID",
             "answered 10 samples with min_samples 24576",
         ),
     ],
 )
 def test_the_verdict_names_every_rule_with_its_number(
-    tmp_path: Path, settings: Rules, validity: str, reason: str
+    tmp_path: Path, settings: ValidityRules, validity: str, reason: str
 ) -> None:
     """VALID by a rule that was lowered is another VALID, and has to say so."""
     write_run(tmp_path / "vehicle-1", [100 * number for number in range(10)], [100] * 10)
@@ -155,7 +165,7 @@ def test_the_verdict_names_every_rule_with_its_number(
 def test_one_frame_that_was_not_answered_makes_a_run_invalid(tmp_path: Path) -> None:
     """The scenario asks for an answer to every query: dropping the slow ones would make any system quick."""
     write_run(tmp_path / "vehicle-1", [0, 100, 200], [100, None, 100])
-    verdict = judge(measure(tmp_path, 1, 0), SingleStream(min_duration_s=0, min_queries=2))
+    verdict = judge(measure(tmp_path, 1, 0), SingleStreamRules(min_duration_s=0, min_queries=2))
     assert (verdict.validity, verdict.reason) == ("INVALID", "1 of 3 frames unanswered")
 
 
@@ -165,7 +175,7 @@ def test_a_server_is_valid_only_where_so_many_queries_can_show_that_99_percent_a
 ) -> None:
     """One late query of 459 leaves p99 in time, and more than one chance in a hundred that 99 % are not."""
     write_run(tmp_path / "vehicle-1", [10 * number for number in range(459)], [100] * (459 - late) + [500] * late)
-    verdict = judge(measure(tmp_path, 1, 0), Server(min_duration_s=1, limit_ms=200))
+    verdict = judge(measure(tmp_path, 1, 0), ServerRules(min_duration_s=1, limit_ms=200))
     assert verdict.validity == validity
     assert f"{late} of 459 over the limit" in verdict.reason
 
@@ -174,8 +184,8 @@ def test_a_step_of_the_search_says_which_limit_it_passed(tmp_path: Path) -> None
     """Capacity by latency and capacity by losses are mended differently."""
     write_run(tmp_path / "vehicle-1", [0, 100, 200, 300], [100, None, 100, 100])
     run = measure(tmp_path, 1, 0)
-    assert step_of(run, 1, CapacitySettings(limit_ms=100, unanswered_share=0.25)).fits
-    strict = step_of(run, 1, CapacitySettings(limit_ms=50, unanswered_share=0.1))
+    assert judge_step(run, 1, CapacitySettings(limit_ms=100, unanswered_share=0.25)).fits
+    strict = judge_step(run, 1, CapacitySettings(limit_ms=50, unanswered_share=0.1))
     assert strict.reason == "slowest frame 100.0 ms is over 50 ms; 25.0% unanswered is over 10.0%"
 
 
@@ -183,8 +193,8 @@ def test_where_nothing_was_answered_no_latency_is_made_up(tmp_path: Path) -> Non
     """A mean of nothing is nothing, and a limit on it does not hold."""
     write_run(tmp_path / "vehicle-1", [0, 100], [None, None])
     run = measure(tmp_path, 1, 0)
-    told = figures(run, Server())
+    told = run_metrics(run, ServerRules())
     assert told["total_p99_ms"] is None
     assert told["total_mean_ms"] is None
-    assert "slowest frame not measured, limit 1000 ms" in judge(run, Server()).reason
-    assert "no frame was answered" in step_of(run, 1, CapacitySettings()).reason
+    assert "slowest frame not measured, limit 1000 ms" in judge(run, ServerRules()).reason
+    assert "no frame was answered" in judge_step(run, 1, CapacitySettings()).reason
