@@ -277,7 +277,7 @@ def test_two_runs_get_one_verdict_and_no_p_value(run: Path, slower: Path) -> Non
     """Hundreds of frames of one run each are two runs: sentence and table say so, in the same words."""
     made = reported(run, slower)
     sentence = told(section(made, "comparison"))
-    verdict = "too few runs to tell (n = 1 and 1)"
+    verdict = "too few runs for a test (n = 1 and 1)"
     assert re.search(r"slower had a median [\d.]+ ms higher than first in these runs", sentence)
     assert verdict in sentence
     (table,) = (table for table in made.tables() if table.name == "comparison")
@@ -307,7 +307,7 @@ def test_a_study_is_told_by_its_axes(tmp_path: Path) -> None:
     sentences = told(section(made, "comparison"))
     assert "saved_model · 1 vehicle had a median" in sentences
     assert "frozen_graph · 4 vehicles had a median" in sentences
-    assert sentences.count("too few runs to tell (n = 2 and 2)") == 2
+    assert sentences.count("too few runs for a test (n = 2 and 2)") == 2
     tables = {table.name: table for table in made.tables()}
     assert {row[3] for row in tables["not_done"].rows} == {"no model 'road-huge': skylane model build road-huge"}
     assert len(tables["results"].rows) == 4

@@ -70,7 +70,7 @@ def test_json_holds_what_the_page_does(run: Path, slower: Path) -> None:
     assert told["manifest"]["session"]
     both = json.loads(called(run, slower, "--json").stdout)
     assert [one["name"] for one in both["runs"]] == ["first", "slower"]
-    assert both["comparisons"][0]["verdict"] == "too few runs to tell (n = 1 and 1)"
+    assert both["comparisons"][0]["verdict"] == "too few runs for a test (n = 1 and 1)"
     assert both["comparisons"][0]["p_value"] is None
 
 
