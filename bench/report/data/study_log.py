@@ -119,13 +119,13 @@ def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
         figures = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
         figures = figures.where(np.isfinite(figures))
         wrong = (figures.isna() & runs[name].notna()).to_numpy()
-        problems.rows(f"cells of {name}", lines[wrong], lambda _: "is no number: the cell is left out", name)
+        problems.add_rows(f"cells of {name}", lines[wrong], lambda _: "is no number: the cell is left out", name)
         runs[name] = figures
     is_named = runs[[*_RUN_COLUMNS]].notna().all(axis=1) & runs["repetition"].between(0, _LARGEST_REPETITION)
     nameless = ~is_named.to_numpy()
     told = f"{', '.join(_RUN_COLUMNS)} do not say which run it is of: the row is left out"
-    problems.rows("rows of no run", lines[nameless], lambda _: told)
-    return runs[~nameless].astype({"repetition": np.int64}), problems.all()
+    problems.add_rows("rows of no run", lines[nameless], lambda _: told)
+    return runs[~nameless].astype({"repetition": np.int64}), problems.collected()
 
 
 def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd.DataFrame:
@@ -134,12 +134,12 @@ def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd
         data = path.read_bytes()
         whole, _, cut = data.rpartition(b"\n")
         if cut:
-            problems.rows(
+            problems.add_rows(
                 "lines cut short", np.array([data.count(b"\n") + 1]), lambda _: "is cut short: it is left out"
             )
         return pd.read_csv(
             io.BytesIO(whole), keep_default_na=False, na_values=[""], skip_blank_lines=False, dtype=types, engine="python",
-            on_bad_lines=lambda fields: problems.whole(f"the row of {fields[0]!r}, … has {len(fields)} fields, too many: it is left out"),
+            on_bad_lines=lambda fields: problems.add_file(f"the row of {fields[0]!r}, … has {len(fields)} fields, too many: it is left out"),
         )  # fmt: skip
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}: run the study first") from error
@@ -156,8 +156,8 @@ def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
         frames = pd.read_parquet(path, columns=[*dict.fromkeys((*_NEEDED, *durations))])
         frames = frames.astype(dict.fromkeys(durations, np.float64))
     except (OSError, ValueError) as error:
-        problems.whole(f"cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared")
-        return pd.DataFrame(), problems.all()
+        problems.add_file(f"cannot be read ({' '.join(str(error).split())[:200]}): frames are not compared")
+        return pd.DataFrame(), problems.collected()
     return frames[frames["phase"] == "measured"], ()
 
 
@@ -170,12 +170,12 @@ def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     try:
         steps = _csv(path, problems, {"cell": "str"})
     except LogError as error:
-        problems.whole(str(error).removeprefix(f"{path} "))
-        return pd.DataFrame(), problems.all()
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return pd.DataFrame(), problems.collected()
     if "cell" not in steps:
-        problems.whole("row 1 has no column cell: the search is left out")
-        return pd.DataFrame(), problems.all()
-    return steps, problems.all()
+        problems.add_file("row 1 has no column cell: the search is left out")
+        return pd.DataFrame(), problems.collected()
+    return steps, problems.collected()
 
 
 def _cells(runs: pd.DataFrame, axes: tuple[str, ...], known: Mapping[str, Any]) -> Iterator[ReportedCell]:

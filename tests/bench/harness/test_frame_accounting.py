@@ -15,9 +15,9 @@ def _accounts(folder: Path, checked: int = 0, wrong: int = 0) -> Accounts:
     return accounts
 
 
-def test_a_sound_run_breaks_no_promise(sound_run: Path) -> None:
+def test_a_sound_run_breaks_no_promise(consistent_run: Path) -> None:
     """Its frames are told as the sum that the promise is."""
-    accounts = _accounts(sound_run, checked=40)
+    accounts = _accounts(consistent_run, checked=40)
     assert accounts.failures == []
     assert accounts.read == 40
     assert accounts.equation.startswith("40 read = ")
@@ -53,9 +53,9 @@ def test_a_frame_with_two_answers_is_told(damaged_run: Path) -> None:
     assert "1 frames have two accepted masks" in accounts.failures
 
 
-def test_a_wrong_label_is_told(sound_run: Path) -> None:
+def test_a_wrong_label_is_told(consistent_run: Path) -> None:
     """A mask that is another frame's is worse than none."""
-    assert "1 of 30 masks have a wrong label" in _accounts(sound_run, checked=30, wrong=1).failures
+    assert "1 of 30 masks have a wrong label" in _accounts(consistent_run, checked=30, wrong=1).failures
 
 
 def test_a_run_without_an_end_is_told(damaged_run: Path) -> None:
@@ -66,10 +66,10 @@ def test_a_run_without_an_end_is_told(damaged_run: Path) -> None:
     assert _accounts(damaged_run).failures
 
 
-def test_several_runs_are_added_up(sound_run: Path) -> None:
+def test_several_runs_are_added_up(consistent_run: Path) -> None:
     """A scenario has several vehicles, and one sum."""
-    accounts = _accounts(sound_run)
-    accounts.add(sound_run)
+    accounts = _accounts(consistent_run)
+    accounts.add(consistent_run)
     assert accounts.read == 80
     assert accounts.outcomes.total() == 80
 

@@ -24,8 +24,8 @@ def test_independent_runs_give_the_result_of_scipys_welch_test() -> None:
     assert (found.b.mean, found.b.std) == pytest.approx((_B.mean(), _B.std()))
 
 
-def test_runs_of_the_same_blocks_are_tested_in_pairs_as_scipy_has_it() -> None:
-    """What drifts from block to block meets both groups alike, and must not hide the difference; order does not matter."""
+def test_runs_in_blocks_give_the_result_of_scipys_paired_test() -> None:
+    """Drift from block to block affects both groups alike and must not hide the difference; the order of runs is free."""
     (found,) = compare_runs([(_A, _B)], in_blocks=True)
     expected = stats.ttest_rel(_B.sort_index(), _A)
     assert (found.method, found.basis) == (PAIRED, "4 blocks")
