@@ -1,4 +1,4 @@
-"""The page: one HTML file that carries everything it needs and asks for nothing."""
+"""Renders a report as one self-contained HTML file that loads nothing from the network."""
 
 import json
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ from bench.report.output.number_format import interval, number, text
 from bench.report.output.stage_styles import STAGES
 from bench.statistics.description import IntervalEstimate
 
-# Nothing may be fetched, whatever a name in a log may hold. Plotly's WebGL compiles code of its own: hence unsafe-eval.
+# Forbids all requests, even if a log contains HTML. Plotly's WebGL compiles shader code and needs unsafe-eval.
 _POLICY: Final = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; font-src data:"
-_WIDE: Final = 9  # Columns; a table of more gets smaller letters.
+_MAX_NORMAL_COLUMNS: Final = 9  # Tables with more columns use a smaller font.
 _HATCHES: Final = {"/": 135, "\\": 45, "-": 0, "|": 90, "x": 45, ".": 0}
 
 
 def render(report: ReportContent) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     charts = {chart.name: chart for chart in report.charts()}
     return "\n".join((
         "<!DOCTYPE html>",
@@ -47,10 +47,10 @@ def render(report: ReportContent) -> str:
         "</head>",
         "<body>",
         '<a class="skip" href="#main">Skip to the report</a>',
-        f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.sections))}</ol></nav>',
+        f'<nav aria-label="Contents"><p>{escape(report.title)}</p><ol>{"".join(map(_link, report.chapters))}</ol></nav>',
         '<main id="main">',
-        f'<header><h1>{escape(report.title)}</h1><p class="verdict">{escape(report.verdict)}</p></header>',
-        *map(_section, report.sections),
+        f'<header><h1>{escape(report.title)}</h1><p class="summary">{escape(report.summary)}</p></header>',
+        *map(_chapter, report.chapters),
         "</main>",
         '<aside id="frame" aria-live="polite" aria-label="One frame" hidden tabindex="-1"></aside>',
         *(_data(f"chart-{name}", to_json(chart)) for name, chart in charts.items()),
@@ -69,41 +69,42 @@ def _static(name: str) -> str:
 
 
 def _script(code: str) -> str:
-    """Code that cannot end its own element."""
+    """Escapes code so that it cannot end its script element."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _data(name: str, text_of_json: str) -> str:
-    """JSON beside the code; `<` could end the element, and JSON has another spelling for it."""
+    """Embeds JSON data; escapes `<`, which could end the element."""
     return (
         f'<script type="application/json" id="{escape(name)}">{text_of_json.replace("<", chr(92) + "u003c")}</script>'
     )
 
 
-def _link(section: Chapter) -> str:
-    return f'<li><a href="#{section.anchor}">{escape(section.title)}</a></li>'
+def _link(chapter: Chapter) -> str:
+    return f'<li><a href="#{chapter.anchor}">{escape(chapter.title)}</a></li>'
 
 
-def _section(section: Chapter) -> str:
-    parts = "\n".join(map(_part, section.parts))
-    return f'<section id="{section.anchor}" aria-labelledby="{section.anchor}-title"><h2 id="{section.anchor}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
+def _chapter(chapter: Chapter) -> str:
+    parts = "\n".join(map(_part, chapter.parts))
+    heading = f'<h2 id="{chapter.anchor}-title">{escape(chapter.title)}</h2>'
+    return f'<section id="{chapter.anchor}" aria-labelledby="{chapter.anchor}-title">{heading}\n{parts}\n</section>'
 
 
 def _part(part: ChapterPart) -> str:
     match part:
-        case Paragraph(told):
-            return f"<p>{escape(told)}</p>"
-        case Caution(told):
-            return f'<p class="caution"><strong>Note.</strong> {escape(told)}</p>'
+        case Paragraph(content):
+            return f"<p>{escape(content)}</p>"
+        case Caution(content):
+            return f'<p class="caution"><strong>Note.</strong> {escape(content)}</p>'
         case ReportTable():
             return _table(part)
-        case CollapsedTable(told, table):
-            return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
+        case CollapsedTable(summary, table):
+            return f"<details><summary>{escape(summary)}</summary>{_table(table)}</details>"
         case Chart():
             return _chart(part)
         case FrameList(heading, frames):
             buttons = "".join(
-                f'<button type="button" data-frame="{place}">{escape(told)}</button>' for place, told in frames
+                f'<button type="button" data-frame="{sequence}">{escape(label)}</button>' for sequence, label in frames
             )
             return f'<div class="frames"><span>{escape(heading)}</span>{buttons}</div>'
 
@@ -111,8 +112,8 @@ def _part(part: ChapterPart) -> str:
 def _chart(chart: Chart) -> str:
     name = escape(chart.name)
     toggles = "".join(
-        f'<button type="button" data-chart="{name}" data-toggle="{place}" aria-pressed="{str(not place).lower()}">{escape(toggle.label)}</button>'
-        for place, toggle in enumerate(chart.toggles)
+        f'<button type="button" data-chart="{name}" data-toggle="{index}" aria-pressed="{str(not index).lower()}">{escape(toggle.label)}</button>'
+        for index, toggle in enumerate(chart.toggles)
     )
     return (
         f'<figure id="figure-{name}">'
@@ -125,9 +126,7 @@ def _chart(chart: Chart) -> str:
 def _toggles(chart: Chart) -> list[dict[str, object]]:
     return [
         {
-            "traces": {
-                name: [list(map(float, of_trace)) for of_trace in values] for name, values in toggle.traces.items()
-            },
+            "traces": {name: [list(map(float, column)) for column in values] for name, values in toggle.traces.items()},
             "layout": toggle.layout,
         }
         for toggle in chart.toggles
@@ -137,7 +136,7 @@ def _toggles(chart: Chart) -> list[dict[str, object]]:
 def _table(table: ReportTable) -> str:
     headings = "".join(f'<th scope="col"{_class(column)}>{escape(column.heading)}</th>' for column in table.columns)
     rows = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in table.rows)
-    dense = " dense" if len(table.columns) > _WIDE else ""
+    dense = " dense" if len(table.columns) > _MAX_NORMAL_COLUMNS else ""
     return (
         f'<div class="table{dense}"><table id="table-{escape(table.name)}"><caption><span>{escape(table.caption)}</span></caption>'
         f"<thead><tr>{headings}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
@@ -145,9 +144,9 @@ def _table(table: ReportTable) -> str:
 
 
 def _cells(columns: Iterable[Column], row: Iterable[CellValue]) -> Iterable[str]:
-    for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
+    for index, (column, cell) in enumerate(zip(columns, row, strict=True)):
         inner = _cell(column, cell)
-        yield f'<th scope="row">{inner}</th>' if place == 0 else f"<td{_class(column)}>{inner}</td>"
+        yield f'<th scope="row">{inner}</th>' if index == 0 else f"<td{_class(column)}>{inner}</td>"
 
 
 def _class(column: Column) -> str:
@@ -158,19 +157,19 @@ def _cell(column: Column, cell: CellValue) -> str:
     if column.kind is ColumnKind.STAGE:
         return f'<span class="swatch swatch-{cell}" aria-hidden="true"></span>{escape(str(cell))}'
     if isinstance(cell, IntervalEstimate):
-        bounds = interval(cell, column.digits)
-        return number(cell.value, column.digits) + (f'<span class="interval">{bounds}</span>' if bounds else "")
+        limits = interval(cell, column.digits)
+        return number(cell.value, column.digits) + (f'<span class="interval">{limits}</span>' if limits else "")
     return escape(text(cell, column.digits))
 
 
 def _swatches() -> str:
-    """A small square for each stage, in its colour and hatch."""
+    """Returns the CSS rules of the colour samples of all stages."""
     rules = []
-    for name, look in STAGES.items():
-        ground = look.colour
-        if look.hatch:
-            line = "rgba(0,0,0,.55)" if sum(bytes.fromhex(ground[1:])) > 3 * 128 else "rgba(255,255,255,.8)"
-            angle = _HATCHES[look.hatch]
-            ground = f"repeating-linear-gradient({angle}deg,{look.colour} 0 3px,{line} 3px 4px)"
-        rules.append(f".swatch-{name}{{background:{ground}}}")
+    for name, style in STAGES.items():
+        background = style.colour
+        if style.hatch:
+            line = "rgba(0,0,0,.55)" if sum(bytes.fromhex(background[1:])) > 3 * 128 else "rgba(255,255,255,.8)"
+            angle = _HATCHES[style.hatch]
+            background = f"repeating-linear-gradient({angle}deg,{style.colour} 0 3px,{line} 3px 4px)"
+        rules.append(f".swatch-{name}{{background:{background}}}")
     return "".join(rules)

@@ -1,4 +1,4 @@
-"""The report's tables as files: CSV for programs, Markdown and LaTeX for papers."""
+"""Writes the tables of a report as files: CSV for programs, Markdown and LaTeX for papers."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ _LATEX: Final = str.maketrans({
     "≥": r"$\ge$", "→": r"$\to$", "\N{NO-BREAK SPACE}": "~",
 })  # fmt: skip
 _MARKDOWN: Final = str.maketrans({"|": r"\|", "\n": " ", "<": "&lt;", ">": "&gt;"})
-_DECIMALS: Final = 6  # Of a float in CSV: a nanosecond, where it is a millisecond.
+_DECIMALS: Final = 6  # Decimals of a float in CSV: milliseconds to the nanosecond.
 
 
 class TablesError(SkylaneError):
@@ -27,10 +27,10 @@ class TablesError(SkylaneError):
 
 
 def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
-    """Write each table as `<name>.csv`, `<name>.md` and `<name>.tex` into a folder, which is made.
+    """Writes each table as `<name>.csv`, `<name>.md` and `<name>.tex`; creates the folder.
 
     Raises:
-        TablesError: the folder does not take them.
+        TablesError: The files cannot be written.
     """
     written = []
     try:
@@ -46,9 +46,9 @@ def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
 
 
 def to_csv(table: ReportTable) -> str:
-    """The table for programs: plain numbers, an estimate as three columns, nothing where nothing was measured."""
+    """Formats a table as CSV: plain numbers, estimates as three columns, empty cells for values not measured."""
     estimates = [
-        any(isinstance(row[place], IntervalEstimate) for row in table.rows) for place in range(len(table.columns))
+        any(isinstance(row[index], IntervalEstimate) for row in table.rows) for index in range(len(table.columns))
     ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -79,7 +79,7 @@ def _plain(cell: str | float | None) -> str:
 
 
 def to_markdown(table: ReportTable) -> str:
-    """The table as GitHub's Markdown, its caption above it."""
+    """Formats a table as GitHub Markdown with its caption above."""
     headings = [column.heading.translate(_MARKDOWN) for column in table.columns]
     rule = ["---:" if column.kind is ColumnKind.NUMBER else "---" for column in table.columns]
     rows = [[text.translate(_MARKDOWN) for text in _texts(table, row)] for row in table.rows]
@@ -88,7 +88,7 @@ def to_markdown(table: ReportTable) -> str:
 
 
 def to_latex(table: ReportTable) -> str:
-    r"""The table for LaTeX; needs `\usepackage{booktabs}` and UTF-8."""
+    r"""Formats a table for LaTeX; the document needs `\usepackage{booktabs}` and UTF-8."""
     alignment = "".join("r" if column.kind is ColumnKind.NUMBER else "l" for column in table.columns)
     headings = [escaped(column.heading) for column in table.columns]
     rows = [[escaped(cell) for cell in _texts(table, row)] for row in table.rows]
@@ -111,7 +111,7 @@ def to_latex(table: ReportTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is a command to LaTeX."""
+    """Escapes the special characters of LaTeX."""
     return " ".join(text.split()).translate(_LATEX)
 
 

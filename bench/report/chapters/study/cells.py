@@ -1,4 +1,4 @@
-"""A study's own chapters: its runs, the results of its cells, and what each axis changes."""
+"""The setup and runs of a study, the results of its cells, the effect of each axis, and the capacity search."""
 
 import re
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
 from bench.statistics.description import describe
 from shared.runlog.percentiles import NOTE
 
-_MOST_SENTENCES = 40  # A larger matrix is read in its tables.
-_RUN_FIGURES = (
+_MAX_SENTENCES = 40  # Larger studies have only tables and charts.
+_RUN_COLUMNS = (
     ("throughput_hz", "answered a second"),
     ("worker_cpu_percent", "worker CPU %"),
     ("worker_rss_mb", "worker MB"),
@@ -43,42 +43,36 @@ _RUN_FIGURES = (
 
 
 def provenance(study: StudyLog) -> Chapter:
-    """What the study's manifest says, and its axes."""
+    """Returns the axes and the manifest of the study."""
     axes = study.manifest.get("axes")
-    told = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
     parts: list[ChapterPart] = []
     if isinstance(axes, Mapping):
-        values = tuple(
-            (axis, ", ".join(map(_told, of_axis if isinstance(of_axis, list) else [of_axis])))
-            for axis, of_axis in axes.items()
+        rows = tuple(
+            (axis, ", ".join(map(_axis_text, values if isinstance(values, list) else [values])))
+            for axis, values in axes.items()
         )
         parts.append(
-            ReportTable("axes", "The axes of the study and their values.", text_columns("axis", "values"), values)
+            ReportTable("axes", "The axes of the study and their values.", text_columns("axis", "values"), rows)
         )
-    parts.append(
-        ReportTable(
-            "provenance",
-            "What the manifest of the study says.",
-            text_columns("what", "value"),
-            tuple(manifest_rows(told)),
-        )
-    )
-    return Chapter("provenance", "What ran", tuple(parts))
+    manifest = {name: value for name, value in study.manifest.items() if name not in {"axes", "name", "kind"}}
+    columns = text_columns("what", "value")
+    parts.append(ReportTable("provenance", "Manifest of the study.", columns, tuple(manifest_rows(manifest))))
+    return Chapter("provenance", "Setup", tuple(parts))
 
 
-def _told(value: Any) -> str:
-    """A value of an axis: a link by its name, and what the study or the scenario says where there is none."""
+def _axis_text(value: Any) -> str:
+    """Formats a value of an axis; a link becomes its name."""
     if value is None:
         return DEFAULT_VALUE
     return plain_text(value.get("name", value) if isinstance(value, Mapping) else value)
 
 
 def runs(study: StudyLog) -> Chapter:
-    """How the runs ended: those that failed or were skipped, with their reasons, and those that are not valid."""
+    """Returns the failed and skipped runs with their reasons, and the validity of the runs."""
     states = study.runs["state"].value_counts()
-    told = ", ".join(f"{count:,} {state}" for state, count in states.items())
-    parts: list[ChapterPart] = [Paragraph(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {told}.")]
-    parts += [Caution(str(missing)) for missing in study.missing]
+    listed = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    parts: list[ChapterPart] = [Paragraph(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {listed}.")]
+    parts += [Caution(str(problem)) for problem in study.problems]
     names = {cell.key: cell.name for cell in study.cells}
     others = study.runs[study.runs["state"] != "done"]
     if len(others):
@@ -87,7 +81,7 @@ def runs(study: StudyLog) -> Chapter:
             for _, row in others.iterrows()
         )
         columns = (*text_columns("cell"), *number_columns("repetition"), *text_columns("state", "reason"))
-        parts.append(ReportTable("not_done", "The runs that gave no figures, and why.", columns, rows))
+        parts.append(ReportTable("not_done", "Runs without results, and the reasons.", columns, rows))
     judged = study.runs[study.runs["validity"].notna()] if "validity" in study.runs else study.runs.iloc[:0]
     if len(judged):
         rows = tuple(
@@ -96,9 +90,9 @@ def runs(study: StudyLog) -> Chapter:
         )
         columns = (*text_columns("cell"), *number_columns("repetition"), *text_columns("verdict", "reason"))
         valid = int((judged["validity"] == "VALID").sum())
-        parts.append(Paragraph(f"By the rules of its scenario, {valid:,} of {len(judged):,} runs are VALID."))
-        table = ReportTable("validity", "Whether each run is valid by the rules of its scenario.", columns, rows)
-        parts.append(CollapsedTable("Each run's verdict, and why", table))
+        parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
+        table = ReportTable("validity", "Validity of each run by the rules of its scenario.", columns, rows)
+        parts.append(CollapsedTable("Validity of each run, with reasons", table))
     return Chapter("runs", "How the runs ended", tuple(parts))
 
 
@@ -107,33 +101,30 @@ def _text(value: Any) -> str:
 
 
 def results(study: StudyLog) -> Chapter:
-    """The figures of each cell, over its repetitions."""
+    """Returns the results of each cell over its repetitions."""
     done = study.runs[study.runs["state"] == "done"]
     if done.empty:
         return Chapter("results", "Results", (Paragraph("Not measured: no run was done."),))
-    table = _results(study, done)
-    parts: list[ChapterPart] = [table]
+    parts: list[ChapterPart] = [_results_table(study, done)]
     for column, name, axis in (
         ("total_p50_ms", "cells_p50", "median total of a run, ms"),
         ("throughput_hz", "cells_throughput", "frames answered a second"),
     ):
         if column in done and done[column].notna().any():
-            parts.append(_dots(study, done, column, name, axis))
+            parts.append(_run_chart(study, done, column, name, axis))
     return Chapter("results", "Results", tuple(parts))
 
 
-def _results(study: StudyLog, done: pd.DataFrame) -> ReportTable:
-    shown = [(name, heading) for name, heading in _RUN_FIGURES if name in done and done[name].notna().any()]
+def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
+    shown = [(name, heading) for name, heading in _RUN_COLUMNS if name in done and done[name].notna().any()]
     rows: list[TableRow] = []
     for cell in study.cells:
-        of_cell = done[done["cell"] == cell.key]
-        side = study.side(cell)
-        frames = side.frames
-        totals = describe(frames["total_ms"] if len(frames) else [], seed=SEED)
-        figures = [float(of_cell[name].mean()) if len(of_cell) else float("nan") for name, _ in shown]
-        rows.append(
-            (cell.name, len(of_cell), totals.count, 100 * side.answered, totals.p50, totals.p95, totals.p99, *figures)
-        )
+        cell_runs = done[done["cell"] == cell.key]
+        group = study.group(cell)
+        totals = describe(group.frames["total_ms"] if len(group.frames) else [], seed=SEED)
+        means = [float(cell_runs[name].mean()) if len(cell_runs) else float("nan") for name, _ in shown]
+        percentiles = (totals.p50, totals.p95, totals.p99)
+        rows.append((cell.name, len(cell_runs), totals.count, 100 * group.answered_share, *percentiles, *means))
     columns = (
         *text_columns("cell"),
         *number_columns(
@@ -141,23 +132,24 @@ def _results(study: StudyLog, done: pd.DataFrame) -> ReportTable:
         ),
     )
     caption = (
-        "Each cell: totals of the answered frames of its measured time, all repetitions together, with 95 % intervals "
-        f"(for these runs); beside them the means of the runs. Answered: of all frames that its runs read. {NOTE}"
+        "Total latency of the answered frames of each cell in the measured time, over all repetitions, with 95 % intervals "
+        "for these runs, and means over the runs. Answered %: share of all frames that the runs of the cell read. "
+        f"{NOTE}"
     )
     return ReportTable("results", caption, columns, tuple(rows))
 
 
-def _dots(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
-    """One point a run, a line a cell: how far repetitions lie apart against how far cells do."""
+def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
+    """Shows one point per run in one line per cell, to compare the spread of repetitions with that of cells."""
     names = {cell.key: cell.name for cell in study.cells}
     known = done[done[column].notna()]
     traces = []
-    for place, (repetition, rows) in enumerate(known.groupby("repetition")):
-        colour, _ = series_style(place)
+    for index, (repetition, rows) in enumerate(known.groupby("repetition")):
+        colour, _ = series_style(index)
         traces.append({
             "type": "scatter", "mode": "markers", "name": f"repetition {repetition}",
             "x": rows[column].to_numpy(np.float64), "y": [names[str(key)] for key in rows["cell"]],
-            "marker": {"size": 10, "color": colour, "symbol": place % 8, "line": {"width": 1, "color": "#ffffff"}},
+            "marker": {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}},
             "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
         })  # fmt: skip
     means = known.groupby("cell")[column].mean()
@@ -167,10 +159,10 @@ def _dots(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str
         "y": [cell.name for cell in order], "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": TOTAL_COLOUR}},
         "hovertemplate": "mean of %{y}: %{x:.2f}<extra></extra>",
     })  # fmt: skip
-    leading = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
-    most = float(means[leading.key])
-    best = milliseconds(most) if column.endswith("_ms") else f"{number(most)} a second"
-    caption = f"{axis.capitalize()}: a point is a run, the bar is their mean. Best: {leading.name}, {best}."
+    best = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
+    mean = float(means[best.key])
+    best_text = milliseconds(mean) if column.endswith("_ms") else f"{number(mean)} per second"
+    caption = f"{axis.capitalize()}: each point is a run, the bar is the mean. Best: {best.name}, {best_text}."
     layout = {
         "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array",
@@ -181,31 +173,30 @@ def _dots(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str
 
 
 def axes(study: StudyLog) -> Chapter:
-    """What each axis changes: cells that differ in it alone, compared."""
-    title = "What each axis changes"
+    """Compares the cells that differ only in one axis, for each axis."""
     parts: list[ChapterPart] = []
     for axis in study.axes:
-        sides = [(study.side(a), study.side(b)) for a, b in study.pairs(axis)]
-        known = [(a, b) for a, b in sides if len(a.frames) and len(b.frames)]
-        if not known:
-            parts.append(Paragraph(f"{axis}: not measured: no two cells that differ in it alone were both answered."))
+        pairs = [(study.group(a), study.group(b)) for a, b in study.pairs(axis)]
+        answered = [(a, b) for a, b in pairs if len(a.frames) and len(b.frames)]
+        if not answered:
+            parts.append(Paragraph(f"{axis}: not measured, because no two cells that differ only in it have answers."))
             continue
-        found = comparison.compare_totals(known, in_blocks=True)
-        parts += comparison.told(found)[:_MOST_SENTENCES]
+        found = comparison.compare_totals(answered, in_blocks=True)
+        parts += comparison.sentences(found)[:_MAX_SENTENCES]
         file = re.sub(r"\W+", "_", axis)
         parts.append(comparison.table(found, f"by_{file}"))
-        parts.append(comparison.differences(found, f"differences_{file}"))
+        parts.append(comparison.difference_chart(found, f"differences_{file}"))
     if not parts:
         parts = [Paragraph("Not compared: the study has one cell.")]
-    return Chapter("comparison", title, tuple(parts))
+    return Chapter("comparison", "Effect of each axis", tuple(parts))
 
 
 def capacity(study: StudyLog) -> Chapter:
-    """The search for how many vehicles fit, step by step."""
+    """Returns the steps of the search for the maximum number of vehicles."""
     names = {cell.key: cell.name for cell in study.cells}
     steps = study.capacity
     columns = [column for column in steps.columns if column not in {"study", "cell"}]
-    kinds = [
+    number_or_text = [
         Column(
             column.replace("_", " "),
             ColumnKind.NUMBER
@@ -218,8 +209,9 @@ def capacity(study: StudyLog) -> Chapter:
         (names.get(str(row["cell"]), str(row["cell"])), *(_cell(row[column]) for column in columns))
         for _, row in steps.iterrows()
     )
-    table = ReportTable("capacity", "Every step of the search.", (*text_columns("cell"), *kinds), rows)
-    return Chapter("capacity", "How many vehicles fit", (table,))
+    caption = "Steps of the search for the maximum number of vehicles."
+    table = ReportTable("capacity", caption, (*text_columns("cell"), *number_or_text), rows)
+    return Chapter("capacity", "Vehicle capacity", (table,))
 
 
 def _cell(value: Any) -> CellValue:
