@@ -11,8 +11,8 @@ from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, LogWriter, Outcome
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 from shared.stages import Stage
-from tests.bench import damage
-from tests.bench.damage import change, change_manifest, later, longer
+from tests.support import run_damage
+from tests.support.run_damage import change, change_manifest, later, longer
 
 ANSWERED, DROPPED = Outcome.ANSWERED.value, Outcome.DROPPED.value
 
@@ -30,7 +30,7 @@ def failed_checks(folder: Path) -> dict[str, list[str]]:
 def test_a_real_run_passes_every_check(consistent_run: Path) -> None:
     """Every check must look at the rows of a real run and accept them."""
     assert audit(consistent_run) == ()
-    outcomes = {row["outcome"] for row in damage.rows(consistent_run)}
+    outcomes = {row["outcome"] for row in run_damage.rows(consistent_run)}
     assert {ANSWERED, DROPPED} <= outcomes
     checked = {check.name: check.checked for check in run_checks(consistent_run)}
     assert len(checked) == 18
@@ -73,7 +73,7 @@ CELLS: dict[str, tuple[str, str, Callable[[str], str] | str, str]] = {
 def test_an_inconsistent_cell_is_named_by_file_row_and_column(damaged_run: Path, what: str) -> None:
     """The user must find the cell in a log of a hundred thousand rows."""
     outcome, column, new, expected = CELLS[what]
-    line = damage.line_of(damaged_run, outcome)
+    line = run_damage.line_of(damaged_run, outcome)
     change(damaged_run, line, **{column: new})
     problems = [text for texts in failed_checks(damaged_run).values() for text in texts]
     columns = (column,) if expected else ("uplink_ms", "downlink_ms", "crossing_ms")
@@ -85,7 +85,7 @@ def test_an_inconsistent_cell_is_named_by_file_row_and_column(damaged_run: Path,
 
 def test_sums_are_checked_to_the_nanosecond(damaged_run: Path) -> None:
     """A float loses one nanosecond of a timestamp with nineteen digits; the log is exact, so the checks must be exact."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, t_due_ns=later(-1), taken_ms=longer(1), total_ms=longer(1))
     assert not audit(damaged_run)
     change(damaged_run, line, t_due_ns=later(-1))
@@ -97,17 +97,17 @@ def test_sums_are_checked_to_the_nanosecond(damaged_run: Path) -> None:
 
 def test_two_wrong_durations_that_cancel_each_other_are_found(damaged_run: Path) -> None:
     """A check of the sums alone would miss them."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, encoded_ms=longer(500), demosaiced_ms=lambda text: str(Decimal(text) + Decimal("0.0005")))
     assert len(failed_checks(damaged_run)["durations are the differences of timestamps"]) == 2
 
 
 def test_a_missing_row_is_found(damaged_run: Path) -> None:
     """Every frame must be accounted for."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    sequence = damage.rows(damaged_run)[line - 2]["sequence"]
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, text[: line - 1] + text[line:])
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    sequence = run_damage.rows(damaged_run)[line - 2]["sequence"]
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, text[: line - 1] + text[line:])
     failed = failed_checks(damaged_run)
     assert f"{CSV_NAME}: frame {sequence} has no row" in failed["every sequence number has a row"]
     (journal_problem,) = failed["every sent frame has a row"]
@@ -121,17 +121,17 @@ def test_a_missing_row_is_found(damaged_run: Path) -> None:
 
 def test_a_frame_with_two_rows_is_found(damaged_run: Path) -> None:
     """Two rows would count the frame twice in every statistic."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, [*text, text[5]])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, [*text, text[5]])
     (problem,) = failed_checks(damaged_run)["no frame has two rows"]
-    sequence = damage.rows(damaged_run)[4]["sequence"]
+    sequence = run_damage.rows(damaged_run)[4]["sequence"]
     assert problem == (f"{CSV_NAME}, row 42, column sequence: frame {sequence} already has row 6: this row is skipped")
 
 
 def test_missing_rows_are_reported_as_ranges(damaged_run: Path) -> None:
     """A log without its second half has one problem, not twenty."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, text[:1])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, text[:1])
     assert failed_checks(damaged_run)["every sequence number has a row"] == [f"{CSV_NAME}: frames 0 to 39 have no rows"]
 
 
@@ -168,9 +168,9 @@ def test_a_camera_needs_no_hash(damaged_run: Path) -> None:
 
 def test_a_sent_frame_missing_from_the_journal_is_reported(damaged_run: Path) -> None:
     """An incomplete journal would hide open frames from a later repair."""
-    text = damage.lines(damaged_run, JOURNAL_NAME)
+    text = run_damage.lines(damaged_run, JOURNAL_NAME)
     sequence = text[3].split(",")[3]
-    damage.write(damaged_run, text[:3] + text[4:], JOURNAL_NAME)
+    run_damage.write(damaged_run, text[:3] + text[4:], JOURNAL_NAME)
     assert failed_checks(damaged_run) == {
         "every sent frame has a row": [f"{JOURNAL_NAME}: has no line for frame {sequence}, which was sent"]
     }
@@ -178,9 +178,9 @@ def test_a_sent_frame_missing_from_the_journal_is_reported(damaged_run: Path) ->
 
 def test_a_journal_that_is_missing_or_of_another_run_is_reported(damaged_run: Path) -> None:
     """Without the journal, open frames cannot be identified."""
-    text = damage.lines(damaged_run, JOURNAL_NAME)
+    text = run_damage.lines(damaged_run, JOURNAL_NAME)
     session = json.loads((damaged_run / MANIFEST_NAME).read_text())["session"]
-    damage.write(damaged_run, [*text, text[0].replace(session, "another")], JOURNAL_NAME)
+    run_damage.write(damaged_run, [*text, text[0].replace(session, "another")], JOURNAL_NAME)
     (problem,) = failed_checks(damaged_run)["every sent frame has a row"]
     assert problem == f"{JOURNAL_NAME}, row {len(text) + 1}: does not belong to this run"
     (damaged_run / JOURNAL_NAME).unlink()
@@ -190,8 +190,8 @@ def test_a_journal_that_is_missing_or_of_another_run_is_reported(damaged_run: Pa
 
 def test_a_retried_frame_has_two_journal_lines_and_its_wait_is_part_of_sent_ms(damaged_run: Path) -> None:
     """A retry without a second journal line, or a wait longer than sent_ms, is reported."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    sequence = damage.rows(damaged_run)[line - 2]["sequence"]
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    sequence = run_damage.rows(damaged_run)[line - 2]["sequence"]
     change(damaged_run, line, attempts="2", retry_wait_ms="9999999.000000")
     failed = failed_checks(damaged_run)
     assert failed.keys() == {"retry_wait_ms is part of sent_ms", "every sent frame has a row"}
@@ -200,9 +200,9 @@ def test_a_retried_frame_has_two_journal_lines_and_its_wait_is_part_of_sent_ms(d
     (journal_problem,) = failed["every sent frame has a row"]
     assert journal_problem == f"{JOURNAL_NAME}: has 1 lines for frame {sequence}, which was sent 2 times"
     change(damaged_run, line, retry_wait_ms="0.000001")
-    journal = damage.lines(damaged_run, JOURNAL_NAME)
+    journal = run_damage.lines(damaged_run, JOURNAL_NAME)
     again = next(text for text in journal if text.split(",")[3] == sequence)
-    damage.write(damaged_run, [*journal, again], JOURNAL_NAME)
+    run_damage.write(damaged_run, [*journal, again], JOURNAL_NAME)
     assert not audit(damaged_run)
 
 

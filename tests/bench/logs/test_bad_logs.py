@@ -13,8 +13,8 @@ from bench.logs.run_log import RunLog, load_run
 from shared.resources.sampler import RESOURCES_NAME
 from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME
-from tests.bench import damage
-from tests.bench.damage import change, later
+from tests.support import run_damage
+from tests.support.run_damage import change, later
 
 FRAMES = 40
 WIDTH = len(COLUMNS)
@@ -29,7 +29,7 @@ def problems_of(run: RunLog) -> list[str]:
 
 def load_damaged(folder: Path, how: Damage) -> RunLog:
     """Replaces the lines of the log by the result of `how` and reads the run."""
-    damage.write(folder, how(damage.lines(folder)))
+    run_damage.write(folder, how(run_damage.lines(folder)))
     return load_run(folder)
 
 
@@ -115,7 +115,7 @@ def test_a_row_without_its_identifying_values_is_skipped(
 )
 def test_a_cell_that_is_not_a_number_is_skipped_alone(damaged_run: Path, text: str) -> None:
     """The row's other columns are kept; the cell becomes NaN, not zero."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, total_ms=text)
     run = load_run(damaged_run)
     (problem,) = problems_of(run)
@@ -127,8 +127,8 @@ def test_a_cell_that_is_not_a_number_is_skipped_alone(damaged_run: Path, text: s
 
 def test_milliseconds_without_trailing_zeros_are_read(damaged_run: Path) -> None:
     """Spreadsheets remove trailing zeros; the number stays the same to the nanosecond."""
-    line = damage.line_of(damaged_run, ANSWERED)
-    change(damaged_run, line, t_encoded_ns=lambda _: damage.rows(damaged_run)[line - 2]["t_preprocessed_ns"])
+    line = run_damage.line_of(damaged_run, ANSWERED)
+    change(damaged_run, line, t_encoded_ns=lambda _: run_damage.rows(damaged_run)[line - 2]["t_preprocessed_ns"])
     change(damaged_run, line, encoded_ms="0", read_ms="12.5")
     run = load_run(damaged_run)
     assert not run.problems
@@ -137,7 +137,7 @@ def test_milliseconds_without_trailing_zeros_are_read(damaged_run: Path) -> None
 
 def test_empty_cells_are_reported_once_per_row(damaged_run: Path) -> None:
     """A worker that reports no stage times leaves seventeen empty cells, which become a single problem."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, **dict.fromkeys(("t_inferred_ns", "inferred_ms", "batched_ms"), ""))
     (problem,) = problems_of(load_run(damaged_run))
     assert problem == (
@@ -147,7 +147,7 @@ def test_empty_cells_are_reported_once_per_row(damaged_run: Path) -> None:
 
 def test_a_row_with_decreasing_timestamps_loses_its_times_and_keeps_its_outcome(damaged_run: Path) -> None:
     """No duration of such a row can be trusted, but the frame was answered."""
-    line = damage.line_of(damaged_run, ANSWERED)
+    line = run_damage.line_of(damaged_run, ANSWERED)
     change(damaged_run, line, t_decoded_ns=later(-(10**10)))
     run = load_run(damaged_run)
     row = run.frames.iloc[line - 2]
@@ -164,10 +164,10 @@ def test_a_row_with_decreasing_timestamps_loses_its_times_and_keeps_its_outcome(
 
 def test_a_log_with_rows_of_two_runs_keeps_the_session_of_the_manifest(damaged_run: Path) -> None:
     """The manifest decides, even if the other run has more rows."""
-    text = damage.lines(damaged_run)
+    text = run_damage.lines(damaged_run)
     session = json.loads((damaged_run / MANIFEST_NAME).read_text())["session"]
     foreign = [line.replace(session, "another") for line in text[1:]]
-    damage.write(damaged_run, [*text[:4], *foreign])
+    run_damage.write(damaged_run, [*text[:4], *foreign])
     run = load_run(damaged_run)
     assert set(run.frames["session"]) == {session}
     assert len(run.frames) == 3
@@ -226,8 +226,8 @@ RESOURCES: dict[str, tuple[Damage, str, int]] = {
 def test_broken_resources_are_reported_and_do_not_affect_the_frames(damaged_run: Path, what: str) -> None:
     """An unreadable resource file must not make the run unreadable."""
     how, expected, skipped = RESOURCES[what]
-    text = damage.lines(damaged_run, RESOURCES_NAME)
-    damage.write(damaged_run, how(text), RESOURCES_NAME)
+    text = run_damage.lines(damaged_run, RESOURCES_NAME)
+    run_damage.write(damaged_run, how(text), RESOURCES_NAME)
     run = load_run(damaged_run)
     assert len(run.frames) == FRAMES
     assert len(run.resources) == len(text) - 1 - skipped
@@ -249,13 +249,13 @@ def test_a_resource_file_with_other_columns_is_skipped_whole(damaged_run: Path, 
 
 def test_a_log_with_other_columns_is_rejected_with_the_nearest_names(damaged_run: Path) -> None:
     """The reader must not guess columns, but naming the nearest one helps a user who renamed it."""
-    text = damage.lines(damaged_run)
-    damage.write(damaged_run, [text[0].replace("total_ms", "totals_ms").replace(",outcome", ",result"), *text[1:]])
+    text = run_damage.lines(damaged_run)
+    run_damage.write(damaged_run, [text[0].replace("total_ms", "totals_ms").replace(",outcome", ",result"), *text[1:]])
     with pytest.raises(
         LogError, match=r"the log has another version: it has no column outcome, total_ms .but totals_ms."
     ):
         load_run(damaged_run)
-    damage.write(damaged_run, ["time,value", "1,2"])
+    run_damage.write(damaged_run, ["time,value", "1,2"])
     with pytest.raises(
         LogError, match=r"latency.csv, row 1: this is not a latency log: it has no column vehicle, .* more"
     ):
@@ -309,8 +309,8 @@ def test_random_damage_never_ends_in_a_traceback(damaged_run: Path) -> None:
 
 def test_a_session_that_is_not_text_matches_no_log(damaged_run: Path) -> None:
     """This manifest beside an empty log once caused a traceback."""
-    damage.write(damaged_run, damage.lines(damaged_run)[:1])
-    damage.change_manifest(damaged_run, session=[1, 2])
+    run_damage.write(damaged_run, run_damage.lines(damaged_run)[:1])
+    run_damage.change_manifest(damaged_run, session=[1, 2])
     run = load_run(damaged_run)
     assert run.manifest == {}
     assert any("belongs to session [1, 2]" in problem for problem in problems_of(run))

@@ -6,9 +6,9 @@ import urllib3
 from playwright.sync_api import Browser
 
 from cloud.gateway.settings import GatewaySettings
-from tests.bench.report.test_browser import browser
 from tests.cloud.channel import model
 from tests.cloud.gateway.rig import open_doors
+from tests.support.browser import browser
 
 __all__ = ["browser"]
 
