@@ -1,4 +1,4 @@
-"""Where a study comes from: its manifest, so that every figure can be traced and the study repeated."""
+"""The manifest of a study, which documents its origin and makes it repeatable."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ RUNNING, COMPLETE, INTERRUPTED = "running", "complete", "interrupted"
 
 
 def initial_manifest(plan: StudyPlan, file: Path, seed: int, planned: int) -> dict[str, Any]:
-    """The manifest as a study begins."""
+    """Returns the manifest at the start of a study."""
     return {
         "kind": "study",
         "name": plan.name,
@@ -35,13 +35,13 @@ def initial_manifest(plan: StudyPlan, file: Path, seed: int, planned: int) -> di
 
 
 def final_manifest(manifest: dict[str, Any], results: Iterable[RunResult], state: str) -> dict[str, Any]:
-    """The manifest as a study ends, or is interrupted."""
+    """Returns the manifest at the end or interruption of a study."""
     return {**manifest, "state": state, "ended_ns": clock.now_ns(), **state_counts(results)}
 
 
 def state_counts(results: Iterable[RunResult]) -> dict[str, int]:
-    """How many runs ended how."""
-    found = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
+    """Returns the number of runs in each final state."""
+    counts = dict.fromkeys((DONE, SKIPPED, FAILED), 0)
     for result in results:
-        found[result.state] += 1
-    return found
+        counts[result.state] += 1
+    return counts

@@ -1,4 +1,4 @@
-"""The tidy tables of a study: one row a run, one row a frame, one row a step of a search; as CSV and as Parquet."""
+"""Writes the tidy tables of a study as CSV and Parquet: one row per run, per frame, or per step of a capacity search."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,28 +15,28 @@ from bench.study.results.measurement import USAGE_COLUMNS, VERSIONS, measure
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import COLUMNS, Outcome
 
-_TEXT, _WHOLE, _REAL = "string", "Int64", "float64"
-_AXES = {axis: _WHOLE if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
+_TEXT, _INTEGER, _REAL = "string", "Int64", "float64"
+_AXES = {axis: _INTEGER if axis in ("batch", "vehicles", "workers", "frames") else _TEXT for axis in AXES}
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
-_LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _WHOLE)
+_LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _INTEGER)
 
 RUN_COLUMNS = {
     "study": _TEXT,
     "cell": _TEXT,
-    "repetition": _WHOLE,
-    "order": _WHOLE,
+    "repetition": _INTEGER,
+    "order": _INTEGER,
     "state": _TEXT,
     "reason": _TEXT,
     "validity": _TEXT,
     "validity_reason": _TEXT,
     **_AXES,
     **_LINK,
-    "seed": _WHOLE,
-    "started_ns": _WHOLE,
+    "seed": _INTEGER,
+    "started_ns": _INTEGER,
     "measured_s": _REAL,
-    "frames_read": _WHOLE,
-    "frames_measured": _WHOLE,
-    **{outcome.value: _WHOLE for outcome in Outcome},
+    "frames_read": _INTEGER,
+    "frames_measured": _INTEGER,
+    **{outcome.value: _INTEGER for outcome in Outcome},
     "throughput_hz": _REAL,
     "total_mean_ms": _REAL,
     "total_p50_ms": _REAL,
@@ -46,17 +46,17 @@ RUN_COLUMNS = {
     "query_p99_ms": _REAL,
     "inferred_p50_ms": _REAL,
     "crossing_p50_ms": _REAL,
-    "capacity_vehicles": _WHOLE,
+    "capacity_vehicles": _INTEGER,
     "metric": _TEXT,
     "metric_value": _REAL,
     **dict.fromkeys(USAGE_COLUMNS, _REAL),
-    "bytes_up": _WHOLE,
-    "bytes_down": _WHOLE,
+    "bytes_up": _INTEGER,
+    "bytes_down": _INTEGER,
     "model_sha256": _TEXT,
     "source_sha256": _TEXT,
     "commit": _TEXT,
     "processor": _TEXT,
-    "cores": _WHOLE,
+    "cores": _INTEGER,
     "system": _TEXT,
     "broker": _TEXT,
     **{f"version_{name.replace('-', '_')}": _TEXT for name in VERSIONS},
@@ -64,9 +64,9 @@ RUN_COLUMNS = {
 STEP_COLUMNS = {
     "study": _TEXT,
     "cell": _TEXT,
-    "repetition": _WHOLE,
-    "step": _WHOLE,
-    "vehicles": _WHOLE,
+    "repetition": _INTEGER,
+    "step": _INTEGER,
+    "vehicles": _INTEGER,
     "p99_ms": _REAL,
     "unanswered_share": _REAL,
     "throughput_hz": _REAL,
@@ -76,10 +76,10 @@ STEP_COLUMNS = {
 
 
 def write_runs(folder: StudyFolder, results: Sequence[RunResult]) -> pd.DataFrame:
-    """Write `runs` and, where a capacity was searched, `capacity`; returns the runs.
+    """Writes `runs` and, if there was a capacity search, `capacity`; returns the table of runs.
 
     Raises:
-        SkylaneError: the disk does not take them.
+        TableError: A table cannot be written.
     """
     runs = _typed((result.row for result in results), RUN_COLUMNS)
     _write(folder.root, "runs", runs)
@@ -91,36 +91,36 @@ def write_runs(folder: StudyFolder, results: Sequence[RunResult]) -> pd.DataFram
 
 
 def write_frames(folder: StudyFolder, study: str, runs: Iterable[tuple[StudyCell, int, RunResult]]) -> None:
-    """Write `frames`: every frame of every finished run, with its cell and its phase.
+    """Writes `frames`: every frame of every finished run, with its cell and phase.
 
     Raises:
-        SkylaneError: a log cannot be read any more, or the disk does not take the table.
+        SkylaneError: A log cannot be read, or the table cannot be written.
     """
     tables = []
     for cell, repetition, result in runs:
         if result.state != DONE:
             continue
-        facts = {"study": study, "cell": cell.name, "repetition": repetition}
+        identity = {"study": study, "cell": cell.name, "repetition": repetition}
         axes = {axis: value for axis, value in cell.columns().items() if axis in AXES}
         for part in result.parts:
-            source = folder.run(cell, repetition) / part.folder
-            rows = measure(source, part.vehicles, part.warm_up, whole=measures_every_frame(cell)).frames
+            source = folder.run_folder(cell, repetition) / part.folder
+            rows = measure(source, part.vehicles, part.warm_up, every_frame=measures_every_frame(cell)).frames
             run = rows["vehicle_run"] if part.folder == "." else f"{part.folder}/" + rows["vehicle_run"]
-            played = axes | {"vehicles": part.vehicles}  # Of a step of a search, as many as it tried.
-            lead = pd.DataFrame({**facts, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)
-            # An axis and a column of the log can have one name, such as `model`: the log's own is what was seen.
+            played = axes | {"vehicles": part.vehicles}  # Each step of a capacity search has its own number.
+            lead = pd.DataFrame({**identity, "vehicle_run": run, "phase": rows["phase"], **played}, index=rows.index)
+            # Axes and log columns share names such as `model`; the log's value is the measured one.
             tables.append(pd.concat([lead.drop(columns=[*set(lead) & set(COLUMNS)]), rows[[*COLUMNS]]], axis=1))
     if tables:
         frames = pd.concat(tables, ignore_index=True)
         texts = [name for name in frames if pd.api.types.is_string_dtype(frames[name])]
-        frames[texts] = frames[texts].replace("", pd.NA)  # As CSV has it, where an empty text is none.
+        frames[texts] = frames[texts].replace("", pd.NA)  # CSV does not distinguish empty text from a missing value.
         _write(folder.root, "frames", frames)
 
 
 def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    # Column by column: a table made of rows would take whole numbers with gaps through floats, and stamps lose digits.
-    found = list(rows)
-    return pd.DataFrame({name: pd.array([row.get(name) for row in found], kind) for name, kind in columns.items()})
+    # Built by column: pandas would convert integer columns with gaps to floats, and timestamps would lose digits.
+    values = list(rows)
+    return pd.DataFrame({name: pd.array([row.get(name) for row in values], kind) for name, kind in columns.items()})
 
 
 def _write(root: Path, name: str, table: pd.DataFrame) -> None:
@@ -147,4 +147,4 @@ class TableError(SkylaneError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.path = path
-        super().__init__(f"{path} cannot be written: {error.strerror}: make room, then run the study again")
+        super().__init__(f"{path} cannot be written: {error.strerror}: free disk space, then run the study again")
