@@ -15,7 +15,7 @@ def _at(limit: int, tried: list[int]) -> Callable[[int], CapacityStep]:
 
 @pytest.mark.parametrize("most", [1, 2, 7, 16, 31])
 def test_the_search_finds_every_capacity_in_few_attempts(most: int) -> None:
-    """An attempt takes a minute of real vehicles: none may be made twice, nor more than doubling and bisection need."""
+    """An attempt takes a minute with real vehicles, so none may be repeated or unnecessary."""
     for limit in range(most + 3):
         tried: list[int] = []
         found = search_capacity(_at(limit, tried), most)
@@ -26,14 +26,14 @@ def test_the_search_finds_every_capacity_in_few_attempts(most: int) -> None:
 
 
 def test_the_search_doubles_then_bisects() -> None:
-    """The steps are a table of the study; their order is told in the documentation."""
+    """The steps are a table of the study, and the documentation describes their order."""
     tried: list[int] = []
     assert search_capacity(_at(5, tried), 64).vehicles == 5
     assert tried == [1, 2, 4, 8, 6, 5]
 
 
-def test_where_not_even_one_vehicle_fits_the_capacity_is_none() -> None:
-    """Zero is an answer, and the step says why."""
+def test_the_capacity_is_zero_if_one_vehicle_does_not_fit() -> None:
+    """The step has the reason."""
     found = search_capacity(_at(0, []), 8)
     assert found.vehicles == 0
     assert [step.reason for step in found.steps] == ["too slow"]
