@@ -6,6 +6,7 @@ from dataclasses import replace
 from bench.logs.run_log import RunLog, load_run
 from bench.offloading.break_even import Alternative, OffloadingError, Verdict, worth
 from bench.report.chapters.run.stage_statistics import SEED
+from bench.report.chapters.traces import axis, line
 from bench.report.content import (
     Caution,
     Chapter,
@@ -151,21 +152,22 @@ def _chart(result: Verdict, stays: tuple[Alternative, ...], name: str) -> Chart:
     traces: list[Trace] = []
     for index, row in enumerate(drawn):
         colour, dash = series_style(index)
-        traces.append({
-            "type": "scatter", "mode": "lines+markers", "name": f"{curve.delays_ms[row]:g} ms each way",
-            "x": list(curve.bandwidths_mbps), "y": list(curve.p50_ms[row]),
-            "line": {"color": colour, "dash": dash, "width": 2}, "marker": {"size": 5},
-            "hovertemplate": "%{x:g} Mbit/s: %{y:.1f} ms<extra></extra>",
-        })  # fmt: skip
+        trace = line(
+            f"{curve.delays_ms[row]:g} ms each way",
+            list(curve.bandwidths_mbps),
+            list(curve.p50_ms[row]),
+            {"color": colour, "dash": dash, "width": 2},
+            "%{x:g} Mbit/s: %{y:.1f} ms",
+            marker={"size": 5},
+        )
+        traces.append(trace | {"mode": "lines+markers"})
     ends = [curve.bandwidths_mbps[0], curve.bandwidths_mbps[-1]]
     for stay, dash in zip(stays, ("solid", "dot"), strict=True):
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": stay.name, "x": ends, "y": [stay.p50.value] * 2,
-            "line": {"color": "#24292f", "width": 3, "dash": dash}, "hovertemplate": "%{y:.1f} ms<extra></extra>",
-        })  # fmt: skip
+        style = {"color": "#24292f", "width": 3, "dash": dash}
+        traces.append(line(stay.name, ends, [stay.p50.value] * 2, style, "%{y:.1f} ms"))
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "bandwidth, Mbit/s (logarithmic)"}},
-        "yaxis": {"type": "log", "dtick": "D2", "title": {"text": "median total, ms (logarithmic)"}},
+        "xaxis": axis("bandwidth, Mbit/s (logarithmic)", type="log"),
+        "yaxis": axis("median total, ms (logarithmic)", type="log", dtick="D2"),
         "showlegend": True,
     }
     caption = (

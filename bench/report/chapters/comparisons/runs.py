@@ -6,6 +6,8 @@ import numpy as np
 
 from bench.report.chapters.run.distribution import cumulative_chart
 from bench.report.chapters.run.stage_statistics import SEED, STATISTICS
+from bench.report.chapters.run.stages import STAGES_TITLE
+from bench.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, not_measured, points, stage_bar
 from bench.report.content import (
     Chapter,
     ChapterPart,
@@ -21,7 +23,7 @@ from bench.report.content import (
 )
 from bench.report.data.answered_frames import FrameGroup, column_values
 from bench.report.output.number_format import interval, milliseconds, probability
-from bench.report.output.stage_styles import STAGES, TOTAL_COLOUR, bar_marker
+from bench.report.output.stage_styles import TOTAL_COLOUR
 from bench.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from bench.statistics.description import describe
 from bench.statistics.run_test import MIN_RUNS
@@ -48,8 +50,7 @@ def chapter(groups: Sequence[FrameGroup]) -> Chapter:
     """Compares every run with the first."""
     answered = [group for group in groups if len(group.frames)]
     if len(answered) < 2:  # noqa: PLR2004  A comparison needs two runs.
-        nothing = Paragraph("Not measured: fewer than two runs have answered frames.")
-        return Chapter("comparison", "Comparison", (nothing,))
+        return not_measured("comparison", "Comparison", "fewer than two runs have answered frames")
     found = compare_totals(((answered[0], other) for other in answered[1:]), in_blocks=False)
     parts = (*sentences(found), table(found, "comparison"), difference_chart(found, "differences"))
     return Chapter("comparison", "Comparison", parts)
@@ -96,28 +97,27 @@ def difference_chart(comparisons: Sequence[LatencyComparison], name: str) -> Cha
     labels = [f"{each.b}<br>vs. {each.a}" for each in comparisons]
     values = np.array([each.difference.value for each in comparisons])
     low, high = (np.array([getattr(each.difference, end) for each in comparisons]) for end in ("low", "high"))
-    trace = {
-        "type": "scatter", "mode": "markers", "x": values, "y": labels,
-        "error_x": {
-            "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
-            "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL_COLOUR,
-        },
-        "marker": {
-            "size": 10, "color": TOTAL_COLOUR, "symbol": ["circle" if known else "circle-open" for known in np.isfinite(low)],
-        },
-        "hovertemplate": "%{x:.3f} ms<extra></extra>",
-        "showlegend": False,
+    intervals = {
+        "type": "data", "symmetric": False, "array": np.nan_to_num(high - values),
+        "arrayminus": np.nan_to_num(values - low), "thickness": 2, "width": 6, "color": TOTAL_COLOUR,
     }  # fmt: skip
+    symbols = ["circle" if known else "circle-open" for known in np.isfinite(low)]
+    marker = {"size": 10, "color": TOTAL_COLOUR, "symbol": symbols}
+    trace = points("difference", values, labels, marker, "%{x:.3f} ms", error_x=intervals, showlegend=False)
     listed = "; ".join(
         f"{each.b}: {milliseconds(each.difference.value).replace('not known', '–')}"
         + (f" ({interval(each.difference)} ms)" if interval(each.difference) else "")
         for each in comparisons[:MAX_CURVES]
     )
     layout = {
-        "xaxis": {"title": {"text": "difference of the medians, ms<br>(below 0: faster)"}, "rangemode": "tozero", "zeroline": True,
-                  "zerolinewidth": 2, "zerolinecolor": "#57606a"},
+        "xaxis": axis_from_zero(
+            "difference of the medians, ms<br>(below 0: faster)",
+            zeroline=True,
+            zerolinewidth=2,
+            zerolinecolor="#57606a",
+        ),
         "yaxis": {"autorange": "reversed", "type": "category"},
-    }  # fmt: skip
+    }
     caption = (
         "Differences with their 95 % intervals. A difference whose interval contains 0 is not significant. A hollow point "
         f"has no interval, because there are too few runs. {listed}."
@@ -130,7 +130,7 @@ def distributions(groups: Sequence[FrameGroup]) -> Chapter:
     title = "Distribution and statistics"
     answered = [group for group in groups if len(group.frames)]
     if not answered:
-        return Chapter("statistics", title, (Paragraph("Not measured: no frame was answered."),))
+        return not_measured("statistics", title)
     parts: list[ChapterPart] = []
     if len(answered) <= MAX_CURVES:
         parts.append(cumulative_chart([(group.name, column_values(group.frames, "total_ms")) for group in answered]))
@@ -156,38 +156,26 @@ def stages(groups: Sequence[FrameGroup]) -> Chapter:
     """Returns the stages of each group as stacked bars and tables."""
     answered = [group for group in groups if len(group.frames)]
     if not answered:
-        return Chapter("stages", "Where the time goes", (Paragraph("Not measured: no frame was answered."),))
+        return not_measured("stages", STAGES_TITLE)
     batches = [answered[first : first + _GROUPS_PER_TABLE] for first in range(0, len(answered), _GROUPS_PER_TABLE)]
     tables = [
         _median_table(batch, f"stages_{number}" if number > 1 else "stages")
         for number, batch in enumerate(batches, start=1)
     ]
-    return Chapter("stages", "Where the time goes", (_stacked_chart(answered), *tables))
+    return Chapter("stages", STAGES_TITLE, (_stacked_chart(answered), *tables))
 
 
 def _stacked_chart(groups: Sequence[FrameGroup]) -> Chart:
     names = [group.name for group in groups]
     means = {str(part): [float(column_values(group.frames, f"{part}_ms").mean()) for group in groups] for part in PARTS}
     totals = [sum(values) for values in zip(*means.values(), strict=True)]
-    traces = tuple(
-        {
-            "type": "bar", "orientation": "h", "name": stage, "y": names, "x": values, "marker": bar_marker(stage),
-            "hovertemplate": f"<b>{stage}</b>: the frame {STAGES[stage].meaning}<br>mean %{{x:.3f}} ms<extra></extra>",
-        }
-        for stage, values in means.items()
-    )  # fmt: skip
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "mean time, ms"}},
-        "yaxis": {"autorange": "reversed", "type": "category"},
-        "legend": {"traceorder": "normal", "orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container"},
-        "margin": {"b": 150, "t": 12},
-    }
+    traces = tuple(stage_bar(stage, names, values, "mean %{x:.3f} ms") for stage, values in means.items())
+    axes = {"xaxis": axis("mean time, ms"), "yaxis": {"autorange": "reversed", "type": "category"}}
     listed = ", ".join(
         f"{name} {milliseconds(total)}" for name, total in list(zip(names, totals, strict=True))[:MAX_CURVES]
     )
     caption = f"Mean time by stage; the stages of each bar sum to its mean total: {listed}."
-    return Chart("stages_stacked", caption, traces, layout, height=220 + 46 * len(groups))
+    return Chart("stages_stacked", caption, traces, STACKED_LAYOUT | axes, height=220 + 46 * len(groups))
 
 
 def _median_table(groups: Sequence[FrameGroup], name: str) -> ReportTable:

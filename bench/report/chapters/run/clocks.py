@@ -3,13 +3,14 @@
 import numpy as np
 import pandas as pd
 
+from bench.report.chapters.traces import axis, axis_from_zero, line, not_measured, points
 from bench.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow, Trace, number_columns, text_columns
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, downsampled, seconds_since
 from bench.report.output.number_format import milliseconds, number, share
 from bench.report.output.stage_styles import STAGES, series_style, with_opacity
 from bench.statistics.bootstrap import Floats
 
-_TIME_AXIS = {"title": {"text": TIME_AXIS_TITLE}, "rangemode": "tozero"}
+_TIME_AXIS = axis_from_zero(TIME_AXIS_TITLE)
 _INTRODUCTION = (
     "Vehicle and worker each take timestamps from their own clock. Durations within one node, the total and the crossing "
     "(uplink and downlink together) need no common clock and are exact. Only the split of the crossing into uplink and "
@@ -22,10 +23,8 @@ def chapter(answered: pd.DataFrame, start_ns: int) -> Chapter:
     """Returns offsets, error bounds and unresolved crossings of the answered frames."""
     timed = answered[answered["clock_error_ms"].notna() & answered["clock_offset_ms"].notna()]
     if timed.empty:
-        nothing = Paragraph(
-            "Not measured: no row has a clock offset, so uplink and downlink are only known together, as the crossing."
-        )
-        return Chapter("clocks", "Clocks", (nothing,))
+        reason = "no row has a clock offset, so uplink and downlink are only known together, as the crossing"
+        return not_measured("clocks", "Clocks", reason)
     unresolved = {direction: _unresolved(timed, direction) for direction in ("uplink", "downlink")}
     parts = (
         Paragraph(_INTRODUCTION),
@@ -63,29 +62,17 @@ def _offset_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
         times_s = seconds_since(rows, "t_due_ns", start_ns)
         offset, error = column_values(rows, "clock_offset_ms"), column_values(rows, "clock_error_ms")
         colour, dash = series_style(index)
-        band = {
-            "type": "scatter",
-            "mode": "lines",
-            "x": times_s,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-        traces += [
-            band | {"y": offset - error},
-            band | {"y": offset + error, "fill": "tonexty", "fillcolor": with_opacity(colour, 0.18)},
-            {
-                "type": "scatter", "mode": "lines", "name": str(worker), "x": times_s, "y": offset, "customdata": error,
-                "line": {"color": colour, "dash": dash, "width": 2},
-                "hovertemplate": "%{y:.3f} ms ± %{customdata:.3f} ms<extra></extra>",
-            },
-        ]  # fmt: skip
+        limit = line("", times_s, offset - error, {"width": 0}, hoverinfo="skip", showlegend=False)
+        band = {"y": offset + error, "fill": "tonexty", "fillcolor": with_opacity(colour, 0.18)}
+        style = {"color": colour, "dash": dash, "width": 2}
+        hover = "%{y:.3f} ms ± %{customdata:.3f} ms"
+        traces += [limit, limit | band, line(str(worker), times_s, offset, style, hover, customdata=error)]
     offset = column_values(timed, "clock_offset_ms")
     caption = (
         f"Clock of the worker minus clock of the vehicle, with its error bound (shaded): between "
         f"{number(float(offset.min()), 3)} and {number(float(offset.max()), 3)} ms."
     )
-    layout = {"xaxis": _TIME_AXIS, "yaxis": {"title": {"text": "clock offset, ms"}}, "showlegend": True}
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis("clock offset, ms"), "showlegend": True}
     return Chart("clock_offset", caption, tuple(traces), layout, height=300)
 
 
@@ -93,18 +80,18 @@ def _crossing_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
     rows = downsampled(timed)
     times_s = seconds_since(rows, "t_due_ns", start_ns)
     traces = [
-        {
-            "type": "scatter", "mode": "markers", "name": direction, "x": times_s, "y": column_values(rows, f"{direction}_ms"),
-            "marker": {"color": STAGES[direction].colour, "size": 5, "symbol": symbol, "opacity": 0.8},
-            "hovertemplate": f"{direction}: %{{y:.3f}} ms<extra></extra>",
-        }
+        points(
+            direction,
+            times_s,
+            column_values(rows, f"{direction}_ms"),
+            {"color": STAGES[direction].colour, "size": 5, "symbol": symbol, "opacity": 0.8},
+            f"{direction}: %{{y:.3f}} ms",
+        )
         for direction, symbol in (("uplink", "circle"), ("downlink", "diamond-open"))
-    ]  # fmt: skip
-    traces.append({
-        "type": "scatter", "mode": "lines", "name": "error bound", "x": times_s, "y": column_values(rows, "clock_error_ms"),
-        "line": {"color": "#b5480f", "width": 1.5, "dash": "dash"},
-        "hovertemplate": "error bound: %{y:.3f} ms<extra></extra>",
-    })  # fmt: skip
+    ]
+    style = {"color": "#b5480f", "width": 1.5, "dash": "dash"}
+    hover = "error bound: %{y:.3f} ms"
+    traces.append(line("error bound", times_s, column_values(rows, "clock_error_ms"), style, hover))
     up, down, error = (
         float(np.median(column_values(timed, f"{name}_ms"))) for name in ("uplink", "downlink", "clock_error")
     )
@@ -112,11 +99,7 @@ def _crossing_chart(timed: pd.DataFrame, start_ns: int) -> Chart:
         "Uplink and downlink of each frame with the error bound of the clock offset; points below the line are not "
         f"resolved. Medians: uplink {milliseconds(up)}, downlink {milliseconds(down)}, error bound {milliseconds(error)}."
     )
-    layout = {
-        "xaxis": _TIME_AXIS,
-        "yaxis": {"title": {"text": "one-way time, ms"}, "rangemode": "tozero"},
-        "showlegend": True,
-    }
+    layout = {"xaxis": _TIME_AXIS, "yaxis": axis_from_zero("one-way time, ms"), "showlegend": True}
     return Chart("crossings", caption, tuple(traces), layout, height=300)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.run.outcomes import unanswered_note
-from bench.report.content import Chapter, Chart, Paragraph, Toggle, Trace
+from bench.report.chapters.traces import axis, line, not_measured
+from bench.report.content import Chapter, Chart, Toggle, Trace
 from bench.report.data.answered_frames import column_values
 from bench.report.output.number_format import milliseconds
 from bench.report.output.stage_styles import TOTAL_COLOUR, series_style
@@ -21,7 +22,7 @@ def chapter(answered: pd.DataFrame, read: int) -> Chapter:
     """Returns histogram and cumulative distribution of a run; `read` is the number of all frames."""
     totals = column_values(answered, "total_ms")
     if not len(totals):
-        return Chapter("distribution", "Distribution", (Paragraph("Not measured: no frame was answered."),))
+        return not_measured("distribution", "Distribution")
     return Chapter("distribution", "Distribution", (_histogram(totals, read), cumulative_chart([("total", totals)])))
 
 
@@ -45,8 +46,8 @@ def _histogram(totals: Floats, read: int) -> Chart:
     }
     layout = {
         "bargap": 0,
-        "xaxis": {"title": {"text": "total, ms (frame due to result decoded)"}},
-        "yaxis": {"title": {"text": f"frames per {edges[1] - edges[0]:.3g} ms"}},
+        "xaxis": axis("total, ms (frame due to result decoded)"),
+        "yaxis": axis(f"frames per {edges[1] - edges[0]:.3g} ms"),
         "shapes": [_vertical_line(value) for value in percentiles.values()],
         "annotations": [
             {
@@ -89,11 +90,8 @@ def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
         colour, dash = (TOTAL_COLOUR, "solid") if len(samples) == 1 else series_style(index)
         within.append(100 * shares)
         beyond.append(100 * (1 - shares) + 100 / len(totals))
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": name, "x": times, "y": within[-1],
-            "line": {"color": colour, "dash": dash, "width": 2, "shape": "hv"},
-            "hovertemplate": f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms<extra></extra>",
-        })  # fmt: skip
+        style = {"color": colour, "dash": dash, "width": 2, "shape": "hv"}
+        traces.append(line(name, times, within[-1], style, f"{name}: %{{y:.3f}} %<br>%{{x:.2f}} ms"))
     linear = {
         "yaxis.type": "linear",
         "yaxis.title.text": "answered frames within that time, %",
@@ -106,8 +104,8 @@ def cumulative_chart(samples: list[tuple[str, Floats]]) -> Chart:
         "yaxis.autorange": True,
     }
     layout = {
-        "xaxis": {"title": {"text": "total, ms"}},
-        "yaxis": {"title": {"text": linear["yaxis.title.text"]}, "range": [0, 101]},
+        "xaxis": axis("total, ms"),
+        "yaxis": axis("answered frames within that time, %", range=[0, 101]),
         "showlegend": len(samples) > 1,
     }
     listed = "; ".join(

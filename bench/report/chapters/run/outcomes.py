@@ -7,6 +7,7 @@ import pandas as pd
 
 from bench.logs.run_log import RunLog
 from bench.offloading.cost import throughput_hz
+from bench.report.chapters.traces import axis
 from bench.report.content import Chapter, Chart, Column, ReportTable, TableRow, number_columns, text_columns
 from bench.report.output.number_format import share
 from bench.report.output.stage_styles import OUTCOME_COLOURS
@@ -106,7 +107,7 @@ def _chart(run: RunLog) -> Chart:
     listed = ", ".join(f"{outcome.value} {count:,} ({share(count / read)})" for outcome, count in counts.items())
     layout = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "frames"}, "range": [0, read]},
+        "xaxis": axis("frames", range=[0, read]),
         "yaxis": {"visible": False},
         "margin": {"t": 40, "b": 48},
         "showlegend": True,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from bench.report.chapters.traces import axis_from_zero, line, not_measured
 from bench.report.content import (
     Chapter,
     ChapterPart,
@@ -51,7 +52,7 @@ _RESOURCES = (
 def chapter(resources: pd.DataFrame) -> Chapter:
     """Returns the resources of each node over time, and a table of means and peaks."""
     if resources.empty:
-        return Chapter("resources", _TITLE, (Paragraph("Not measured: the run has no resources.csv."),))
+        return not_measured("resources", _TITLE, "the run has no resources.csv")
     parts: list[ChapterPart] = [chart for resource in _RESOURCES if (chart := _chart(resources, resource))]
     if traffic := _traffic(resources):
         parts.append(traffic)
@@ -81,7 +82,7 @@ def _chart(resources: pd.DataFrame, resource: _Resource) -> Chart | None:
         means.append(f"{node} {resource.format(float(values.mean()))}")
         shown = downsampled(rows)
         drawn = column_values(shown, resource.column) * resource.factor
-        traces.append(_line(index, str(node), _times_s(resources, shown), drawn))
+        traces.append(_node_line(index, str(node), _times_s(resources, shown), drawn))
     caption = f"{resource.noun} over time. Means: {', '.join(means)}."
     return Chart(f"resources_{resource.name}", caption, tuple(traces), _layout(resource.axis), height=280)
 
@@ -99,8 +100,8 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
             continue
         for direction, symbol in (("in", "circle"), ("out", "diamond-open")):
             values = column_values(rows, f"bytes_{direction}")
-            line = _line(index, f"{node} {direction}", times_s[1:], np.diff(values) / np.diff(times_s) / 1e6)
-            traces.append(line | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
+            trace = _node_line(index, f"{node} {direction}", times_s[1:], np.diff(values) / np.diff(times_s) / 1e6)
+            traces.append(trace | {"mode": "lines+markers", "marker": {"symbol": symbol, "size": 5}})
         received, sent = (size(float(node_rows[name].iloc[-1])) for name in ("bytes_in", "bytes_out"))
         totals.append(f"{node} {received} in, {sent} out")
     if not traces:
@@ -109,19 +110,16 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
     return Chart("resources_traffic", caption, tuple(traces), _layout("TCP traffic, MB/s"), height=280)
 
 
-def _line(index: int, name: str, times_s: Floats, values: Floats) -> Trace:
+def _node_line(index: int, name: str, times_s: Floats, values: Floats) -> Trace:
     colour, dash = series_style(index)
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": times_s, "y": values,
-        "line": {"color": colour, "dash": dash, "width": 1.8},
-        "hovertemplate": f"{name}: %{{y:.2f}} at %{{x:.0f}} s<extra></extra>",
-    }  # fmt: skip
+    style = {"color": colour, "dash": dash, "width": 1.8}
+    return line(name, times_s, values, style, f"{name}: %{{y:.2f}} at %{{x:.0f}} s")
 
 
 def _layout(axis: str) -> Trace:
     return {
-        "xaxis": {"title": {"text": "time since sampling began, s"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "xaxis": axis_from_zero("time since sampling began, s"),
+        "yaxis": axis_from_zero(axis),
         "showlegend": True,
     }
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.chapters.run.outcomes import unanswered_note
+from bench.report.chapters.traces import axis, not_measured
 from bench.report.content import CellValue, Chapter, Chart, Column, ColumnKind, Paragraph, ReportTable, number_columns
 from bench.report.data.answered_frames import column_values
 from bench.report.output.number_format import milliseconds
@@ -33,7 +34,7 @@ def describe_stages(answered: pd.DataFrame) -> dict[str, SampleDescription]:
 def chapter(answered: pd.DataFrame, read: int) -> Chapter:
     """Returns the table of statistics and the spread of the stages; `read` is the number of all frames."""
     if answered.empty:
-        return Chapter("statistics", "Statistics", (Paragraph("Not measured: no frame was answered."),))
+        return not_measured("statistics", "Statistics")
     parts = (Paragraph(_INTRODUCTION), _table(describe_stages(answered), read), _spread_chart(answered))
     return Chapter("statistics", "Statistics", parts)
 
@@ -78,7 +79,7 @@ def _spread_chart(answered: pd.DataFrame) -> Chart:
     )
     layout = {
         "showlegend": False,
-        "xaxis": {"type": "log", "title": {"text": "time, ms (logarithmic)"}, "dtick": 1},
+        "xaxis": axis("time, ms (logarithmic)", type="log", dtick=1),
         "yaxis": {"autorange": "reversed"},
     }
     return Chart("spread", caption, traces, layout, height=100 + 26 * len(names))

@@ -6,12 +6,12 @@ from itertools import accumulate, groupby
 import numpy as np
 import pandas as pd
 
+from bench.report.chapters.traces import STACKED_LAYOUT, axis, not_measured, stage_bar
 from bench.report.content import (
     Chapter,
     Chart,
     Column,
     ColumnKind,
-    Paragraph,
     ReportTable,
     Trace,
     number_columns,
@@ -19,10 +19,11 @@ from bench.report.content import (
 )
 from bench.report.data.answered_frames import column_values, frames_near_median, mean_durations
 from bench.report.output.number_format import milliseconds, share
-from bench.report.output.stage_styles import STAGES, bar_marker, node_of, text_colour
+from bench.report.output.stage_styles import STAGES, node_of, text_colour
 from shared.runlog.latency_table import PARTS, Summary, summarise_durations
 from shared.runlog.percentiles import NOTE, has_percentile
 
+STAGES_TITLE = "Where the time goes"
 _NODES = {"edge": ("vehicle", "#f2f7fc"), "link": ("link", "#f0f0f0"), "cloud": ("cloud", "#fffaf0")}
 _TAIL_SHARE = 0.05
 _MIN_FRAMES_FOR_GROUPS = 20  # The slowest 5 % of fewer frames would be empty.
@@ -32,38 +33,33 @@ _MIN_LABELLED_SHARE = 0.12  # Smaller shares get no label in their bar.
 def chapter(frames: pd.DataFrame) -> Chapter:
     """Returns the stages of the answered frames as waterfall, shares and table."""
     if frames.empty:
-        nothing = Paragraph("Not measured: no frame was answered with all its stage durations.")
-        return Chapter("stages", "Where the time goes", (nothing,))
-    return Chapter("stages", "Where the time goes", (waterfall(frames), shares(frames), table(frames)))
+        return not_measured("stages", STAGES_TITLE, "no frame was answered with all its stage durations")
+    return Chapter("stages", STAGES_TITLE, (_waterfall(frames), _shares_chart(frames), _table(frames)))
 
 
-def waterfall(frames: pd.DataFrame) -> Chart:
+def _waterfall(frames: pd.DataFrame) -> Chart:
     """Shows the stages of the frames near the median, one after the other."""
     near_median = frames_near_median(frames)
     durations = mean_durations(near_median)
     total = sum(durations.values())
     starts = [0.0, *accumulate(durations.values())][:-1]
     traces = tuple(
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": stage,
-            "y": [index],
-            "x": [duration],
-            "base": [start],
-            "text": [milliseconds(duration)],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "marker": bar_marker(stage),
-            "hovertemplate": f"<b>{stage}</b>: the frame {STAGES[stage].meaning}<br>%{{x:.3f}} ms, "
-            f"{start:.3f} ms after it was due<extra></extra>",
-        }
+        stage_bar(
+            stage,
+            [index],
+            [duration],
+            f"%{{x:.3f}} ms, {start:.3f} ms after it was due",
+            base=[start],
+            text=[milliseconds(duration)],
+            textposition="outside",
+            cliponaxis=False,
+        )
         for index, ((stage, duration), start) in enumerate(zip(durations.items(), starts, strict=True))
     )
     layout = {
         "barmode": "overlay",
         "showlegend": False,
-        "xaxis": {"title": {"text": "time since the frame was due, ms"}, "range": [0, total * 1.2]},
+        "xaxis": axis("time since the frame was due, ms", range=[0, total * 1.2]),
         "yaxis": {
             "autorange": "reversed",
             "tickmode": "array",
@@ -110,34 +106,26 @@ def _waterfall_caption(near_median: pd.DataFrame, durations: dict[str, float], t
     return caption
 
 
-def shares(frames: pd.DataFrame) -> Chart:
+def _shares_chart(frames: pd.DataFrame) -> Chart:
     """Shows the share of each stage in the time of all frames, and of the fastest, middle and slowest frames."""
     groups = [(name, *_stage_shares(rows)) for name, rows in _groups(frames)]
     labels = [f"{name}<br>mean {milliseconds(total)}" for name, _, total in groups]
     traces = tuple(
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": stage,
-            "y": labels,
-            "x": [100 * stage_shares[stage] for _, stage_shares, _ in groups],
-            "text": [stage if stage_shares[stage] > _MIN_LABELLED_SHARE else "" for _, stage_shares, _ in groups],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "textfont": {"color": text_colour(STAGES[stage].colour)},
-            "marker": bar_marker(stage),
-            "hovertemplate": f"<b>{stage}</b>: the frame {STAGES[stage].meaning}<br>%{{x:.2f}} % of the time<extra></extra>",
-        }
+        stage_bar(
+            stage,
+            labels,
+            [100 * stage_shares[stage] for _, stage_shares, _ in groups],
+            "%{x:.2f} % of the time",
+            text=[stage if stage_shares[stage] > _MIN_LABELLED_SHARE else "" for _, stage_shares, _ in groups],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            textfont={"color": text_colour(STAGES[stage].colour)},
+        )
         for stage in map(str, PARTS)
     )
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "share of the time, %"}, "range": [0, 100]},
-        "yaxis": {"autorange": "reversed"},
-        "legend": {"traceorder": "normal", "orientation": "h", "y": 0, "yanchor": "bottom", "yref": "container"},
-        "margin": {"b": 150, "t": 12},
-    }
+    axes = {"xaxis": axis("share of the time, %", range=[0, 100]), "yaxis": {"autorange": "reversed"}}
+    layout = STACKED_LAYOUT | axes
     return Chart("shares", _shares_caption(groups), traces, layout, height=230 + 62 * len(groups))
 
 
@@ -185,7 +173,7 @@ def stage_summaries(frames: pd.DataFrame) -> list[Summary]:
     return summarise_durations(np.column_stack([column_values(frames, f"{name}_ms") for name in (*PARTS, "total")]))
 
 
-def table(frames: pd.DataFrame) -> ReportTable:
+def _table(frames: pd.DataFrame) -> ReportTable:
     """Returns percentiles, share and meaning of each stage."""
     rows = tuple(
         (

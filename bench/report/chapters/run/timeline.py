@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from bench.report.content import Chapter, Chart, FrameList, Paragraph, ReportTable, Trace, number_columns, text_columns
+from bench.report.chapters.traces import axis_from_zero, line, not_measured, points
+from bench.report.content import Chapter, Chart, FrameList, ReportTable, Trace, number_columns, text_columns
 from bench.report.data.answered_frames import TIME_AXIS_TITLE, column_values, frame_name, seconds_since
 from bench.report.data.frame_details import frames_on_page
 from bench.report.output.number_format import milliseconds
@@ -25,7 +26,7 @@ _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle"
 def chapter(frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
     """Returns the totals over time; `frames` are all frames of a run."""
     if answered.empty:
-        return Chapter("timeline", _TITLE, (Paragraph("Not measured: no frame was answered."),))
+        return not_measured("timeline", _TITLE)
     slow = slowest(answered)
     listed = FrameList(
         "Open one of the slowest frames:", tuple(zip(slow["sequence"].tolist(), _labels(slow), strict=True))
@@ -56,12 +57,8 @@ def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, sta
     traces += [_rug(rows, index, start_ns) for index, (_, rows) in enumerate(unanswered.groupby("outcome", sort=False))]
     has_rug = len(unanswered) > 0
     layout = {
-        "xaxis": {
-            "title": {"text": TIME_AXIS_TITLE},
-            "anchor": "y2" if has_rug else "y",
-            "rangemode": "tozero",
-        },
-        "yaxis": {"title": {"text": "total, ms"}, "rangemode": "tozero", "domain": [0.26 if has_rug else 0, 1]},
+        "xaxis": axis_from_zero(TIME_AXIS_TITLE, anchor="y2" if has_rug else "y"),
+        "yaxis": axis_from_zero("total, ms", domain=[0.26 if has_rug else 0, 1]),
         "hovermode": "closest",
     }
     if has_rug:
@@ -84,30 +81,28 @@ def _chart(frames: pd.DataFrame, answered: pd.DataFrame, slow: pd.DataFrame, sta
 
 def _points(rows: pd.DataFrame, start_ns: int) -> Trace:
     vehicle, camera = rows["vehicle"].iloc[0], rows["camera"].iloc[0]
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": str(camera),
-        "x": seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
-        "y": column_values(rows, "total_ms").astype(np.float32),
-        "customdata": rows["sequence"].to_numpy(np.int32),
-        "hovertemplate": f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": _POINT_COLOUR, "size": 4 if len(rows) > _MANY_POINTS else 7, "opacity": 0.6},
-    }
+    return points(
+        str(camera),
+        seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
+        column_values(rows, "total_ms").astype(np.float32),
+        {"color": _POINT_COLOUR, "size": 4 if len(rows) > _MANY_POINTS else 7, "opacity": 0.6},
+        f"{vehicle} {camera} #%{{customdata}}<br>%{{y:.2f}} ms, due at %{{x:.3f}} s",
+        type="scattergl",
+        customdata=rows["sequence"].to_numpy(np.int32),
+    )
 
 
 def _marked(slow: pd.DataFrame, start_ns: int) -> Trace:
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": f"the {len(slow)} slowest",
-        "x": seconds_since(slow, "t_due_ns", start_ns),
-        "y": column_values(slow, "total_ms"),
-        "customdata": slow["sequence"].to_numpy(np.int32),
-        "text": [_name(row) for _, row in slow.iterrows()],
-        "hovertemplate": "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s<extra></extra>",
-        "marker": {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}},
-    }
+    return points(
+        f"the {len(slow)} slowest",
+        seconds_since(slow, "t_due_ns", start_ns),
+        column_values(slow, "total_ms"),
+        {"color": "rgba(0,0,0,0)", "size": 12, "line": {"color": "#b5480f", "width": 2}},
+        "%{text}<br>%{y:.2f} ms, due at %{x:.3f} s",
+        type="scattergl",
+        customdata=slow["sequence"].to_numpy(np.int32),
+        text=[_name(row) for _, row in slow.iterrows()],
+    )
 
 
 def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
@@ -117,30 +112,32 @@ def _trend(times_s: Floats, totals: Floats) -> list[Trace]:
         return []
     indices = np.array_split(np.arange(len(totals)), bins)
     centers = np.array([times_s[part].mean() for part in indices])
-    lines = []
-    for percent, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot")):
-        lines.append({
-            "type": "scattergl", "mode": "lines", "name": f"{name} of {len(totals) // bins:,} frames", "x": centers,
-            "y": np.array([np.percentile(totals[part], percent) for part in indices]),
-            "line": {"color": TOTAL_COLOUR, "width": 1.8, "dash": dash}, "hoverinfo": "skip",
-        })  # fmt: skip
-    return lines
+    return [
+        line(
+            f"{name} of {len(totals) // bins:,} frames",
+            centers,
+            np.array([np.percentile(totals[part], percent) for part in indices]),
+            {"color": TOTAL_COLOUR, "width": 1.8, "dash": dash},
+            type="scattergl",
+            hoverinfo="skip",
+        )
+        for percent, name, dash in ((50, "median", "solid"), (95, "95th percentile", "dot"))
+    ]
 
 
 def _rug(rows: pd.DataFrame, index: int, start_ns: int) -> Trace:
     """Returns the unanswered frames of one outcome as a row of marks below the chart."""
     outcome = str(rows["outcome"].iloc[0])
-    return {
-        "type": "scattergl",
-        "mode": "markers",
-        "name": f"{outcome} {len(rows):,}",
-        "x": seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
-        "y": [outcome] * len(rows),
-        "yaxis": "y2",
-        "customdata": rows["sequence"].to_numpy(np.int32),
-        "hovertemplate": f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s<extra></extra>",
-        "marker": {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
-    }
+    return points(
+        f"{outcome} {len(rows):,}",
+        seconds_since(rows, "t_due_ns", start_ns).astype(np.float32),
+        [outcome] * len(rows),
+        {"color": OUTCOME_COLOURS[outcome], "size": 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+        f"#%{{customdata}} {outcome}, due at %{{x:.3f}} s",
+        type="scattergl",
+        yaxis="y2",
+        customdata=rows["sequence"].to_numpy(np.int32),
+    )
 
 
 def _table(slow: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> ReportTable:

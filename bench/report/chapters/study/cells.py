@@ -10,6 +10,7 @@ import pandas as pd
 from bench.report.chapters.comparisons import runs as comparison
 from bench.report.chapters.run.provenance import manifest_rows, plain_text
 from bench.report.chapters.run.stage_statistics import SEED
+from bench.report.chapters.traces import axis_from_zero, not_measured, points
 from bench.report.content import (
     Caution,
     CellValue,
@@ -104,7 +105,7 @@ def results(study: StudyLog) -> Chapter:
     """Returns the results of each cell over its repetitions."""
     done = study.runs[study.runs["state"] == "done"]
     if done.empty:
-        return Chapter("results", "Results", (Paragraph("Not measured: no run was done."),))
+        return not_measured("results", "Results", "no run was done")
     parts: list[ChapterPart] = [_results_table(study, done)]
     for column, name, axis in (
         ("total_p50_ms", "cells_p50", "median total of a run, ms"),
@@ -146,29 +147,24 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
     traces = []
     for index, (repetition, rows) in enumerate(known.groupby("repetition")):
         colour, _ = series_style(index)
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": f"repetition {repetition}",
-            "x": rows[column].to_numpy(np.float64), "y": [names[str(key)] for key in rows["cell"]],
-            "marker": {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}},
-            "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-        })  # fmt: skip
+        marker = {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}}
+        values, labels = rows[column].to_numpy(np.float64), [names[str(key)] for key in rows["cell"]]
+        traces.append(points(f"repetition {repetition}", values, labels, marker, "%{y}: %{x:.2f}"))
     means = known.groupby("cell")[column].mean()
     order = [cell for cell in study.cells if cell.key in means.index]
-    traces.append({
-        "type": "scatter", "mode": "markers", "name": "mean", "x": [float(means[cell.key]) for cell in order],
-        "y": [cell.name for cell in order], "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": TOTAL_COLOUR}},
-        "hovertemplate": "mean of %{y}: %{x:.2f}<extra></extra>",
-    })  # fmt: skip
+    cell_names = [cell.name for cell in order]
+    marker = {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": TOTAL_COLOUR}}
+    cell_means = [float(means[cell.key]) for cell in order]
+    traces.append(points("mean", cell_means, cell_names, marker, "mean of %{y}: %{x:.2f}"))
     best = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
     mean = float(means[best.key])
     best_text = milliseconds(mean) if column.endswith("_ms") else f"{number(mean)} per second"
     caption = f"{axis.capitalize()}: each point is a run, the bar is the mean. Best: {best.name}, {best_text}."
     layout = {
-        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array",
-                  "categoryarray": [cell.name for cell in order]},
+        "xaxis": axis_from_zero(axis),
+        "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": cell_names},
         "showlegend": True,
-    }  # fmt: skip
+    }
     return Chart(name, caption, tuple(traces), layout, height=130 + 34 * len(order))
 
 
