@@ -24,6 +24,7 @@ from bench.study.results.tables import write_frames, write_runs
 from cloud.models.repository import default_root
 from shared.errors import SkylaneError
 from shared.package_data import shipped
+from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.terminal_table import Table
 
 _models = click.option(
@@ -95,7 +96,7 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
     console.print(f"study {plan.name}: {size}, in {folder.root}", markup=False, highlight=False, soft_wrap=True)
     manifest = provenance.initial_manifest(plan, file, seed, len(runner.planned))
     if resumed_seed is not None:
-        manifest["started_ns"] = folder.manifest()["started_ns"]
+        manifest["started_ns"] = read_manifest(folder.root)["started_ns"]
         console.print(f"resuming: {runner.done} of {len(runner.planned)} runs are already done", highlight=False)
     folder.begin(plan, manifest)
     sys.exit(_run(runner, variants, console))
@@ -123,7 +124,7 @@ def _run(runner: StudyRunner, variants: ModelVariants, console: Console) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         saved = runner.results()
         results = [result for _, result in saved]
-        folder.write_manifest(provenance.final_manifest(folder.manifest(), results, state))
+        write_manifest(folder.root, provenance.final_manifest(read_manifest(folder.root), results, state))
         write_runs(folder, results)
         write_frames(folder, plan.name, ((run.cell, run.repetition, result) for run, result in saved))
     counts = provenance.state_counts(results)

@@ -72,7 +72,7 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
         import kaleido  # noqa: PLC0415  An optional dependency; the page does not need it.
         from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise MissingExtraError("drawing the figures", str(error.name), "figures") from error
+        raise MissingExtraError("drawing the charts", str(error.name), "figures") from error
     specs = [
         {
             "fig": _figure(_as_vectors(chart)).to_dict(),

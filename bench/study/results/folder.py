@@ -54,7 +54,7 @@ class StudyFolder:
                 f"{self.root} contains this study with another plan ({'; '.join(changes)}): "
                 "choose another --out, or undo the changes to resume it"
             )
-        known = int(self.manifest()["seed"])
+        known = int(read_manifest(self.root)["seed"])
         if seed is not None and seed != known:
             raise StudyError(f"{self.root} contains this study with seed {known}: omit --seed, or choose another --out")
         return known
@@ -67,22 +67,6 @@ class StudyFolder:
         text = yaml.safe_dump(_document(plan), sort_keys=False, allow_unicode=True, default_flow_style=None)
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.root / PLAN_NAME)
-
-    def manifest(self) -> dict[str, Any]:
-        """Reads the study's manifest.
-
-        Raises:
-            LogError: It cannot be read.
-        """
-        return read_manifest(self.root)
-
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replaces the manifest.
-
-        Raises:
-            LogError: It cannot be written.
-        """
-        write_manifest(self.root, manifest)
 
     def run_folder(self, cell: StudyCell, repetition: int) -> Path:
         """Returns the folder of a run."""

@@ -20,15 +20,12 @@ _AXES = {axis: _INTEGER if axis in ("batch", "vehicles", "workers", "frames") el
 _LINK = {f"link_{name}": _REAL for name in LinkSpec.model_fields}
 _LINK |= dict.fromkeys(("link_slice_bytes", "link_seed"), _INTEGER)
 
+_TOTALS = ("total_mean_ms", "total_p50_ms", "total_p90_ms", "total_p95_ms", "total_p99_ms")
+
 RUN_COLUMNS = {
-    "study": _TEXT,
-    "cell": _TEXT,
-    "repetition": _INTEGER,
-    "order": _INTEGER,
-    "state": _TEXT,
-    "reason": _TEXT,
-    "validity": _TEXT,
-    "validity_reason": _TEXT,
+    **dict.fromkeys(("study", "cell"), _TEXT),
+    **dict.fromkeys(("repetition", "order"), _INTEGER),
+    **dict.fromkeys(("state", "reason", "validity", "validity_reason"), _TEXT),
     **_AXES,
     **_LINK,
     "seed": _INTEGER,
@@ -37,28 +34,15 @@ RUN_COLUMNS = {
     "frames_read": _INTEGER,
     "frames_measured": _INTEGER,
     **{outcome.value: _INTEGER for outcome in Outcome},
-    "throughput_hz": _REAL,
-    "total_mean_ms": _REAL,
-    "total_p50_ms": _REAL,
-    "total_p90_ms": _REAL,
-    "total_p95_ms": _REAL,
-    "total_p99_ms": _REAL,
-    "query_p99_ms": _REAL,
-    "inferred_p50_ms": _REAL,
-    "crossing_p50_ms": _REAL,
+    **dict.fromkeys(("throughput_hz", *_TOTALS, "query_p99_ms", "inferred_p50_ms", "crossing_p50_ms"), _REAL),
     "capacity_vehicles": _INTEGER,
     "metric": _TEXT,
     "metric_value": _REAL,
     **dict.fromkeys(USAGE_COLUMNS, _REAL),
-    "bytes_up": _INTEGER,
-    "bytes_down": _INTEGER,
-    "model_sha256": _TEXT,
-    "source_sha256": _TEXT,
-    "commit": _TEXT,
-    "processor": _TEXT,
+    **dict.fromkeys(("bytes_up", "bytes_down"), _INTEGER),
+    **dict.fromkeys(("model_sha256", "source_sha256", "commit", "processor"), _TEXT),
     "cores": _INTEGER,
-    "system": _TEXT,
-    "broker": _TEXT,
+    **dict.fromkeys(("system", "broker"), _TEXT),
     **{f"version_{name.replace('-', '_')}": _TEXT for name in VERSIONS},
 }
 STEP_COLUMNS = {

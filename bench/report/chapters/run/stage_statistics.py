@@ -47,8 +47,8 @@ def _table(described: dict[str, SampleDescription], read: int) -> ReportTable:
     columns = (Column("stage", ColumnKind.STAGE), *number_columns("frames", *_HEADINGS))
     total = described["total"]
     caption = (
-        f"Statistics of {total.count:,} answered frames in milliseconds. Because successive frames are correlated, they "
-        f"determine the mean total as precisely as {total.effective_count:,.0f} independent frames."
+        f"Statistics of {total.count:,} answered frames in milliseconds. Successive frames can be correlated: for the mean "
+        f"total, they are worth {total.effective_count:,.0f} independent frames."
         f"{'' if has_percentile(99.9, total.count) else f' {NOTE}'}{unanswered_note(read, total.count)}"
     )
     return ReportTable("statistics", caption, columns, tuple(rows))

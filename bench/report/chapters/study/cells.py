@@ -109,7 +109,7 @@ def results(study: StudyLog) -> Chapter:
     parts: list[ChapterPart] = [_results_table(study, done)]
     for column, name, axis in (
         ("total_p50_ms", "cells_p50", "median total of a run, ms"),
-        ("throughput_hz", "cells_throughput", "frames answered a second"),
+        ("throughput_hz", "cells_throughput", "frames answered per second"),
     ):
         if column in done and done[column].notna().any():
             parts.append(_run_chart(study, done, column, name, axis))
