@@ -54,6 +54,11 @@ class StudyLog:
     axes: tuple[str, ...]  # The axes that vary.
     problems: tuple[Problem, ...]
 
+    @property
+    def cell_names(self) -> Mapping[str, str]:
+        """The names of the cells by their keys."""
+        return {cell.key: cell.name for cell in self.cells}
+
     def group(self, cell: ReportedCell) -> FrameGroup:
         """Returns the answered frames of a cell."""
         frames = self.frames[self.frames["cell"] == cell.key] if len(self.frames) else self.frames

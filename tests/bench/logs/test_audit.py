@@ -169,8 +169,8 @@ def test_a_camera_needs_no_hash(damaged_run: Path) -> None:
 def test_a_sent_frame_missing_from_the_journal_is_reported(damaged_run: Path) -> None:
     """An incomplete journal would hide open frames from a later repair."""
     text = run_damage.lines(damaged_run, JOURNAL_NAME)
-    sequence = text[3].split(",")[3]
-    run_damage.write(damaged_run, text[:3] + text[4:], JOURNAL_NAME)
+    sequence = text[-1].split(",")[3]
+    run_damage.write(damaged_run, text[:-1], JOURNAL_NAME)
     assert failed_checks(damaged_run) == {
         "every sent frame has a row": [f"{JOURNAL_NAME}: has no line for frame {sequence}, which was sent"]
     }

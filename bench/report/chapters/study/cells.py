@@ -74,31 +74,32 @@ def runs(study: StudyLog) -> Chapter:
     listed = ", ".join(f"{count:,} {state}" for state, count in states.items())
     parts: list[ChapterPart] = [Paragraph(f"{len(study.runs):,} runs of {len(study.cells):,} cells: {listed}.")]
     parts += [Caution(str(problem)) for problem in study.problems]
-    names = {cell.key: cell.name for cell in study.cells}
     others = study.runs[study.runs["state"] != "done"]
     if len(others):
-        rows = tuple(
-            (names[str(row["cell"])], int(row["repetition"]), str(row["state"]), _text(row.get("reason")))
-            for _, row in others.iterrows()
-        )
-        columns = (*text_columns("cell"), *number_columns("repetition"), *text_columns("state", "reason"))
-        parts.append(ReportTable("not_done", "Runs without results, and the reasons.", columns, rows))
+        columns = text_columns("state", "reason")
+        rows = _run_rows(study, others, "state", "reason")
+        caption = "Runs without results, and the reasons."
+        parts.append(ReportTable("not_done", caption, (*_RUN_IDENTITY, *columns), rows))
     judged = study.runs[study.runs["validity"].notna()] if "validity" in study.runs else study.runs.iloc[:0]
     if len(judged):
-        rows = tuple(
-            (names[str(row["cell"])], int(row["repetition"]), str(row["validity"]), _text(row.get("validity_reason")))
-            for _, row in judged.iterrows()
-        )
-        columns = (*text_columns("cell"), *number_columns("repetition"), *text_columns("verdict", "reason"))
         valid = int((judged["validity"] == "VALID").sum())
         parts.append(Paragraph(f"{valid:,} of {len(judged):,} runs are VALID by the rules of their scenarios."))
-        table = ReportTable("validity", "Validity of each run by the rules of its scenario.", columns, rows)
+        columns = text_columns("verdict", "reason")
+        rows = _run_rows(study, judged, "validity", "validity_reason")
+        caption = "Validity of each run by the rules of its scenario."
+        table = ReportTable("validity", caption, (*_RUN_IDENTITY, *columns), rows)
         parts.append(CollapsedTable("Validity of each run, with reasons", table))
     return Chapter("runs", "How the runs ended", tuple(parts))
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+_RUN_IDENTITY = (*text_columns("cell"), *number_columns("repetition"))
+
+
+def _run_rows(study: StudyLog, runs: pd.DataFrame, result: str, reason: str) -> tuple[TableRow, ...]:
+    """Returns cell, repetition, result and reason of each run, from the columns `result` and `reason`."""
+    reasons = (runs[reason] if reason in runs else pd.Series("", runs.index)).fillna("")
+    names = runs["cell"].astype(str).map(study.cell_names)
+    return tuple(zip(names, runs["repetition"].tolist(), runs[result].astype(str), reasons.astype(str), strict=True))
 
 
 def results(study: StudyLog) -> Chapter:
@@ -142,13 +143,13 @@ def _results_table(study: StudyLog, done: pd.DataFrame) -> ReportTable:
 
 def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis: str) -> Chart:
     """Shows one point per run in one line per cell, to compare the spread of repetitions with that of cells."""
-    names = {cell.key: cell.name for cell in study.cells}
     known = done[done[column].notna()]
+    names = known["cell"].astype(str).map(study.cell_names)
     traces = []
     for index, (repetition, rows) in enumerate(known.groupby("repetition")):
         colour, _ = series_style(index)
         marker = {"size": 10, "color": colour, "symbol": index % 8, "line": {"width": 1, "color": "#ffffff"}}
-        values, labels = rows[column].to_numpy(np.float64), [names[str(key)] for key in rows["cell"]]
+        values, labels = rows[column].to_numpy(np.float64), names[rows.index].tolist()
         traces.append(points(f"repetition {repetition}", values, labels, marker, "%{y}: %{x:.2f}"))
     means = known.groupby("cell")[column].mean()
     order = [cell for cell in study.cells if cell.key in means.index]
@@ -189,8 +190,7 @@ def axes(study: StudyLog) -> Chapter:
 
 def capacity(study: StudyLog) -> Chapter:
     """Returns the steps of the search for the maximum number of vehicles."""
-    names = {cell.key: cell.name for cell in study.cells}
-    steps = study.capacity
+    names, steps = study.cell_names, study.capacity
     columns = [column for column in steps.columns if column not in {"study", "cell"}]
     number_or_text = [
         Column(
