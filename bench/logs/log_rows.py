@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.logs.problems import Problem, ProblemCollector
 from bench.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
-from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXTS, LogError, Outcome
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, TEXT_COLUMNS, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
@@ -71,7 +71,7 @@ def read_log(folder: Path) -> LogRows:
     table = _identifiable_rows(table, collectors[LINES])
     manifest, manifest_problems = _read_manifest(folder, table)
     table = _first_row_per_frame(_rows_of_one_run(table, manifest, collectors[LINES]), collectors[FRAMES])
-    numbers = {name: _numbers(table, name, collectors[NUMBERS]) for name in COLUMNS if name not in TEXTS}
+    numbers = {name: _numbers(table, name, collectors[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
     _report_incomplete_rows(table, numbers, collectors[COMPLETE])
     for stages in _NODES:
         _blank_decreasing(table, numbers, [f"t_{stage}_ns" for stage in stages], collectors[ORDER])

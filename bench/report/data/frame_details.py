@@ -13,7 +13,7 @@ import pandas as pd
 from bench.report.data.answered_frames import column_values, seconds_since
 from bench.report.output.stage_styles import STAGES, node_of
 from bench.statistics.bootstrap import Floats
-from shared.imaging.image_files import PictureFileError, read_picture
+from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.runlog.latency_table import PARTS
@@ -91,8 +91,8 @@ def overlay_images(
 def _data_url(path: Path) -> str | None:
     """Returns an image as a JPEG data URL with a width of at most 480 pixels; None if it cannot be read."""
     try:
-        rgb = read_picture(path)
-    except PictureFileError:
+        rgb = read_image_file(path)
+    except ImageFileError:
         return None
     height, width = rgb.shape[:2]
     bgr: Any = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)

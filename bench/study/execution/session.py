@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from bench.harness.ports import free_ports
+from bench.harness.environment import free_ports
 from bench.link.link import Link, LinkSpec
-from bench.load.gateway_deployment import HTTP_DOORS, MQTT
+from bench.load.gateway_deployment import HTTP_TRANSPORTS, MQTT
 from bench.load.worker_process import Worker
 from bench.study.execution.fleet import Fleet, RunError
 from bench.study.plan.axes import NamedLink, codec_and_quality
@@ -19,7 +19,7 @@ from bench.study.plan.scenarios import SCENARIOS, VehicleLoad
 from bench.study.plan.study_plan import StudyPlan, cells
 from bench.study.plan.variants import ModelVariants
 from shared.broker.broker import Broker
-from shared.resources.sampler import Sampler
+from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"
 _HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ class WorkerPorts:
 
     def port(self, transport: str) -> int:
         """Returns the port of a transport other than MQTT."""
-        return self.http if transport in HTTP_DOORS else self.grpc
+        return self.http if transport in HTTP_TRANSPORTS else self.grpc
 
 
 class ProcessSession:
@@ -111,7 +111,7 @@ class ProcessSession:
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
             stack.callback(self._copy_logs, folder)
-            stack.enter_context(Sampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_INTERVAL_S))
+            stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_INTERVAL_S))
             fleet.wait(self._plan.run_limit_s, self._check_processes)
 
     def _copy_logs(self, folder: Path) -> None:
@@ -121,9 +121,9 @@ class ProcessSession:
     def _check_processes(self) -> None:
         for worker in self._workers:
             if not worker.is_running:
-                raise RunError(f"{worker.name} ended during the run: {worker.last_words}")
+                raise RunError(f"{worker.name} ended during the run: {worker.log_tail}")
         if self._broker.wait(0) is not None:
-            raise RunError(f"the broker ended during the run: {self._broker.last_words()}")
+            raise RunError(f"the broker ended during the run: {self._broker.log_tail()}")
 
     def _addresses(self, transport: str) -> list[tuple[str, int]]:
         """Returns the hosts and ports to which the vehicles connect."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from bench.link.link import PROFILES, LinkSpec
-from bench.load.gateway_deployment import DOORS, MQTT
+from bench.load.gateway_deployment import ALL_TRANSPORTS, MQTT
 from bench.study.plan.scenarios import SCENARIOS
 from cloud.engines.engine import ENGINES, FORMATS, Precision
 from shared.config import Section
@@ -93,7 +93,7 @@ EngineName = Annotated[str, AfterValidator(must_be_one_of("engine", ENGINES))]
 FormatName = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *FORMATS)))]
 PrecisionName = Annotated[str, AfterValidator(must_be_one_of("precision", PRECISIONS))]
 DeviceName = Annotated[str, AfterValidator(_device)]
-TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", DOORS))]
+TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", ALL_TRANSPORTS))]
 CodecName = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
 BatchSize = Annotated[int, Field(ge=1, le=256)]
@@ -159,7 +159,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "format": ", ".join((OWN_FORMAT, *FORMATS)),
         "precision": ", ".join(PRECISIONS),
         "device": "cpu, gpu, gpu:N",
-        "transport": ", ".join(DOORS),
+        "transport": ", ".join(ALL_TRANSPORTS),
         "codec": f"{', '.join(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
         "resolution": "WIDTHxHEIGHT of the camera, both even, from 32 to 9998",
         "batch": "1 to 256: maximum number of frames per batch",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.burst import Split, middle, speed_up, split, spread_ms
+from bench.performance.burst import BurstLatency, latency_deviation_ms, middle, speed_up, split
 from bench.report.content import Chapter, ChapterPart, Paragraph, ReportTable, number_columns, text_columns
 from bench.report.data.study_log import ReportedCell, StudyLog
 
@@ -26,7 +26,7 @@ def chapter(study: StudyLog) -> Chapter | None:
         single_worker = _single_worker_splits(study, cell, splits)
         rows.append((
             cell.name, shown.workers, shown.frames, len(runs), shown.network_ms, shown.client_queue_ms,
-            shown.server_queue_ms, shown.compute_ms, shown.total_ms, spread_ms(runs), shown.predicted_queue_ms,
+            shown.server_queue_ms, shown.compute_ms, shown.total_ms, latency_deviation_ms(runs), shown.predicted_queue_ms,
             shown.predicted_ms / shown.total_ms, speed_up(runs, single_worker) if single_worker else np.nan,
         ))  # fmt: skip
     columns = (
@@ -52,7 +52,7 @@ def chapter(study: StudyLog) -> Chapter | None:
     return Chapter("bursts", "Burst latency", parts)
 
 
-def _splits(study: StudyLog, cell: ReportedCell) -> list[Split]:
+def _splits(study: StudyLog, cell: ReportedCell) -> list[BurstLatency]:
     """Returns the split of each run of a cell; empty if its frames were not due at once."""
     runs = study.runs[(study.runs["cell"] == cell.key) & (study.runs["state"] == "done")]
     has_columns = {"scenario", "workers"} <= set(runs.columns) and len(runs)
@@ -62,7 +62,9 @@ def _splits(study: StudyLog, cell: ReportedCell) -> list[Split]:
     return [split(run_frames, workers) for _, run_frames in study.group(cell).frames.groupby("repetition")]
 
 
-def _single_worker_splits(study: StudyLog, cell: ReportedCell, splits: Mapping[str, list[Split]]) -> list[Split]:
+def _single_worker_splits(
+    study: StudyLog, cell: ReportedCell, splits: Mapping[str, list[BurstLatency]]
+) -> list[BurstLatency]:
     """Returns the splits of the cell with one worker and otherwise the same settings; empty if there is none."""
 
     def other_settings(other: ReportedCell) -> dict[str, Any]:

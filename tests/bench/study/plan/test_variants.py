@@ -7,7 +7,7 @@ import pytest
 from bench.study.plan.cell import WorkerSetup
 from bench.study.plan.variants import ModelMissingError, ModelVariant, ModelVariants
 from cloud.models.repository import MODELS_VARIABLE, Repository
-from modelling.quantization.cli import quantize
+from modelling.quantization.quantize_cli import quantize
 
 MODELS = Path(__file__).parents[4] / "models"
 

@@ -74,14 +74,14 @@ def bench(name: str, root: Path | None, *, bag: Path | None, as_json: bool, **ho
     TensorFlow in FP32, one frame at a time, in the same run; labels are held against its labels.
     """
     from modelling import engine_comparison as measuring  # noqa: PLC0415  The bags' reader takes time, and `list` needs none.
-    from modelling.evaluation.holdout import WEATHER, unseen_bag  # noqa: PLC0415  As above.
+    from modelling.evaluation.holdout import WEATHER, holdout_bag  # noqa: PLC0415  As above.
 
     repository = Repository(root or default_root())
     repository.folder(name)  # Before a drive is rendered for a model that is not there.
     with _progress() as progress:
         task = progress.add_task("rendering an unseen drive", total=how["frames"])
         if bag is None:
-            bag = unseen_bag(how["frames"], lambda: progress.advance(task))
+            bag = holdout_bag(how["frames"], lambda: progress.advance(task))
             how["truth"] = how["truth"] or WEATHER
         result = measuring.bench(
             repository,

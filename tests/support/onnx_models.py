@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from shared.hashing import tree_sha256
-from tests.cloud.engines.tiny import CLASSES, HEIGHT, WIDTH
+from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH
 
 onnx: Any = import_module("onnx")
 import_module("onnx.numpy_helper")

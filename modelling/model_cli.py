@@ -13,14 +13,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cloud.engines.engine import Placement
 from cloud.models.repository import Repository, default_root
-from modelling.conversion.cli import convert_model
-from modelling.measuring_cli import bench, verify
-from modelling.quantization.cli import quantize
+from modelling.bench_cli import bench, verify
+from modelling.conversion.convert_cli import convert_model
+from modelling.quantization.quantize_cli import quantize
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.tables import evaluation_line, evaluation_table, model_rows, models_table, result_table, told
 from shared.flags import FiniteRange
-from shared.imaging.bayer import DEMOSAICS
-from shared.imaging.image_files import read_picture
+from shared.imaging.bayer import DEMOSAIC_METHODS
+from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels, read_labels
 from shared.messages.topics import checked
 from shared.package_data import shipped
@@ -35,7 +35,9 @@ _models = click.option(
     "--models", "root", type=click.Path(file_okay=False, path_type=Path), help="The model repository. [your own]"
 )
 _device = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
-_demosaic = click.option("--demosaic", type=click.Choice(sorted(DEMOSAICS)), default="binning", show_default=True)
+_demosaic = click.option(
+    "--demosaic", type=click.Choice(sorted(DEMOSAIC_METHODS)), default="binning", show_default=True
+)
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]  # Its parameter is not there at run time in all of click 8.
@@ -215,14 +217,14 @@ def inspect(
 @_device
 def run(name: str, image: Path, out: Path, root: Path | None, device: str) -> None:
     """Run MODEL on an IMAGE (JPEG or PNG), without any broker: what it answers as text and as PNG files."""
-    from modelling.inspection import trial  # noqa: PLC0415  As in `build`.
+    from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
-    rgb = read_picture(image)
+    rgb = read_image_file(image)
     with Repository(root or default_root()).load(name, Placement(device=device)) as loaded:
-        tried = trial.run(loaded, rgb)
+        tried = image_run.run(loaded, rgb)
         click.echo(f"{loaded.describe()}: {tried.took_ms:.1f} ms warm")
     Console().print(result_table(tried.result, tried.card))
-    click.echo("\n".join(f"wrote {path}" for path in trial.write(tried, rgb, out, image.stem)))
+    click.echo("\n".join(f"wrote {path}" for path in image_run.write(tried, rgb, out, image.stem)))
 
 
 @model.command()

@@ -10,22 +10,24 @@ import yaml
 from cloud.models.manifest import MANIFEST_NAME
 from cloud.models.repository import Repository
 from shared.hashing import tree_sha256
-from tests.cloud.engines import tiny
+from tests.support import tiny_models
 
 _HEADS = {"segmentation": 1, "classification": 1, "detection": 2, "tensors": 2}
 
 
 def write(repository: Repository, source: str, called: str) -> None:
-    """Write `source`, a model of `tests.cloud.engines.tiny`, as TorchScript that takes the same float pictures."""
+    """Write `source`, a model of `tests.support.tiny_models`, as TorchScript that takes the same float pictures."""
     torch: Any = import_module("torch")
     task = source.removesuffix("-roots")
-    weights = [torch.from_numpy(each) for each in tiny.keras.saving.load_model(repository.file(source)).get_weights()]
+    weights = [
+        torch.from_numpy(each) for each in tiny_models.keras.saving.load_model(repository.file(source)).get_weights()
+    ]
     network = _network(torch, task, weights, roots=source != task)
     folder = repository.root / called
     folder.mkdir()
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, and sizes are meant to become constants.
-        example = torch.zeros((1, tiny.HEIGHT, tiny.WIDTH, 3))
+        example = torch.zeros((1, tiny_models.HEIGHT, tiny_models.WIDTH, 3))
         torch.jit.save(torch.jit.trace(network, example, check_trace=False), str(folder / "model.pt"))
     manifest = yaml.safe_load((repository.root / source / MANIFEST_NAME).read_text())
     outputs = manifest["outputs"].values() if "outputs" in manifest else [manifest["output"]]
@@ -52,13 +54,13 @@ def _network(torch: Any, task: str, weights: list[Any], *, roots: bool) -> Any:
             means = features.mean((2, 3))
             if task == "segmentation":
                 scores = functional.conv2d(features, rest[0].permute(3, 2, 0, 1), rest[1])
-                sides = (tiny.HEIGHT, tiny.WIDTH)
+                sides = (tiny_models.HEIGHT, tiny_models.WIDTH)
                 return functional.interpolate(scores, sides, mode="bilinear").permute(0, 2, 3, 1)
             if task == "classification":
                 return means @ rest[0] + rest[1]
             if task == "detection":
-                places = torch.sigmoid(means @ rest[0] + rest[1]).reshape(-1, tiny.BOXES, 4)
-                return places, (means @ rest[2] + rest[3]).reshape(-1, tiny.BOXES, tiny.CLASSES)
+                places = torch.sigmoid(means @ rest[0] + rest[1]).reshape(-1, tiny_models.BOXES, 4)
+                return places, (means @ rest[2] + rest[3]).reshape(-1, tiny_models.BOXES, tiny_models.CLASSES)
             return features.permute(0, 2, 3, 1), means
 
     return Tiny().eval()

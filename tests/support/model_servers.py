@@ -12,7 +12,7 @@ import yaml
 
 from cloud.engines.tensorflow.library import tf
 from cloud.models.model import Model
-from tests.cloud.engines.tiny import HEIGHT, WIDTH, keras
+from tests.support.tiny_models import HEIGHT, WIDTH, keras
 
 grpc: Any = import_module("grpc")
 apis: Any = import_module("tensorflow_serving.apis.prediction_service_pb2_grpc")
